@@ -1,0 +1,47 @@
+"""Durations as people write them in a configuration: `30s`, `1h30m`, `250ms`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in a duration; ValueError when it is none.
+
+    >>> parse_duration("1h30m")
+    5400.0
+    >>> parse_duration("250ms")
+    0.25
+    """
+    compact = text.replace(" ", "")
+    parts = PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise ValueError("expected a duration such as 30s, 5m or 1h30m")
+    return sum(float(number) * SECONDS_PER_UNIT[unit] for number, unit in parts)
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest whole-unit spelling of a duration, the inverse of `parse_duration`.
+
+    >>> format_duration(30), format_duration(5400), format_duration(0.25)
+    ('30s', '90m', '250ms')
+    """
+    for unit, length in sorted(SECONDS_PER_UNIT.items(), key=lambda item: -item[1]):
+        count = seconds / length
+        if count >= 1 and abs(count - round(count)) < 1e-9:
+            return f"{round(count)}{unit}"
+    return f"{seconds:g}s"
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+"""A pydantic type: a duration string, or a plain number of seconds; positive."""
