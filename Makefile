@@ -1,0 +1,64 @@
+# Needs python3 (3.11 or newer, with venv and pip); everything else comes into .venv and .venv-test, pinned by the locks.
+#   .venv       every tool, and the package as an editable install: for the demo, for lint, for working on the code
+#   .venv-test  the test libraries, and the package as the wheel that users would get: for `make test`
+
+PYTHON ?= python3
+PIP_INSTALL = -m pip --disable-pip-version-check --no-input install --quiet
+SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
+
+# Tests may not see the checkout through the working directory, nor may programs that they start.
+WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types contracts tests doctests bench lock clean
+
+help:  ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
+	.venv/bin/streameval demo $(ARGS)
+
+test: lint doctests tests  ## everything CI checks: lint, types, import contracts, doctests, tests against the wheel
+
+lint: .venv/ready  ## style, formatting, types, import contracts
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+doctests: .venv-test/ready
+	$(WHEEL_PYTHON) -m pytest --pyargs streameval --doctest-modules $(ARGS)
+
+tests: .venv-test/ready
+	$(WHEEL_PYTHON) -m pytest $(ARGS)
+
+bench: .venv-test/ready  ## throughput, memory and scrape time, measured on this machine
+	$(WHEEL_PYTHON) -m pytest tests/benchmarks -s $(ARGS)
+
+lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
+	requirements/lock.sh $(if $(UPGRADE),--upgrade)
+
+clean:  ## remove what make made
+	rm -rf .venv .venv-test dist build
+
+.venv/deps: requirements/dev.lock
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python $(PIP_INSTALL) --require-hashes -r requirements/dev.lock
+	touch $@
+
+.venv/ready: .venv/deps pyproject.toml
+	.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv-test/deps: requirements/test.lock
+	test -x .venv-test/bin/python || $(PYTHON) -m venv .venv-test
+	.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/test.lock
+	touch $@
+
+.venv-test/ready: .venv/deps .venv-test/deps pyproject.toml $(SOURCES)
+	rm -rf dist
+	.venv/bin/python -m build --no-isolation --outdir dist . >/dev/null
+	.venv-test/bin/python $(PIP_INSTALL) --no-deps --force-reinstall dist/*.whl
+	.venv-test/bin/python -m pip check
+	touch $@
