@@ -1,0 +1,129 @@
+"""What a person configures of a source, as pydantic models; pure data, read by the sources and by the configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    SecretStr,
+    model_validator,
+)
+
+from streameval.durations import Seconds
+
+MEBIBYTE = 1024 * 1024
+
+
+def _servers(value: object) -> object:
+    return [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+
+
+def _version(value: object) -> object:
+    return tuple(str(value).split(".")) if isinstance(value, str | float) else value
+
+
+Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
+"""A pydantic type: `host:port`, several separated by commas, or a list of them."""
+
+Version = Annotated[tuple[int, ...], BeforeValidator(_version), Field(min_length=1, max_length=3)]
+"""A pydantic type: `2.3` or `[2, 3]`."""
+
+
+class Settings(BaseModel):
+    """Base of the settings: unknown keys are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KafkaConnection(Settings):
+    """How to reach a Kafka cluster; shared by everything that talks to one."""
+
+    bootstrap_servers: Servers = Field(
+        default=["localhost:9092"], description="Brokers to ask first, `host:port`; one that answers is enough."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        default=None, description="How to log in; required by the SASL protocols."
+    )
+    sasl_username: str | None = Field(default=None, description="User name for SASL.")
+    sasl_password: SecretStr | None = Field(default=None, description="Password for SASL.")
+    ssl_cafile: str | None = Field(default=None, description="PEM file of the authority that signed the brokers' keys.")
+    ssl_certfile: str | None = Field(default=None, description="PEM file of this client's certificate.")
+    ssl_keyfile: str | None = Field(default=None, description="PEM file of this client's private key.")
+    ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
+    ssl_check_hostname: bool = Field(default=True, description="Whether the broker's certificate must name its host.")
+    api_version: Version | None = Field(
+        default=None, description="Protocol version to speak, such as `2.3`; asked from the broker when absent."
+    )
+    request_timeout: Seconds = Field(default=30.0, description="Give up on an unanswered request after this time.")
+
+    @model_validator(mode="after")
+    def _login_is_complete(self) -> KafkaConnection:
+        login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
+        if self.security_protocol.startswith("SASL") and None in login:
+            raise ValueError(
+                f"security_protocol {self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password"
+            )
+        if not self.security_protocol.startswith("SASL") and login != (None, None, None):
+            raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers as people write them.
+
+        >>> KafkaConnection(bootstrap_servers="a:9092, b:9092").address
+        'a:9092,b:9092'
+        """
+        return ",".join(self.bootstrap_servers)
+
+
+class KafkaSettings(KafkaConnection):
+    """A Kafka topic as the source of events.
+
+    >>> KafkaSettings(topic="interactions", stall_timeout="1m").stall_timeout
+    60.0
+    """
+
+    kind: Literal["kafka"] = "kafka"
+    topic: str = Field(min_length=1, description="The topic whose messages are events.")
+    start: Literal["earliest", "latest"] | AwareDatetime = Field(
+        default="earliest",
+        description="Where the very first start begins: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
+    )
+    on_lost_offsets: Literal["continue", "fail"] = Field(
+        default="continue",
+        description="When messages were deleted before they were read: count them and go on, or stop.",
+    )
+    client: Literal["kafka-python"] = Field(default="kafka-python", description="The client library.")
+    max_poll_records: PositiveInt = Field(default=2000, description="Most events taken from the client at once.")
+    fetch_max_bytes: PositiveInt = Field(
+        default=16 * MEBIBYTE, description="Most bytes that one broker sends at once; bounds the memory."
+    )
+    stall_timeout: Seconds = Field(
+        default=30.0, description="Connect anew when events wait but none has come for this time."
+    )
+    discovery_interval: Seconds = Field(default=60.0, description="Look for new partitions this often.")
+
+
+class FileSettings(Settings):
+    """Files of events as the source.
+
+    >>> FileSettings(path="log.ndjson.gz").path
+    ['log.ndjson.gz']
+    """
+
+    kind: Literal["file"] = "file"
+    path: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
+        min_length=1, description="The files, read one after another; `-` is standard input."
+    )
+    format: Literal["json"] = Field(default="json", description="How events are written.")
+    follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
