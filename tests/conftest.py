@@ -1,0 +1,25 @@
+"""What every run of the tests says first: which streameval it tests, and with what."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import streameval
+
+CHECKOUT = Path(__file__).parents[1] / "streameval"
+PACKAGE = Path(streameval.__file__).parent
+
+
+def pytest_report_header() -> str:
+    kind = "this checkout" if PACKAGE == CHECKOUT else "installed"
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "msgspec", "kafka-python"))
+    return f"streameval {version('streameval')} ({kind}): {PACKAGE}\nwith: {libraries}"
+
+
+def pytest_sessionstart() -> None:
+    if os.environ.get("CI") and PACKAGE == CHECKOUT:
+        raise pytest.UsageError(f"CI tests the built wheel, not {PACKAGE}: use `make test`")
