@@ -1,0 +1,127 @@
+"""A stream of interactions in a world that drifts, and the truth at every moment of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from streameval.events import EventBatch
+from streameval.simulation.world import Interactions, World
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+DriftKind = Literal["smooth", "abrupt", "stationary"]
+
+BATCH = 100
+"""Interactions that share one mixture of clusters."""
+BLOCK = 2_000
+"""Interactions drawn at once, from random numbers of their own: a stream can be entered at any block."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How the mixture of clusters moves with the number n of interactions so far.
+
+    `smooth`: linearly from cluster k to cluster k + 1 within `span` interactions, and so on. `abrupt`: cluster k for
+    `span` interactions, then the next. `stationary`: all clusters alike. At the last cluster it stays, or with `cycle`
+    turns to the first again. Before the first interaction (n < 0) all clusters are alike.
+
+    >>> Drift("smooth", clusters=3, span=100).mixture([50, 100, 175, 900])
+    array([[0.5 , 0.5 , 0.  ],
+           [0.  , 1.  , 0.  ],
+           [0.  , 0.25, 0.75],
+           [0.  , 0.  , 1.  ]])
+    """
+
+    kind: DriftKind = "smooth"
+    clusters: int = 10
+    span: int = 100_000
+    cycle: bool = False
+
+    def mixture(self, n: ArrayLike) -> Floats:
+        """Shares of the clusters ([..., clusters]) after `n` interactions ([...])."""
+        count = np.asarray(n, dtype=np.int64)
+        uniform = np.full((*count.shape, self.clusters), 1 / self.clusters)
+        if self.kind == "stationary":
+            return uniform
+        step, rest = np.divmod(count, self.span)
+        moved = rest[..., None] / self.span if self.kind == "smooth" else 0.0
+        moving = (1 - moved) * self._alone(step) + moved * self._alone(step + 1)
+        return np.where(count[..., None] < 0, uniform, moving)
+
+    def _alone(self, step: Integers) -> Floats:
+        cluster = step % self.clusters if self.cycle else np.clip(step, 0, self.clusters - 1)
+        return np.eye(self.clusters)[cluster]
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """A batch and the value of each policy ([1 + candidates], the deployed logging policy first) around it.
+
+    `drawn`: in the world that the events came from. `truth`: in the world as it is after them, which an estimate made
+    now is compared with.
+    """
+
+    events: EventBatch
+    drawn: Floats
+    truth: Floats
+
+
+def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool = False) -> Iterator[Moment]:
+    """`n` interactions in batches of 100 (the last may be shorter), each with the truth about it.
+
+    A longer run begins with the events of a shorter one. `action_sets` adds features and whole distributions.
+    """
+    for start in range(0, n, BLOCK):
+        events = draw_block(world, drift, start // BLOCK, seed).columns(action_sets=action_sets)
+        values = mixtures(drift, start, BLOCK // BATCH + 1) @ world.value
+        for batch, first in enumerate(range(0, min(BLOCK, n - start), BATCH)):
+            yield Moment(events[first : min(first + BATCH, n - start)], values[batch], values[batch + 1])
+
+
+def draw_block(world: World, drift: Drift, block: int, seed: int) -> Interactions:
+    """The 2,000 interactions of one block (0-based) of the stream; equal arguments draw equal interactions."""
+    random = np.random.default_rng([seed, block])
+    upper = np.cumsum(mixtures(drift, block * BLOCK, BLOCK // BATCH), axis=1)[:, None, :-1]
+    cluster = (random.random((BLOCK // BATCH, BATCH, 1)) >= upper).sum(axis=2)
+    return world.draw(cluster.ravel(), random)
+
+
+def mixtures(drift: Drift, start: int, batches: int) -> Floats:
+    """[batches, clusters]: a batch that begins after `start` interactions is drawn with the mixture of one batch before.
+
+    The first batch of all is drawn from all clusters alike.
+    """
+    return drift.mixture(start - BATCH + BATCH * np.arange(batches))
+
+
+def truth_after(world: World, drift: Drift, n: int) -> dict[str, float]:
+    """The value of each policy at the moment when `n` interactions have happened, the logging policy as `logging`."""
+    values = drift.mixture((n - 1) // BATCH * BATCH) @ world.value
+    return dict(zip(("logging", *world.candidates), values.tolist(), strict=True))
+
+
+def scoring_batches(n: int) -> range:
+    """The batches after which a run of `n` interactions is scored: b = 100, 110, ... (after 100 (b + 1) interactions).
+
+    >>> scoring_batches(1_000_000)[-1], len(scoring_batches(1_000_000))
+    (9990, 990)
+    """
+    return range(100, n // BATCH, 10)
+
+
+def score(estimates: ArrayLike, truth: ArrayLike) -> float:
+    """Mean squared error over points and policies ([points, policies] both); nan when an estimate is.
+
+    >>> score([[0.5, 0.2]], [[0.4, 0.4]])
+    0.025
+    """
+    return float(np.mean((np.asarray(estimates, dtype=np.float64) - np.asarray(truth, dtype=np.float64)) ** 2))
+
+

@@ -1,0 +1,243 @@
+"""A recommender's world: clusters of users, items with features, linear policies, and interactions drawn from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.events import EventBatch
+from streameval.simulation.value import chance_of_best, softmax
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_CORRECTION_SETS = 40_000
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Users with tastes, items with features, and linear policies: the logging policy first, then the candidates.
+
+    `liked_items[liked_start[u]:liked_start[u + 1]]` is what user u likes; `theta` [1 + candidates, features] scores
+    items. An action set holds `actions` items, exactly one of which its user likes: choosing that one earns 1. The
+    logging policy takes its best item, or with chance `exploration` any item. Candidates are greedy, or with a
+    `temperature` softmax of score / temperature.
+    """
+
+    item_features: Floats
+    liked_start: Integers
+    liked_items: Integers
+    user_cluster: Integers
+    theta: Floats
+    candidates: tuple[str, ...]
+    exploration: float = 0.2
+    actions: int = 25
+    temperature: float | None = None
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, Any], *, candidates: Sequence[str] | None = None, temperature: float | None = None
+    ) -> World:
+        """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta` (e.g. `np.load(path)`).
+
+        `candidates` names the first rows of `theta` after row 0; default all, `candidate-1` and so on. Raises
+        ValueError when the arrays do not fit together.
+        """
+        theta = np.asarray(arrays["theta"], dtype=np.float64)
+        features = np.asarray(arrays["item_features"], dtype=np.float64)
+        names = tuple(candidates or _numbered(len(theta) - 1))
+        if len(names) >= len(theta) or features.shape[1] != theta.shape[1]:
+            raise ValueError(f"{len(names)} candidates and features {features.shape} do not fit theta {theta.shape}")
+        start, likes, cluster = (
+            np.asarray(arrays[name], dtype=np.int64) for name in ("user_indptr", "user_items", "user_cluster")
+        )
+        if start[-1] != len(likes) or len(start) != len(cluster) + 1 or np.diff(start).min() < 1:
+            raise ValueError("user_indptr, user_items and user_cluster do not describe the same users")
+        return cls(features, start, likes, cluster, theta[: len(names) + 1], names, temperature=temperature)
+
+    @classmethod
+    def synthetic(
+        cls,
+        seed: int,
+        *,
+        clusters: int = 10,
+        candidates: Sequence[str] | int | None = None,
+        users: int = 600,
+        items: int = 3000,
+        features: int = 25,
+        likes: int = 45,
+        contrast: float = 1.0,
+        temperature: float | None = None,
+    ) -> World:
+        """A world of the same structure that needs no data: candidate k is trained on the users of cluster k.
+
+        `contrast` is how far apart the tastes of clusters lie, against what all users have in common. There are at most
+        `clusters` candidates (default as many). Equal arguments make equal worlds.
+        """
+        random = np.random.default_rng(seed)
+        number = candidates if isinstance(candidates, int) else clusters
+        names = _numbered(number) if candidates is None or isinstance(candidates, int) else tuple(candidates)
+        if len(names) > clusters:
+            raise ValueError(f"{len(names)} candidates need as many clusters, but there are {clusters}")
+        cluster = np.arange(users) * clusters // users
+        taste = random.normal(size=features) + contrast * random.normal(size=(clusters, features))
+        taste *= 1.6 / np.linalg.norm(taste, axis=1, keepdims=True)
+        catalogue = random.normal(size=(items, features))
+        appeal = (taste[cluster] + 0.15 * random.normal(size=(users, features))) @ catalogue.T
+        liked = np.argpartition(appeal + random.gumbel(size=appeal.shape), -likes, axis=1)[:, -likes:]
+        trained = np.stack([catalogue[liked[cluster == k]].mean(axis=(0, 1)) for k in range(clusters)])
+        theta = np.vstack([trained.mean(axis=0), trained[: len(names)]])
+        start = np.arange(users + 1) * likes
+        return cls(catalogue, start, liked.ravel(), cluster, theta, names, temperature=temperature)
+
+    @property
+    def clusters(self) -> int:
+        """How many clusters of users there are."""
+        return int(self.user_cluster.max()) + 1
+
+    @cached_property
+    def scores(self) -> Floats:
+        """[1 + candidates, items]: what each policy thinks of each item."""
+        return np.ascontiguousarray(self.theta @ self.item_features.T)
+
+    @cached_property
+    def value(self) -> Floats:
+        """[clusters, 1 + candidates]: expected reward of each policy as deployed, the exploring logging policy first.
+
+        Exact, by counting, for greedy candidates. For softmax candidates the exact greedy value plus the mean
+        difference of the two on 40,000 drawn action sets a cluster (standard error at most .002, mostly below .001).
+        """
+        of_user = [self._mean_over_likes(self._chance_of_best(scores)) for scores in self.scores]
+        value = np.stack([[user[members].mean() for members in self._members] for user in of_user], axis=1)
+        value[:, 0] = (1 - self.exploration) * value[:, 0] + self.exploration / self.actions
+        if self.temperature is not None:
+            value[:, 1:] += [self._softmax_less_greedy(cluster) for cluster in range(self.clusters)]
+        return value
+
+    def draw(self, cluster: Integers, random: np.random.Generator) -> Interactions:
+        """One interaction with a user of each of the given clusters, logged by the exploring policy."""
+        items, place = self._offer(cluster, random)
+        best = self.scores[0][items].argmax(axis=1)
+        explore = random.random(len(items)) < self.exploration
+        action = np.where(explore, random.integers(self.actions, size=len(items)), best)
+        return Interactions(self, items, best, action, (action == place).astype(np.float64))
+
+    @cached_property
+    def _members(self) -> list[Integers]:
+        return [np.flatnonzero(self.user_cluster == cluster) for cluster in range(self.clusters)]
+
+    @cached_property
+    def _likes(self) -> NDArray[np.bool_]:
+        table = np.zeros((len(self.user_cluster), len(self.item_features)), dtype=np.bool_)
+        table[np.repeat(np.arange(len(table)), np.diff(self.liked_start)), self.liked_items] = True
+        return table
+
+    def _offer(self, cluster: Integers, random: np.random.Generator) -> tuple[Integers, Integers]:
+        """Action sets for users of the given clusters, and the place of the liked item in each.
+
+        A set with a collision is drawn again as a whole, so that all sets of unliked items are equally likely.
+        """
+        size = np.array([len(members) for members in self._members])
+        nth = (np.cumsum(size) - size)[cluster] + _below(size[cluster], random)
+        user = np.concatenate(self._members)[nth]
+        items = np.empty((len(user), self.actions), dtype=np.int64)
+        redo = np.arange(len(user))
+        while len(redo):
+            others = random.integers(len(self.item_features), size=(len(redo), self.actions - 1))
+            items[redo, 1:] = others
+            others.sort(axis=1)
+            twice = (others[:, 1:] == others[:, :-1]).any(axis=1)
+            redo = redo[twice | self._likes[user[redo, None], others].any(axis=1)]
+        row, place = np.arange(len(user)), random.integers(self.actions, size=len(user))
+        items[:, 0] = items[row, place]
+        items[row, place] = self.liked_items[self.liked_start[user] + _below(np.diff(self.liked_start)[user], random)]
+        return items, place
+
+    def _chance_of_best(self, scores: Floats) -> Floats:
+        return chance_of_best(scores, self.liked_start, self.liked_items, self.actions)
+
+    def _mean_over_likes(self, of_like: Floats) -> Floats:
+        return np.asarray(np.add.reduceat(of_like, self.liked_start[:-1]) / np.diff(self.liked_start))
+
+    def _softmax_less_greedy(self, cluster: int) -> Floats:
+        items, place = self._offer(np.full(_CORRECTION_SETS, cluster), np.random.default_rng([cluster, len(self.theta)]))
+        row = np.arange(len(items))
+        on_offer = (scores[items] for scores in self.scores[1:])
+        assert self.temperature is not None
+        return np.array(
+            [(softmax(s / self.temperature)[row, place] - (s.argmax(axis=1) == place)).mean() for s in on_offer]
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """What happened: the items on offer [n, actions], the logging policy's favourite, the action taken, its reward.
+
+    `best` and `action` are places in the action set.
+    """
+
+    world: World
+    items: Integers
+    best: Integers
+    action: Integers
+    reward: Floats
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def propensity(self) -> Floats:
+        """[n]: the chance with which the logging policy took the action it took."""
+        explored = self.world.exploration / self.world.actions
+        return np.where(self.action == self.best, 1 - self.world.exploration, 0.0) + explored
+
+    def propensities(self) -> Floats:
+        """[n, actions]: the logging policy's distribution."""
+        explored = self.world.exploration / self.world.actions
+        return _one_hot(self.best, self.world.actions) * (1 - self.world.exploration) + explored
+
+    def distribution(self, candidate: int) -> Floats:
+        """[n, actions]: what the candidate with that index (0-based) would do."""
+        scores = self.world.scores[1 + candidate][self.items]
+        if self.world.temperature is None:
+            return _one_hot(scores.argmax(axis=1), self.world.actions)
+        return softmax(scores / self.world.temperature)
+
+    def probability(self, candidate: int) -> Floats:
+        """[n]: the chance with which the candidate would have taken the action that was taken."""
+        if self.world.temperature is None:
+            favourite = self.world.scores[1 + candidate][self.items].argmax(axis=1)
+            return (favourite == self.action).astype(np.float64)
+        return self.distribution(candidate)[np.arange(len(self)), self.action]
+
+    def columns(self, *, action_sets: bool = False) -> EventBatch:
+        """The interactions as events: compact, or with whole action sets (features, propensities, distributions)."""
+        names = enumerate(self.world.candidates)
+        if not action_sets:
+            chances = {name: self.probability(candidate) for candidate, name in names}
+            return EventBatch.from_arrays(reward=self.reward, propensity=self.propensity(), policies=chances)
+        return EventBatch.from_arrays(
+            reward=self.reward,
+            action=self.action,
+            propensities=self.propensities(),
+            features=self.world.item_features[self.items],
+            policies={name: self.distribution(candidate) for candidate, name in names},
+        )
+
+
+def _numbered(candidates: int) -> tuple[str, ...]:
+    return tuple(f"candidate-{number}" for number in range(1, candidates + 1))
+
+
+def _below(limit: Integers, random: np.random.Generator) -> Integers:
+    """A uniform integer below each limit."""
+    return (random.random(len(limit)) * limit).astype(np.int64)
+
+
+def _one_hot(place: Integers, width: int) -> Floats:
+    return np.eye(width)[place]
