@@ -40,7 +40,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _seconds(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
+    return parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else value
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]

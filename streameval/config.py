@@ -1,0 +1,212 @@
+"""streameval.yaml as models: what may be configured, its defaults, and what fits together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+
+from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
+from streameval.bounds import AnyBound
+from streameval.durations import Seconds
+from streameval.errors import ConfigError
+from streameval.estimators import IPS, SNIPS, AnyEstimator
+from streameval.evaluator import Evaluator
+from streameval.events import EventFormat
+from streameval.overrides import Overrides, overlaid, overrides_in
+from streameval.problems import Problem, closest, expecting, one_of, problems_of, refuse
+from streameval.sources.settings import FileSettings, KafkaSettings, Settings, SimulatedSettings
+from streameval.yamlfile import Document, Place, read_yaml
+
+LOGGING = "logging"
+
+
+def _spelled_out(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _kafka_unless_said(value: object) -> object:
+    return {"kind": "kafka", **value} if isinstance(value, dict) else value
+
+
+ByName = BeforeValidator(_spelled_out)
+AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
+
+
+class Policies(Settings):
+    """Whose value is estimated."""
+
+    candidates: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] = Field(
+        description="the names under which events carry the candidates' probabilities, e.g. [challenger]"
+    )
+    production: Annotated[str, Field(min_length=1)] = Field(
+        LOGGING, description="the policy that candidates are compared with: a name in the events, or 'logging'"
+    )
+
+
+class Reward(Settings):
+    """Which number of an event is the reward, and the range it lies in."""
+
+    field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
+    min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
+    max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
+
+
+class Http(Settings):
+    """Where /metrics, the status page and the report are served."""
+
+    host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
+    port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
+
+
+class Promotion(Settings):
+    """When a candidate may replace production."""
+
+    rule: Literal["paired", "sea", "bsea", "anytime"] = Field("paired", description="the test a candidate must pass")
+    min_events: int = Field(10_000, ge=0, description="no decision before so many events")
+    margin: float = Field(0.0, allow_inf_nan=False, description="the lift that a candidate must exceed")
+    hold: int = Field(10, ge=1, description="block ends for which the test must hold")
+    family_size: int | None = Field(None, ge=1, description="candidates that share the error probability (anytime)")
+
+
+class State(Settings):
+    """Where the evaluator's state is kept, so that a restart goes on from there."""
+
+    dir: Path = Field(Path("streameval-state"), description="a directory that the daemon may write to")
+    interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
+
+
+class Config(Settings):
+    """Everything that streameval.yaml says; only `policies.candidates` and the topic or path have no default."""
+
+    policies: Policies = Field(description="write policies: {candidates: [NAME]}")
+    source: Annotated[AnySource | None, BeforeValidator(_kafka_unless_said)] = Field(
+        None, description="write source: {kind: kafka, topic: NAME}"
+    )
+    reward: Reward = Reward()
+    estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
+        (IPS(), SNIPS()),
+        min_length=1,
+        description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]",
+    )
+    averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
+        (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()),
+        min_length=1,
+        description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
+    )
+    intervals: dict[str, Annotated[AnyBound, ByName]] = Field(
+        {}, description="one kind of interval per average, e.g. {cumulative: normal}"
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
+    http: Http = Http()
+    promotion: Promotion | None = None
+    state: State | None = None
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Config:
+        refuse(_misfits(self))
+        return self
+
+    @classmethod
+    def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
+        """Read a file, lay the STREAMEVAL_* variables over it, and validate; ConfigError lists every problem."""
+        document = read_yaml(Path(path))
+        overrides = overrides_in(os.environ if environment is None else environment, set(cls.model_fields))
+        try:
+            return cls.model_validate(overlaid(document.values, overrides))
+        except ValidationError as error:
+            raise _config_error(str(path), document, overrides, list(problems_of(error, cls))) from None
+
+    def required_source(self) -> KafkaSettings | FileSettings | SimulatedSettings:
+        """The source; ConfigError when none is configured."""
+        if self.source is None:
+            raise ConfigError(
+                "source: expected a mapping of options, found nothing",
+                hint="write source: {kind: kafka, bootstrap_servers: HOST:PORT, topic: NAME}",
+            )
+        return self.source
+
+    def event_format(self) -> EventFormat:
+        """How events are decoded: which policies and which reward they carry."""
+        production = [] if self.policies.production == LOGGING else [self.policies.production]
+        return EventFormat(
+            policies=[*production, *self.policies.candidates],
+            reward_field=self.reward.field,
+            reward_range=(self.reward.min, self.reward.max),
+        )
+
+    def evaluator(self) -> Evaluator:
+        """A fresh evaluator of these policies, estimators and averages."""
+        return Evaluator(
+            candidates=self.policies.candidates,
+            estimators=self.estimators,
+            averages=self.averages,
+            reward_range=(self.reward.min, self.reward.max),
+            production=self.policies.production,
+            intervals=self.intervals,
+            confidence=self.confidence,
+        )
+
+    def without_effect(self) -> list[str]:
+        """Parts that are validated, and that this version does not act upon."""
+        return [part for part in ("promotion", "state") if getattr(self, part) is not None]
+
+
+def _misfits(config: Config) -> Iterator[Problem]:
+    yield from _policy_misfits(config.policies)
+    if not config.reward.min < config.reward.max:
+        expected = f"a number greater than reward.min ({config.reward.min:g})"
+        hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
+        yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
+    for part in ("estimators", "averages"):
+        yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
+    known = [average.label for average in config.averages]
+    for label in config.intervals:
+        if label not in known:
+            meant = closest(label, known)
+            hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
+            yield Problem(("intervals", label), expecting(one_of(known), f"'{label}'"), hint)
+
+
+def _policy_misfits(policies: Policies) -> Iterator[Problem]:
+    for index, name in enumerate(policies.candidates):
+        place = ("policies", "candidates", index)
+        if name == LOGGING:
+            hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
+            yield Problem(place, expecting("the name of a policy", "'logging'"), hint)
+        elif name == policies.production:
+            hint = "production is estimated anyway: remove it here"
+            yield Problem(place, expecting("another policy than production", f"'{name}'"), hint)
+        elif name in policies.candidates[:index]:
+            yield Problem(place, expecting("each policy once", f"'{name}' again"), "remove one of the two")
+
+
+def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            found = f"'{label}', the label of {part}.{labels.index(label)}"
+            hint = f"tell them apart by a name: {{kind: ..., name: {label}_2}}"
+            yield Problem((part, index), expecting("a label of its own", found), hint)
+
+
+def _config_error(name: str, document: Document, overrides: Overrides, problems: list[Problem]) -> ConfigError:
+    parts = [f"{name}: {len(problems)} {'problem' if len(problems) == 1 else 'problems'}"]
+    for problem in problems:
+        origin = _origin(problem.place, document, overrides)
+        parts.append(f"{problem.text(origin)}\nhint: {problem.hint}")
+    message, _, hint = "\n\n".join(parts).rpartition("\nhint: ")
+    return ConfigError(message, hint=hint)
+
+
+def _origin(place: Place, document: Document, overrides: Overrides) -> str:
+    """Where a value was written: the variable that set it, or its line."""
+    for overridden, override in overrides.items():
+        inside = place[: len(overridden)] == overridden
+        around = overridden[: len(place)] == place and place not in document.lines
+        if place and (inside or around):
+            return override.variable
+    line = document.line(place)
+    return f"line {line}" if line else ""
