@@ -11,7 +11,7 @@ import pytest
 import streameval
 
 CHECKOUT = Path(__file__).parents[1] / "streameval"
-PACKAGE = Path(streameval.__file__).parent
+PACKAGE = Path(*streameval.__path__)
 
 
 def pytest_report_header() -> str:

@@ -1,11 +1,11 @@
 """Runs what a Markdown document shows, from top to bottom, in one directory and one Python namespace.
 
 ```python      runs; with `>>>` its output must be what is shown
-```console     every `$ command` runs in a shell; its output (stdout and stderr) must be what is shown. `...` stands for anything
+```console     every `$ command` runs in a shell; its output (stdout and stderr) must be what is shown (`...`: anything)
 ```yaml        is saved as the file named in its first line, `# name.yaml`
 
-`<!-- not run: reason -->` right above a block leaves it out; `<!-- given: path/in/repository as name -->` puts a file into the
-directory. Blocks in other languages are only text.
+`<!-- not run: reason -->` right above a block leaves it out. `<!-- given: path/in/repository as name -->` anywhere puts
+a file of the repository into the directory. Blocks in other languages are only text.
 """
 
 from __future__ import annotations
@@ -102,6 +102,6 @@ def save_yaml(block: Block) -> None:
     name = re.match(r"# (\S+\.ya?ml)\n", block.text)
     if name is None:
         raise NotAsShown(
-            f"line {block.line}: begin a yaml block with `# name.yaml`, or say `<!-- not run: why -->` above it"
+            f"line {block.line}: a yaml block begins with `# name.yaml`, or has `<!-- not run: why -->` above"
         )
     Path(name[1]).write_text(block.text)

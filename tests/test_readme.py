@@ -47,8 +47,8 @@ def test_blocks_share_a_directory_and_a_namespace(tmp_path: Path, monkeypatch: p
     text = (
         "```yaml\n# a.yaml\nkey: 1\n```\n"
         "```console\n$ cat \\\n> a.yaml\n# a.yaml\n...\n```\n"
-        "```python\ntext = open('a.yaml').read\n```\n"
+        "```python\ntext = 'shared'\n```\n```python\n>>> text\n'shared'\n```\n"
         "<!-- not run: it would fail -->\n```python\n1 / 0\n```\n"
         "```text\nnothing\n```\n"
     )
-    assert run_document(text, tmp_path) == 3
+    assert run_document(text, tmp_path) == 4
