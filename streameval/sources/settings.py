@@ -10,6 +10,8 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    NonNegativeFloat,
+    NonNegativeInt,
     PositiveInt,
     SecretStr,
     model_validator,
@@ -127,3 +129,44 @@ class FileSettings(Settings):
     )
     format: Literal["json"] = Field(default="json", description="How events are written.")
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
+
+
+def _candidates(value: object) -> object:
+    return [f"candidate-{number}" for number in range(1, value + 1)] if isinstance(value, int) else value
+
+
+class SimulatedSettings(Settings):
+    """A simulated recommender with a drifting world and known truth as the source of events.
+
+    >>> SimulatedSettings(candidates=2).candidates
+    ['candidate-1', 'candidate-2']
+    """
+
+    kind: Literal["simulated"] = "simulated"
+    events: PositiveInt | None = Field(default=None, description="Stop after this many events; without it, never.")
+    rate: NonNegativeFloat = Field(
+        default=1000.0, allow_inf_nan=False, description="Events per second; 0 is as fast as possible."
+    )
+    seed: NonNegativeInt = Field(default=1, description="Equal seeds make equal events.")
+    drift: Literal["smooth", "abrupt", "stationary"] = Field(
+        default="smooth", description="How the users change: from cluster to cluster slowly, in jumps, or not at all."
+    )
+    span: PositiveInt = Field(default=100_000, description="Events between one cluster of users and the next.")
+    candidates: Annotated[list[str], BeforeValidator(_candidates)] = Field(
+        default=3,
+        validate_default=True,
+        min_length=1,
+        max_length=100,
+        description="How many candidates, or their names; each is the best for one cluster of users.",
+    )
+    action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
+    world: str | None = Field(default=None, description="A prepared world (.npz) in place of a synthetic one.")
+    start_time: AwareDatetime | None = Field(
+        default=None, description="Timestamp of the first event; without it, the time when it is made."
+    )
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> SimulatedSettings:
+        if len(set(self.candidates)) < len(self.candidates) or "logging" in self.candidates:
+            raise ValueError("candidates must have different names, and none may be called logging")
+        return self
