@@ -4,13 +4,13 @@
 
 PYTHON ?= python3
 PIP_INSTALL = -m pip --disable-pip-version-check --no-input install --quiet
-SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
+SOURCES := $(shell find streameval -not -name '*.pyc')
 
 # Tests may not see the checkout through the working directory, nor may programs that they start.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types contracts tests doctests bench lock clean
+.PHONY: help demo test lint tests bench lock clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -18,19 +18,16 @@ help:  ## show this list
 demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
 	.venv/bin/streameval demo $(ARGS)
 
-test: lint doctests tests  ## everything CI checks: lint, types, import contracts, doctests, tests against the wheel
+test: lint tests  ## everything CI checks: lint, types, import contracts; tests, doctests and documents against the wheel
 
 lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/lint-imports
-
-doctests: .venv-test/ready
-	$(WHEEL_PYTHON) -m pytest --pyargs streameval --doctest-modules $(ARGS)
+	.venv/bin/lint-imports --no-logo
 
 tests: .venv-test/ready
-	$(WHEEL_PYTHON) -m pytest $(ARGS)
+	$(WHEEL_PYTHON) -m pytest --doctest-modules --pyargs streameval tests $(ARGS)
 
 bench: .venv-test/ready  ## throughput, memory and scrape time, measured on this machine
 	$(WHEEL_PYTHON) -m pytest tests/benchmarks -s $(ARGS)
