@@ -1,0 +1,197 @@
+"""A Kafka topic as a source: all partitions, without a group, from positions that we keep ourselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from threading import Event
+
+import structlog
+
+from streameval.errors import SourceError
+from streameval.sources import Records, SourceStatus
+from streameval.sources.background import Background
+from streameval.sources.kafka_client import ClientError, Connect, KafkaPythonClient, OffsetsGoneError, Place
+from streameval.sources.progress import Progress
+from streameval.sources.settings import KafkaSettings
+from streameval.sources.topic_reader import CONNECT_TIMEOUT, TopicReader, TopicReplacedError, close_quietly, open_topic
+
+BACKOFF_FIRST, BACKOFF_MOST = 0.25, 5.0
+REACHED_FOR = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class KafkaSource:
+    """Reads a topic from `positions` (next offset by partition), or from `settings.start` when there are none.
+
+    The positions are the truth: after any trouble a new client goes on exactly there, so that nothing is lost and
+    nothing read twice while the source lives. Partitions that appear later are read from their beginning.
+    `clock` counts seconds; `connect` makes the client.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        positions: Mapping[int, int] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        connect: Connect = KafkaPythonClient,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._connect = connect
+        self._progress = Progress()
+        self._progress.place(positions or {}, clock())
+        self._newcomers: Place = "earliest" if positions else settings.start
+        self._topic_id: object | None = None
+        self._reader: TopicReader | None = None
+        self._opening: Background[TopicReader] | None = None
+        self._closed = Event()
+        self._detail = f"connecting to {settings.address}"
+        self._retry_at = self._opened_at = clock()
+        self._failures = self._rebuilds = self._lost = 0
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The next offset of each partition; everything before it has been handed out or was lost."""
+        return dict(self._progress.positions)
+
+    def poll(self, timeout: float) -> list[Records]:
+        """Messages that have come, within about `timeout` seconds.
+
+        Raises SourceError when messages were lost and `on_lost_offsets` is `fail`, or when they cannot be unpacked.
+        """
+        try:
+            reader = self._reader or self._open(timeout)
+            return self._read(reader, timeout) if reader else []
+        except TopicReplacedError:
+            self._start_over()
+        except ClientError as error:
+            self._give_up(error)
+        return []
+
+    def status(self) -> SourceStatus:
+        """Where we are; no round trip."""
+        silence = self._clock() - self._reader.answered_at if self._reader else 0.0
+        reached = self._reader is not None and silence < REACHED_FOR
+        unanswered = self._reader is not None and not reached
+        return SourceStatus(
+            reached=reached,
+            partitions=self._progress.status(self._settings.topic),
+            detail=f"no answer from {self._settings.address} for {silence:.0f} s" if unanswered else self._detail,
+            rebuilds=self._rebuilds,
+            lost=self._lost,
+        )
+
+    def close(self) -> None:
+        """Leave the cluster; status and positions can still be read."""
+        self._closed.set()
+        self._leave()
+
+    def _open(self, timeout: float) -> TopicReader | None:
+        """The reader that is being opened beside the loop; None while that takes longer, and in the pauses between."""
+        if self._opening is None:
+            pause = self._retry_at - self._clock()
+            if pause > 0:
+                self._closed.wait(min(pause, timeout))
+                return None
+            self._opening = Background(self._open_beside)
+        reader = self._opening.result(timeout)
+        if reader is not None:
+            self._opening = None
+            self._begin(reader)
+        return reader
+
+    def _open_beside(self) -> TopicReader:
+        reader = open_topic(self._connect, self._settings, self.positions, self._newcomers, self._clock)
+        if self._closed.is_set():
+            close_quietly(reader.client)
+        return reader
+
+    def _begin(self, reader: TopicReader) -> None:
+        self._reader = reader
+        if self._topic_id not in (None, reader.topic_id):
+            raise TopicReplacedError
+        self._topic_id = reader.topic_id
+        self._newcomers = "earliest"
+        reader.start(self._progress)
+        self._opened_at = self._clock()
+        self._detail = f"reading {len(reader.positions)} partitions of {self._settings.topic}"
+        log.info(
+            "kafka_connected", servers=self._settings.address, topic=self._settings.topic, positions=self.positions
+        )
+
+    def _read(self, reader: TopicReader, timeout: float) -> list[Records]:
+        try:
+            return reader.read(timeout)
+        except OffsetsGoneError as gone:
+            self._skip(reader, gone.resume)
+            return []
+
+    def _skip(self, reader: TopicReader, resume: Mapping[int, int | None]) -> None:
+        """Go on where the log still has messages, and count those that it no longer has."""
+        reader.client.partitions(CONNECT_TIMEOUT)
+        reader.check_topic()
+        first = reader.client.offsets(resume, "earliest", CONNECT_TIMEOUT)
+        end = reader.client.offsets(resume, "latest", CONNECT_TIMEOUT)
+        for partition, place in resume.items():
+            position = self._progress.positions[partition]
+            if place is None:
+                place = nearest_place(position, first[partition], end[partition], same_log=reader.topic_id is not None)
+            self._lose(max(0, place - position), partition=partition, position=position, goes_on_at=place)
+            reader.seek({partition: place})
+
+    def _start_over(self) -> None:
+        """The topic is another one of the same name: all of it is new to us."""
+        self._lose(self._progress.known_lag, reason="the topic was deleted and made anew")
+        self._leave()
+        self._topic_id, self._progress = None, Progress()
+
+    def _lose(self, count: int, **where: object) -> None:
+        topic = self._settings.topic
+        if self._settings.on_lost_offsets == "fail":
+            raise SourceError(
+                f"messages of the topic {topic} were gone before they were read ({count} of them): {where}",
+                hint="keep messages longer (retention.ms), or set source.on_lost_offsets to continue",
+            )
+        self._lost += count
+        log.warning("kafka_offsets_lost", topic=topic, lost=count, **where)
+
+    def _give_up(self, error: ClientError) -> None:
+        """Drop the client; the next one comes after a pause that doubles from failure to failure."""
+        now = self._clock()
+        if now - self._opened_at > REACHED_FOR and self._reader is not None:
+            self._failures = 0
+        pause = min(BACKOFF_FIRST * 2.0 ** min(self._failures, 10), BACKOFF_MOST)
+        self._failures += 1
+        self._rebuilds += self._reader is not None
+        self._leave()
+        self._retry_at = now + pause
+        self._tell(f"cannot read from {self._settings.address}: {error}")
+
+    def _tell(self, detail: str) -> None:
+        if detail != self._detail:
+            log.warning("kafka_not_reached", detail=detail)
+        self._detail = detail
+
+    def _leave(self) -> None:
+        self._opening = None
+        if self._reader is not None:
+            close_quietly(self._reader.client)
+            self._reader = None
+
+
+def nearest_place(position: int, first: int, end: int, *, same_log: bool) -> int:
+    """Where to go on in a log of the offsets `first` to `end` (exclusive) that has no `position`.
+
+    A log that ends before `position` was cut there. Unless it is known to be the same one, take it for a successor.
+
+    >>> nearest_place(3, first=10, end=20, same_log=True)
+    10
+    >>> nearest_place(30, first=10, end=20, same_log=True), nearest_place(30, first=10, end=20, same_log=False)
+    (20, 10)
+    """
+    if position <= end:
+        return max(position, first)
+    return end if same_log else first

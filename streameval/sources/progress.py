@@ -1,0 +1,82 @@
+"""How far each partition of a topic has been read, and whether reading stands still although events wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from streameval.sources import PartitionStatus, Records
+
+
+@dataclass
+class Progress:
+    """The next offset of each partition, what is known of the end of its log, and when it last moved (seconds).
+
+    `ends` tells what waits, `readable` what could be had: they differ while a transaction is open.
+
+    >>> progress = Progress()
+    >>> progress.place({0: 10}, now=0.0)
+    >>> progress.see_readable({0: 12})
+    >>> progress.lag(0), progress.stalled(now=31.0, after=30.0)
+    (2, [0])
+    """
+
+    positions: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    readable: dict[int, int] = field(default_factory=dict)
+    moved_at: dict[int, float] = field(default_factory=dict)
+
+    def place(self, positions: Mapping[int, int], now: float) -> None:
+        """Put partitions at these offsets; what was known of the end of their logs is forgotten."""
+        for partition, offset in positions.items():
+            self.positions[partition] = offset
+            self.moved_at[partition] = now
+            self.ends.pop(partition, None)
+            self.readable.pop(partition, None)
+
+    def take(self, records: Iterable[Records], now: float) -> None:
+        """These records are handed out: they will not be read again."""
+        for part in records:
+            if part.offsets:
+                self.move(part.partition, part.offsets[-1] + 1, now)
+
+    def move(self, partition: int, offset: int, now: float) -> None:
+        """The partition has been read up to `offset`."""
+        if offset > self.positions[partition]:
+            self.positions[partition] = offset
+            self.moved_at[partition] = now
+
+    def see_ends(self, ends: Mapping[int, int | None]) -> None:
+        """The offsets that the next messages will get; None tells nothing."""
+        for partition, end in ends.items():
+            if end is not None and end > self.ends.get(partition, -1):
+                self.ends[partition] = end
+
+    def see_readable(self, ends: Mapping[int, int]) -> None:
+        """The offsets up to which messages may be read now, asked for a moment ago."""
+        self.readable.update(ends)
+        self.see_ends(ends)
+
+    def lag(self, partition: int) -> int | None:
+        """Events that wait in the partition; None while the end of its log is unknown."""
+        end = self.ends.get(partition)
+        return None if end is None else max(0, end - self.positions[partition])
+
+    @property
+    def known_lag(self) -> int:
+        """Events that are known to wait, in all partitions."""
+        return sum(self.lag(partition) or 0 for partition in self.positions)
+
+    def stalled(self, now: float, after: float) -> list[int]:
+        """Partitions where events could be read and none has come for `after` seconds."""
+        for partition, position in self.positions.items():
+            if self.readable.get(partition, 0) <= position:
+                self.moved_at[partition] = now
+        return [partition for partition, moved in self.moved_at.items() if now - moved > after]
+
+    def status(self, topic: str) -> tuple[PartitionStatus, ...]:
+        """The partitions in order, for people and metrics."""
+        return tuple(
+            PartitionStatus(topic, partition, position, self.lag(partition))
+            for partition, position in sorted(self.positions.items())
+        )
