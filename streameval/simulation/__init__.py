@@ -1,13 +1,22 @@
 """Worlds with known truth and drift: a recommender whose users change their minds, and the exact value of every policy.
 
 Users belong to clusters. One interaction: a cluster is drawn from the mixture of the moment, a user from that cluster,
-one item that the user likes and 24 that the user does not; a policy chooses one of the 25 and earns 1 for the liked one.
+one item that the user likes and 24 that the user does not; a policy takes one of the 25 and earns 1 for the liked one.
 The experiment is that of Jagerman, Markov and de Rijke, "When people change their mind" (WSDM 2019).
 """
 
 from __future__ import annotations
 
-from streameval.simulation.stream import Drift, DriftKind, Moment, draw_block, score, scoring_batches, simulate, truth_after
+from streameval.simulation.stream import (
+    Drift,
+    DriftKind,
+    Moment,
+    draw_block,
+    score,
+    scoring_batches,
+    simulate,
+    truth_after,
+)
 from streameval.simulation.world import Interactions, World
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -10,10 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from streameval.arrays import Array
 from streameval.events import EventBatch
 from streameval.simulation.world import Interactions, World
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 DriftKind = Literal["smooth", "abrupt", "stationary"]
@@ -44,7 +43,7 @@ class Drift:
     span: int = 100_000
     cycle: bool = False
 
-    def mixture(self, n: ArrayLike) -> Floats:
+    def mixture(self, n: ArrayLike) -> Array:
         """Shares of the clusters ([..., clusters]) after `n` interactions ([...])."""
         count = np.asarray(n, dtype=np.int64)
         uniform = np.full((*count.shape, self.clusters), 1 / self.clusters)
@@ -55,7 +54,7 @@ class Drift:
         moving = (1 - moved) * self._alone(step) + moved * self._alone(step + 1)
         return np.where(count[..., None] < 0, uniform, moving)
 
-    def _alone(self, step: Integers) -> Floats:
+    def _alone(self, step: Integers) -> Array:
         cluster = step % self.clusters if self.cycle else np.clip(step, 0, self.clusters - 1)
         return np.eye(self.clusters)[cluster]
 
@@ -69,8 +68,8 @@ class Moment:
     """
 
     events: EventBatch
-    drawn: Floats
-    truth: Floats
+    drawn: Array
+    truth: Array
 
 
 def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool = False) -> Iterator[Moment]:
@@ -93,8 +92,8 @@ def draw_block(world: World, drift: Drift, block: int, seed: int) -> Interaction
     return world.draw(cluster.ravel(), random)
 
 
-def mixtures(drift: Drift, start: int, batches: int) -> Floats:
-    """[batches, clusters]: a batch that begins after `start` interactions is drawn with the mixture of one batch before.
+def mixtures(drift: Drift, start: int, batches: int) -> Array:
+    """[batches, clusters]: a batch that begins after `start` interactions is drawn with the mixture of a batch ago.
 
     The first batch of all is drawn from all clusters alike.
     """
@@ -123,5 +122,3 @@ def score(estimates: ArrayLike, truth: ArrayLike) -> float:
     0.025
     """
     return float(np.mean((np.asarray(estimates, dtype=np.float64) - np.asarray(truth, dtype=np.float64)) ** 2))
-
-

@@ -7,11 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from streameval.arrays import Array
+
 Integers = NDArray[np.int64]
 
 
-def chance_of_best(scores: Floats, liked_start: Integers, liked_items: Integers, actions: int) -> Floats:
+def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, actions: int) -> Array:
     """[likes]: the chance that each liked item has the best score among `actions - 1` items its user does not like.
 
     The others are drawn without replacement. With `l` unliked items below the liked one, `e` level with it (ties are
@@ -37,7 +38,7 @@ def chance_of_best(scores: Floats, liked_start: Integers, liked_items: Integers,
     return np.asarray((np.exp(upto - all_sets) - np.exp(under - all_sets)) / (equal + 1))
 
 
-def softmax(scores: Floats) -> Floats:
+def softmax(scores: Array) -> Array:
     """Each row's probabilities, in proportion to exp(score).
 
     >>> softmax(np.log([[1.0, 3.0]]))
@@ -52,7 +53,7 @@ def _below_and_level(ordered: Integers, values: Integers) -> tuple[Integers, Int
     return below, np.searchsorted(ordered, values, side="right") - below
 
 
-def _log_choose(n: Integers, k: int) -> Floats:
+def _log_choose(n: Integers, k: int) -> Array:
     """log of "n choose k", -inf where k > n."""
     log_factorial = np.array([math.lgamma(number + 1.0) for number in range(int(n.max()) + 1)])
     chosen = log_factorial[n] - log_factorial[np.maximum(n - k, 0)] - math.lgamma(k + 1.0)

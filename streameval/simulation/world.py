@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval.arrays import Array
 from streameval.events import EventBatch
 from streameval.simulation.value import chance_of_best, softmax
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _CORRECTION_SETS = 40_000
@@ -30,11 +29,11 @@ class World:
     `temperature` softmax of score / temperature.
     """
 
-    item_features: Floats
+    item_features: Array
     liked_start: Integers
     liked_items: Integers
     user_cluster: Integers
-    theta: Floats
+    theta: Array
     candidates: tuple[str, ...]
     exploration: float = 0.2
     actions: int = 25
@@ -44,7 +43,7 @@ class World:
     def from_arrays(
         cls, arrays: Mapping[str, Any], *, candidates: Sequence[str] | None = None, temperature: float | None = None
     ) -> World:
-        """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta` (e.g. `np.load(path)`).
+        """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta`, e.g. from `np.load`.
 
         `candidates` names the first rows of `theta` after row 0; default all, `candidate-1` and so on. Raises
         ValueError when the arrays do not fit together.
@@ -102,12 +101,12 @@ class World:
         return int(self.user_cluster.max()) + 1
 
     @cached_property
-    def scores(self) -> Floats:
+    def scores(self) -> Array:
         """[1 + candidates, items]: what each policy thinks of each item."""
         return np.ascontiguousarray(self.theta @ self.item_features.T)
 
     @cached_property
-    def value(self) -> Floats:
+    def value(self) -> Array:
         """[clusters, 1 + candidates]: expected reward of each policy as deployed, the exploring logging policy first.
 
         Exact, by counting, for greedy candidates. For softmax candidates the exact greedy value plus the mean
@@ -159,14 +158,15 @@ class World:
         items[row, place] = self.liked_items[self.liked_start[user] + _below(np.diff(self.liked_start)[user], random)]
         return items, place
 
-    def _chance_of_best(self, scores: Floats) -> Floats:
+    def _chance_of_best(self, scores: Array) -> Array:
         return chance_of_best(scores, self.liked_start, self.liked_items, self.actions)
 
-    def _mean_over_likes(self, of_like: Floats) -> Floats:
+    def _mean_over_likes(self, of_like: Array) -> Array:
         return np.asarray(np.add.reduceat(of_like, self.liked_start[:-1]) / np.diff(self.liked_start))
 
-    def _softmax_less_greedy(self, cluster: int) -> Floats:
-        items, place = self._offer(np.full(_CORRECTION_SETS, cluster), np.random.default_rng([cluster, len(self.theta)]))
+    def _softmax_less_greedy(self, cluster: int) -> Array:
+        random = np.random.default_rng([cluster, _CORRECTION_SETS])
+        items, place = self._offer(np.full(_CORRECTION_SETS, cluster), random)
         row = np.arange(len(items))
         on_offer = (scores[items] for scores in self.scores[1:])
         assert self.temperature is not None
@@ -186,29 +186,29 @@ class Interactions:
     items: Integers
     best: Integers
     action: Integers
-    reward: Floats
+    reward: Array
 
     def __len__(self) -> int:
         return len(self.action)
 
-    def propensity(self) -> Floats:
+    def propensity(self) -> Array:
         """[n]: the chance with which the logging policy took the action it took."""
         explored = self.world.exploration / self.world.actions
         return np.where(self.action == self.best, 1 - self.world.exploration, 0.0) + explored
 
-    def propensities(self) -> Floats:
+    def propensities(self) -> Array:
         """[n, actions]: the logging policy's distribution."""
         explored = self.world.exploration / self.world.actions
         return _one_hot(self.best, self.world.actions) * (1 - self.world.exploration) + explored
 
-    def distribution(self, candidate: int) -> Floats:
+    def distribution(self, candidate: int) -> Array:
         """[n, actions]: what the candidate with that index (0-based) would do."""
         scores = self.world.scores[1 + candidate][self.items]
         if self.world.temperature is None:
             return _one_hot(scores.argmax(axis=1), self.world.actions)
         return softmax(scores / self.world.temperature)
 
-    def probability(self, candidate: int) -> Floats:
+    def probability(self, candidate: int) -> Array:
         """[n]: the chance with which the candidate would have taken the action that was taken."""
         if self.world.temperature is None:
             favourite = self.world.scores[1 + candidate][self.items].argmax(axis=1)
@@ -239,5 +239,5 @@ def _below(limit: Integers, random: np.random.Generator) -> Integers:
     return (random.random(len(limit)) * limit).astype(np.int64)
 
 
-def _one_hot(place: Integers, width: int) -> Floats:
+def _one_hot(place: Integers, width: int) -> Array:
     return np.eye(width)[place]

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from streameval.errors import InputError
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
@@ -75,7 +74,7 @@ class SimulatedRecommender:
         return truth_after(self.world, self.drift, events)
 
     def truth_lines(self, every: int = BATCH) -> Iterator[bytes]:
-        """`{"events": 100, "truth": {"logging": ...}}` as JSON for every so many events; settings.events must be set."""
+        """`{"events": 100, "truth": {"logging": ...}}` as JSON, for every so many of `settings.events`."""
         for events in range(every, (self.settings.events or 0) + 1, every):
             yield _encoder.encode({"events": events, "truth": self.truth(events)})
 
