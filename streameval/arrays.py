@@ -1,0 +1,42 @@
+"""The array type of the package, and arrays as plain values (what msgpack, JSON or a file can hold)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+State = dict[str, Any]
+
+_MARK = "__array__"
+
+
+def to_plain(value: Any) -> Any:
+    """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
+
+    >>> to_plain({"sums": np.array([1.0])})
+    {'sums': {'__array__': '<f8', 'shape': [1], 'data': b'\\x00\\x00\\x00\\x00\\x00\\x00\\xf0?'}}
+    """
+    if isinstance(value, np.ndarray):
+        return {_MARK: value.dtype.str, "shape": list(value.shape), "data": value.tobytes()}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`: arrays come back writable and bit for bit the same.
+
+    >>> from_plain(to_plain({"sums": np.array([1.0, 2.0])}))["sums"]
+    array([1., 2.])
+    """
+    if isinstance(value, Mapping):
+        if _MARK in value:
+            return np.frombuffer(value["data"], dtype=value[_MARK]).reshape(value["shape"]).copy()
+        return {key: from_plain(item) for key, item in value.items()}
+    return [from_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,15 @@
+"""How to average over time: each average folds terms into moments."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from streameval.averages.adaptive import AdaptiveDecay, AdaptiveWindow
+from streameval.averages.base import Average, Reading
+from streameval.averages.fixed import Cumulative, Decay, Window
+
+AnyAverage = Annotated[Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay, Field(discriminator="kind")]
+
+__all__ = ["AdaptiveDecay", "AdaptiveWindow", "AnyAverage", "Average", "Cumulative", "Decay", "Reading", "Window"]

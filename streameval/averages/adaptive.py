@@ -1,0 +1,198 @@
+"""Averages whose memory adapts itself to how fast the world moves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.arrays import Array, State
+from streameval.averages import horizon, lipschitz, ring
+from streameval.averages.base import Average, Reading
+from streameval.averages.blocks import Blocks
+from streameval.averages.fixed import DEFAULT_ALPHA, DRIFT_SPAN
+from streameval.averages.horizon import LONGER
+from streameval.averages.lipschitz import LONGEST, PUBLISHED_UNIT, SHORTEST
+from streameval.averages.moments import Moments, Row, fade, fold, merge, nothing, total
+from streameval.labels import kind, strict
+
+INITIAL_WINDOW = 10_000
+VARIANCE_HORIZON = 100_000
+PUBLISHED_BIAS_WEIGHT = 5e-5
+
+Objective = Literal["mse", "published"]
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Adaptive(Average):
+    """What adaptive window and adaptive decay share: the drift rate, the objective, the variance it weighs against.
+
+    `drift_span` (events): how far apart the two values are whose distance is the drift. `objective`: `mse` minimises
+    `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default weight 5e-5),
+    which does not look at the variance.
+    """
+
+    bias_weight: PositiveFloat | None = None
+    drift_span: Annotated[int, Field(ge=1)] = DRIFT_SPAN
+    objective: Objective = "mse"
+
+    @property
+    def weight(self) -> float:
+        """The papers' lambda."""
+        if self.bias_weight is not None:
+            return self.bias_weight
+        return PUBLISHED_BIAS_WEIGHT if self.objective == "published" else 1.0
+
+    def _start_drift(self, columns: int, block: int, smoothing: lipschitz.Smoothing) -> State:
+        return {
+            "drift": lipschitz.start(columns, block, self.drift_span, smoothing),
+            "spread": np.zeros((columns, len(_SPREAD_ROWS))),
+        }
+
+    def _push_drift(self, state: State, blocks: Blocks) -> tuple[Array, Array, State]:
+        """Drift rate and variance of the term at the end of each block, [blocks, columns]."""
+        rate, drift = lipschitz.push(state["drift"], blocks)
+        fading = (1 - 1 / VARIANCE_HORIZON) ** blocks.size
+        path = lipschitz.decayed_path(state["spread"], blocks.moments[..., _SPREAD_ROWS], fading)
+        return rate, _variance(path), {"drift": drift, "spread": path[-1]}
+
+
+_SPREAD_ROWS = [Row.WEIGHT, Row.U, Row.UU, Row.V, Row.UV, Row.VV]
+
+
+def _variance(sums: Array) -> Array:
+    """Variance of the term (linearised for a ratio) from the sums of `_SPREAD_ROWS`."""
+    weight, u, uu, v, uv, vv = np.moveaxis(sums, -1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = u / v
+        return np.maximum(uu - 2 * value * uv + value * value * vv, 0.0) * weight / (v * v)
+
+
+@dataclass(frozen=True, config=strict)
+class AdaptiveWindow(Adaptive):
+    """A window whose length follows the drift: between 500 and 500,000 events, 10,000 until the drift is known.
+
+    `growth`: `by_event` lets a window that shrank grow back by one event per event, because what lies before a change
+    stays stale; `immediate` lets it reach back at once. Kept as buckets of one block each.
+
+    Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
+    """
+
+    growth: Literal["by_event", "immediate"] = "by_event"
+    kind: Literal["adaptive_window"] = kind("adaptive_window")
+
+    def start(self, columns: int, block: int) -> State:
+        return {
+            "block": block,
+            "ring": ring.start(columns, -(-LONGEST // block)),
+            "length": np.zeros(columns),
+            "tau": np.full(columns, float(INITIAL_WINDOW)),
+            "horizon": horizon.start(columns),
+            **self._start_drift(columns, block, "window"),
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        rate, variance, drift = self._push_drift(state, blocks)
+        tau = np.where(np.isnan(rate), INITIAL_WINDOW, self.choose(rate, variance))
+        length = state["length"]
+        lengths = np.empty_like(tau)
+        for index, limit in enumerate(tau):
+            grown = length + blocks.size if self.growth == "by_event" else LONGEST
+            lengths[index] = length = np.minimum(limit, grown)
+        return {
+            "block": state["block"],
+            "ring": ring.push(state["ring"], blocks, blocks.size),
+            "length": length,
+            "tau": tau[-1],
+            "horizon": horizon.push(state["horizon"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
+            **drift,
+        }
+
+    def choose(self, rate: Array, variance: Array) -> Array:
+        """The window for this drift rate (per event) and variance of the term, within its limits."""
+        if self.objective == "published":
+            tau = lipschitz.published_window(self.weight * PUBLISHED_UNIT * rate)
+        else:
+            tau = lipschitz.mse_window(rate, variance, self.weight)
+        return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        late = 0 if tail is None else tail.size
+        long, nonzero, effect = horizon.read(state["horizon"], tail)
+        moments, events = self._inside(state, late)
+        if tail is not None:
+            moments = merge(moments, tail.moments[0])
+        rate = lipschitz.latest_rate(state["drift"])
+        details = {"window_events": events, "lipschitz_per_event": rate}
+        return Reading(Moments(moments), long, nonzero, effect, lipschitz.window_bias(rate, events), details)
+
+    def _inside(self, state: State, late: int) -> tuple[Array, Array]:
+        """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
+        buckets, block = state["ring"], state["block"]
+        grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
+        counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
+        counts = np.clip(counts, 0, min(buckets["written"], len(buckets["buckets"])))
+        inside = [ring.newest(buckets, count, slice(place, place + 1)) for place, count in enumerate(counts)]
+        return np.concatenate([total(part) for part in inside]), counts * block + float(late)
+
+    def to_state(self, state: State) -> State:
+        return {**state, "ring": ring.to_state(state["ring"])}
+
+    def from_state(self, saved: State) -> State:
+        return {**saved, "ring": ring.from_state(saved["ring"])}
+
+
+@dataclass(frozen=True, config=strict)
+class AdaptiveDecay(Adaptive):
+    """A decay whose alpha follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
+
+    All moments follow `S <- alpha_t S + q`; what one alpha has faded stays faded, so there is no growth to choose.
+    `bias`: the published bound on the bias, which explodes for small t, or the exact one (better early).
+
+    Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
+    """
+
+    bias: Literal["published", "exact"] = "published"
+    kind: Literal["adaptive_decay"] = kind("adaptive_decay")
+
+    def start(self, columns: int, block: int) -> State:
+        return {
+            "events": 0,
+            "kernel": nothing(columns),
+            "alpha": np.full(columns, DEFAULT_ALPHA),
+            "horizon": horizon.start(columns),
+            **self._start_drift(columns, block, "decay"),
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        rate, variance, drift = self._push_drift(state, blocks)
+        events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
+        chosen = np.where(np.isnan(rate), DEFAULT_ALPHA, self.choose(rate, variance, events))
+        alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
+        return {
+            "events": int(events[-1]),
+            "kernel": fold(state["kernel"], blocks.decayed(alpha), alpha**blocks.size),
+            "alpha": chosen[-1],
+            "horizon": horizon.push(state["horizon"], blocks, LONGER / (1 - alpha)),
+            **drift,
+        }
+
+    def choose(self, rate: Array, variance: Array, events: Array) -> Array:
+        """The alpha for this drift rate (per event) and variance of the term [blocks, columns] after `events` [blocks]."""
+        if self.objective == "published":
+            alpha = lipschitz.published_decay(self.weight * PUBLISHED_UNIT * rate)
+        else:
+            alpha = lipschitz.mse_decay(rate, variance, self.weight, events.astype(float), self.bias)
+        return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        moments, alpha, events = state["kernel"], state["alpha"], state["events"]
+        if tail is not None:
+            events += tail.size
+            moments = merge(fade(moments, alpha**tail.size), tail.decayed(alpha[None])[0])
+        rate = lipschitz.latest_rate(state["drift"])
+        long, nonzero, effect = horizon.read(state["horizon"], tail)
+        details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
+        return Reading(Moments(moments), long, nonzero, effect, lipschitz.decay_bias(rate, alpha, events), details)

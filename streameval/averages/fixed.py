@@ -1,0 +1,165 @@
+"""Averages whose memory is fixed beforehand: everything, a window, a decay."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from streameval.arrays import State
+from streameval.averages import horizon, lipschitz, ring
+from streameval.averages.base import Average, Reading
+from streameval.averages.blocks import Blocks
+from streameval.averages.horizon import LONGER
+from streameval.averages.moments import Moments, fade, fold, merge, nothing
+from streameval.labels import kind, strict
+
+DRIFT_SPAN = 50_000
+DEFAULT_ALPHA = 0.9999
+BUCKETS = 100
+"""A window is kept in about this many buckets unless its resolution says otherwise."""
+
+
+@dataclass(frozen=True, config=strict)
+class Cumulative(Average):
+    """All events since the start count alike.
+
+    The smallest variance there is, and the value of a world that stands still; in a moving one it follows ever more slowly.
+    """
+
+    measures_drift: ClassVar[bool] = False
+    kind: Literal["cumulative"] = kind("cumulative")
+
+    def start(self, columns: int, block: int) -> State:
+        return {"all": horizon.start(columns)}
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        return {"all": horizon.push(state["all"], blocks, np.inf)}
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        moments, nonzero, effect = horizon.read(state["all"], tail)
+        return Reading(moments, moments, nonzero, effect, bias=np.full_like(nonzero, np.nan))
+
+
+@dataclass(frozen=True, config=strict)
+class Window(Average):
+    """The last `tau` events count alike (equation 5.8 of Jagerman's thesis).
+
+    Kept as bucket sums of `resolution` events: 1 is exact at every event; otherwise the window holds between
+    `tau - resolution` and `tau` events and is exact at the ends of buckets. `resolution` must divide the block (100
+    events) or be a multiple of it; by default it makes about a hundred buckets.
+
+    >>> Window(tau=10_000).bucket(block=100), Window(tau=4).bucket(block=100)
+    (100, 1)
+    """
+
+    tau: PositiveInt = 10_000
+    resolution: PositiveInt | None = None
+    kind: Literal["window"] = kind("window")
+
+    def __post_init__(self) -> None:
+        if self.resolution is not None and self.resolution > self.tau:
+            raise ValueError(f"resolution {self.resolution} is larger than the window of {self.tau} events")
+
+    def bucket(self, block: int) -> int:
+        """Events in a bucket."""
+        if self.resolution is None:
+            finest = max(1, self.tau // BUCKETS)
+            return finest // block * block if finest >= block else _largest_divisor(block, finest)
+        if self.resolution % block and block % self.resolution:
+            raise ValueError(f"resolution {self.resolution} neither divides the block of {block} events nor is a multiple of it")
+        return self.resolution
+
+    def start(self, columns: int, block: int) -> State:
+        return {
+            "resolution": self.bucket(block),
+            "ring": ring.start(columns, self.tau // self.bucket(block)),
+            "horizon": horizon.start(columns),
+            "drift": lipschitz.start(columns, block, DRIFT_SPAN, "window"),
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        _, drift = lipschitz.push(state["drift"], blocks)
+        return {
+            "resolution": state["resolution"],
+            "ring": ring.push(state["ring"], blocks, state["resolution"]),
+            "horizon": horizon.push(state["horizon"], blocks, LONGER * self.tau),
+            "drift": drift,
+        }
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        moments, events = ring.last_events(state["ring"], self.tau, state["resolution"], tail)
+        rate = lipschitz.latest_rate(state["drift"])
+        long, nonzero, effect = horizon.read(state["horizon"], tail)
+        details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
+        return Reading(Moments(moments), long, nonzero, effect, lipschitz.window_bias(rate, events), details)
+
+    def to_state(self, state: State) -> State:
+        return {**state, "ring": ring.to_state(state["ring"])}
+
+    def from_state(self, saved: State) -> State:
+        return {**saved, "ring": ring.from_state(saved["ring"])}
+
+
+@dataclass(frozen=True, config=strict)
+class Decay(Average):
+    """An event that is `age` events old counts `alpha^age`, normalised (equation 5.11 of Jagerman's thesis).
+
+    `alpha` in (0, 1), default 0.9999; or a `half_life` in events. The horizon, `1 / (1 - alpha)`, is the mean age plus one.
+
+    >>> round(Decay(half_life=100).decay ** 100, 12)
+    0.5
+    """
+
+    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    half_life: PositiveFloat | None = None
+    kind: Literal["decay"] = kind("decay")
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and self.half_life is not None:
+            raise ValueError("give either alpha or half_life, not both")
+
+    @property
+    def decay(self) -> float:
+        """The factor by which an event counts less with each event that follows."""
+        if self.half_life is not None:
+            return float(0.5 ** (1 / self.half_life))
+        return DEFAULT_ALPHA if self.alpha is None else self.alpha
+
+    def start(self, columns: int, block: int) -> State:
+        return {
+            "events": 0,
+            "kernel": nothing(columns),
+            "horizon": horizon.start(columns),
+            "drift": lipschitz.start(columns, block, DRIFT_SPAN, "decay"),
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        _, drift = lipschitz.push(state["drift"], blocks)
+        factors = np.full(len(blocks), self.decay**blocks.size)
+        return {
+            "events": state["events"] + len(blocks) * blocks.size,
+            "kernel": fold(state["kernel"], blocks.decayed(self.decay), factors),
+            "horizon": horizon.push(state["horizon"], blocks, LONGER / (1 - self.decay)),
+            "drift": drift,
+        }
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        moments, events = state["kernel"], state["events"]
+        if tail is not None:
+            events += tail.size
+            moments = merge(fade(moments, self.decay**tail.size), tail.decayed(self.decay)[0])
+        rate = lipschitz.latest_rate(state["drift"])
+        long, nonzero, effect = horizon.read(state["horizon"], tail)
+        details = {
+            "alpha": np.full_like(rate, self.decay),
+            "horizon_events": np.full_like(rate, 1 / (1 - self.decay)),
+            "lipschitz_per_event": rate,
+        }
+        return Reading(Moments(moments), long, nonzero, effect, lipschitz.decay_bias(rate, self.decay, events), details)
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    return next(divisor for divisor in range(min(number, limit), 0, -1) if number % divisor == 0)

@@ -1,0 +1,79 @@
+"""A ring of bucket sums: the recent past at a fixed resolution, in bounded memory, added up and never subtracted from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from streameval.arrays import Array, State
+from streameval.averages.blocks import Blocks
+from streameval.averages.moments import ROWS, merge, nothing, total
+
+
+def start(columns: int, capacity: int) -> State:
+    """A ring for `capacity` full buckets and the one being filled; memory is touched only as it fills."""
+    return {"buckets": np.zeros((capacity, columns, ROWS)), "written": 0, "open": nothing(columns), "open_events": 0}
+
+
+def push(state: State, blocks: Blocks, resolution: int) -> State:
+    """Add whole blocks, in buckets of `resolution` events: a divisor or a multiple of the block's size."""
+    if resolution == blocks.size:
+        return _append(state, blocks.moments)
+    if resolution < blocks.size:
+        return _append(state, blocks.by_bucket(resolution))
+    per_bucket = resolution // blocks.size
+    opened = state["open_events"] // blocks.size
+    closing = min(len(blocks), per_bucket - opened)
+    filled = merge(state["open"], total(blocks.moments[:closing]))
+    if opened + closing < per_bucket:
+        return {**state, "open": filled, "open_events": (opened + closing) * blocks.size}
+    rest = blocks.moments[closing:]
+    whole = len(rest) // per_bucket
+    buckets = [filled] + [total(rest[index * per_bucket : (index + 1) * per_bucket]) for index in range(whole)]
+    left = rest[whole * per_bucket :]
+    return {**_append(state, np.stack(buckets)), "open": total(left), "open_events": len(left) * blocks.size}
+
+
+def _append(state: State, buckets: Array) -> State:
+    """Overwrite the oldest buckets; the array belongs to the state and is changed in place."""
+    ring = state["buckets"]
+    kept = buckets[-len(ring) :]
+    written = state["written"] + len(buckets)
+    ring[np.arange(written - len(kept), written) % len(ring)] = kept
+    return {**state, "written": written}
+
+
+def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
+    """The newest `count` full buckets (or as many as there are) from old to new, [buckets, columns, rows]."""
+    ring, written = state["buckets"], state["written"]
+    count = min(count, written, len(ring))
+    first, last = (written - count) % len(ring), written % len(ring)
+    if count and first >= last:
+        return np.concatenate([ring[first:, columns], ring[:last, columns]])
+    return np.asarray(ring[first : first + count, columns])
+
+
+def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) -> tuple[Array, int]:
+    """Moments and number of the newest events: from the first end of a bucket that is at most `tau` events ago."""
+    late = 0 if tail is None else tail.size
+    closed = state["written"] * resolution + state["open_events"]
+    first = max(0, -(-(closed + late - tau) // resolution) * resolution)
+    if tail is not None and first >= closed:
+        return tail.since(first - closed).moments[0], closed + late - first
+    moments = total(newest(state, state["written"] - first // resolution))
+    moments = merge(moments, state["open"])
+    return (moments if tail is None else merge(moments, tail.moments[0])), closed + late - first
+
+
+def to_state(state: State) -> State:
+    """The ring from old to new without its empty places, as it is kept in a file."""
+    return {**state, "buckets": newest(state, len(state["buckets"])), "capacity": len(state["buckets"])}
+
+
+def from_state(saved: State) -> State:
+    """The inverse of `to_state`."""
+    saved = dict(saved)
+    buckets = saved.pop("buckets")
+    ring = np.zeros((saved.pop("capacity"), *buckets.shape[1:]))
+    written = saved["written"]
+    ring[np.arange(written - len(buckets), written) % len(ring)] = buckets
+    return {**saved, "buckets": ring}

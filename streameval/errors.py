@@ -1,0 +1,41 @@
+"""The errors a person may meet, each with a hint about what to do next."""
+
+from __future__ import annotations
+
+
+class StreamevalError(Exception):
+    """Base of all errors raised on purpose; the command line prints `message` and then `hint: ...`.
+
+    >>> print(StreamevalError("the topic 'clicks' does not exist", hint="create it first").report())
+    the topic 'clicks' does not exist
+    hint: create it first
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def report(self) -> str:
+        """The message and its hint as they are printed."""
+        return f"{self.message}\nhint: {self.hint}"
+
+
+class InputError(StreamevalError):
+    """What the user gave cannot be used: a file, an argument, a column. Exit code 2."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """The configuration is wrong; the message names each path, what was expected and what was found."""
+
+
+class StateError(InputError):
+    """A state cannot be continued: another schema version, or another configuration."""
+
+
+class SourceError(StreamevalError):
+    """Events cannot be read, and waiting will not help (a topic that lost its offsets, a missing file)."""

@@ -1,0 +1,83 @@
+"""Evidence: events and policies as importance weights. The only place that divides by a propensity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streameval.arrays import Array
+from streameval.events import EventBatch
+from streameval.policies import target_probabilities, unsupported_probability
+
+LARGEST_WEIGHT = 1e50
+"""Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What `n` consecutive events say about `P` policies; they begin at a block's start and are whole blocks or less than one.
+
+    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the policy,
+    else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to actions that the
+    logging policy never takes (0 where that is not known). Columns are contiguous over events.
+    """
+
+    importance_weight: Array
+    averaging_weight: Array
+    reward: Array
+    unsupported: Array
+    block: int
+
+    @classmethod
+    def of(cls, importance_weight: Any, reward: Any, block: int = 100, averaging_weight: Any = None) -> Evidence:
+        """Evidence from plain numbers, for trying out an estimator.
+
+        >>> Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1, 0]).averaging_weight.ravel()
+        array([1., 1.])
+        """
+        weight = np.asarray(importance_weight, dtype=float)
+        present = np.ones_like(weight) if averaging_weight is None else np.asarray(averaging_weight, dtype=float)
+        return cls(weight, present, np.asarray(reward, dtype=float), np.zeros_like(weight), block)
+
+    @classmethod
+    def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
+        """Importance weights of `policies` on the events of `batch`.
+
+        An event that lacks a policy, or whose weight overflows for it, is missing for that policy alone.
+        """
+        target = target_probabilities(batch, policies)
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = target / batch.propensity[:, None]
+            sampling = 1.0 / batch.sampling_probability
+            largest = np.maximum(np.abs(batch.reward), 1.0)[:, None] * weight
+        usable = (largest <= LARGEST_WEIGHT) & (sampling <= LARGEST_WEIGHT)[:, None]
+        return cls(
+            importance_weight=np.where(usable, weight, 0.0),
+            averaging_weight=np.where(usable, sampling[:, None], 0.0),
+            reward=batch.reward,
+            unsupported=unsupported_probability(batch, policies),
+            block=block,
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks these events are cut into; a block that is not finished counts as one."""
+        return max(1, len(self.reward) // self.block)
+
+    def block_sums(self, column: Array | None) -> Array:
+        """Sums of `q column` per block, [blocks, P]; of the averaging weights alone without a column."""
+        weighted = self.averaging_weight if column is None else self.averaging_weight * column
+        return per_block(weighted, self.blocks).sum(axis=-1)
+
+    def spread_over_events(self, values: Array) -> Array:
+        """Values per block [blocks, P] repeated for each of its events, [n, P]."""
+        return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
+
+
+def per_block(columns: Array, blocks: int) -> Array:
+    """Columns [n, P] as [blocks, P, n / blocks]."""
+    by_policy = columns.T.reshape(columns.shape[1], blocks, -1)
+    return by_policy.transpose(1, 0, 2)

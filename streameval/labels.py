@@ -1,0 +1,32 @@
+"""What estimators, averages and intervals have in common: frozen values with a kind and an optional name."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+strict = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Labelled:
+    """A configured choice. Its label is its `name`, else its `kind`; labels are what people see in metrics and reports.
+
+    A choice that is made twice with different parameters needs names to tell the two apart.
+    """
+
+    name: str | None = field(default=None, repr=False)
+    kind: str = field(default="", repr=False)
+
+    @property
+    def label(self) -> str:
+        """The name given by the user, else the kind."""
+        return self.name or self.kind
+
+
+def kind(value: str) -> Any:
+    """The field that holds the kind of a class: fixed, not shown, never positional."""
+    return field(default=value, kw_only=True, repr=False)

@@ -1,0 +1,90 @@
+"""The Report: one immutable value that everything outward reads (metrics, HTTP, tables, files)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from streameval.bounds import Interval
+
+
+class EventCounts(msgspec.Struct, frozen=True):
+    """Events since the start of the state: accepted, rejected by reason, and the newest event time (epoch seconds)."""
+
+    accepted: int
+    rejected: Mapping[str, int]
+    last_timestamp: float | None
+
+
+class PolicyCounts(msgspec.Struct, frozen=True):
+    """Events since the start that carried the policy's probability (`events`) and that did not (`missing`)."""
+
+    policy: str
+    production: bool
+    events: int
+    missing: int
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """One number and its honesty: the value of `policy` by `estimator` on `average`, with its interval and diagnostics.
+
+    What is not known is None. `details` holds what the average and the interval have to say (tau, alpha, k, horizon, ...).
+    """
+
+    policy: str
+    estimator: str
+    average: str
+    value: float | None
+    lower: float | None
+    upper: float | None
+    kind: str
+    anytime: bool
+    covers: str
+    effective_sample_size: float | None
+    importance_weight_mean: float | None
+    importance_weight_max: float | None
+    lift: float | None = None
+    lift_lower: float | None = None
+    lift_upper: float | None = None
+    details: Mapping[str, Any] = {}
+
+    @property
+    def interval(self) -> Interval:
+        """The interval around `value`; its ends are None while it is withheld."""
+        return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Whether a candidate may replace production by a promotion rule, and why (not)."""
+
+    policy: str
+    rule: str
+    promotable: bool
+    reason: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Everything known at one moment; `to_json` is the contract of `replay --json` and `/api/v1/report`."""
+
+    confidence: float
+    production: str
+    events: EventCounts
+    policies: tuple[PolicyCounts, ...]
+    estimates: tuple[Estimate, ...]
+    promotion: tuple[Decision, ...] = ()
+    schema: int = 1
+
+    def get(self, policy: str, estimator: str, average: str) -> Estimate:
+        """The estimate with these three labels; KeyError names what there is."""
+        for estimate in self.estimates:
+            if (estimate.policy, estimate.estimator, estimate.average) == (policy, estimator, average):
+                return estimate
+        labels = sorted({f"{e.policy}/{e.estimator}/{e.average}" for e in self.estimates})
+        raise KeyError(f"no estimate {policy}/{estimator}/{average}; there are {', '.join(labels)}")
+
+    def to_json(self, indent: int = 0) -> bytes:
+        """The Report as JSON."""
+        encoded = msgspec.json.encode(self)
+        return msgspec.json.format(encoded, indent=indent) if indent else encoded

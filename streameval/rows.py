@@ -1,0 +1,89 @@
+"""Rows of the Report: what an average has read, as one estimate for each policy under each estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streameval.arrays import Array
+from streameval.averages import Average, Reading
+from streameval.bounds import Bound, Claim
+from streameval.estimators import Estimator
+from streameval.report import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What all rows share. Columns of a reading are policies under the first estimator, then under the second, ...
+
+    `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every event
+    told the whole logging distribution, so that the unsupported probability is known.
+    """
+
+    policies: Sequence[str]
+    estimators: Sequence[Estimator]
+    reward_range: tuple[float, float]
+    confidence: float
+    largest_weight: Array
+    supported: Array
+
+    def of(self, average: Average, bound: Bound, reading: Reading) -> Iterator[Estimate]:
+        """The estimates of one average, with intervals by `bound`; policies vary fastest."""
+        limit = bound.largest_weight(self.largest_weight)
+        claim = Claim(
+            confidence=self.confidence,
+            term_range=np.concatenate([estimator.term_range(self.reward_range, limit) for estimator in self.estimators]),
+            ratio=np.repeat([estimator.ratio for estimator in self.estimators], len(self.policies)),
+        )
+        value, width = reading.moments.value, bound.half_width(reading, claim)
+        lower, upper = _clipped(value - width, value + width, self.reward_range)
+        numbers = [value, lower, upper, *self._diagnostics(reading)]
+        details = self._details(bound, reading)
+        places = [(estimator, policy) for estimator in self.estimators for policy in self.policies]
+        for place, (estimator, policy) in enumerate(places):
+            known = [_known(column[place]) for column in numbers]
+            yield Estimate(
+                policy,
+                estimator.label,
+                average.label,
+                known[0],
+                known[1],
+                known[2],
+                bound.kind,
+                bound.anytime,
+                "estimand" if estimator.covers_estimand else bound.covers,
+                known[3],
+                known[4],
+                known[5],
+                details={name: _known(column[place]) for name, column in details.items()} | bound.says(),
+            )
+
+    def _diagnostics(self, reading: Reading) -> tuple[Array, Array, Array]:
+        moments = reading.moments
+        present = moments.count > 0
+        largest = np.where(present, moments.largest_importance, np.nan)
+        return moments.effective_sample_size, moments.importance_weight_mean, largest
+
+    def _details(self, bound: Bound, reading: Reading) -> dict[str, Array]:
+        unsupported = np.where(np.tile(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan)
+        return {
+            **reading.details,
+            "bias_bound": reading.bias,
+            "design_effect": reading.design_effect,
+            "largest_term_share": reading.moments.largest_term_share,
+            "unsupported_probability": unsupported,
+        }
+
+
+def _known(number: Any) -> float | None:
+    return float(number) if np.isfinite(number) else None
+
+
+def _clipped(lower: Array, upper: Array, reward_range: tuple[float, float]) -> tuple[Array, Array]:
+    """The interval inside the reward range; where nothing would be left of it, as it is."""
+    low, high = reward_range
+    overlaps = (lower <= high) & (upper >= low)
+    return np.where(overlaps, np.maximum(lower, low), lower), np.where(overlaps, np.minimum(upper, high), upper)
