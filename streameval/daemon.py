@@ -1,0 +1,224 @@
+"""The loop: poll, decode, update, publish; until it is told to stop."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from types import FrameType
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from streameval.errors import SourceError
+from streameval.events import REASONS, EventBatch, Rejected
+from streameval.published import Published
+from streameval.report import Report
+from streameval.sources import Records, Source, SourceStatus
+
+log = structlog.get_logger("streameval")
+
+POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while nothing comes
+SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be asked in a tight loop
+REJECTIONS_LOGGED_EVERY = 10.0  # seconds
+LONGEST_EXAMPLE = 200  # characters of a rejection's detail in the log
+
+
+class Decoder(Protocol):
+    """What turns message values into columns; `streameval.events.EventFormat` is one."""
+
+    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch: ...
+
+
+class Learner(Protocol):
+    """What takes events and knows a Report; `streameval.evaluator.Evaluator` is one."""
+
+    def update(self, batch: EventBatch) -> None: ...
+
+    def report(self) -> Report: ...
+
+
+class Daemon:
+    """Reads `source` with `events` into `evaluator` and shows the outcome as `published`.
+
+    A Report is made at most once per `publish_interval` seconds, when the source ran dry, and at the end; never per
+    poll. `published` may be read from any thread at any time. A source that is exhausted (a file at its end) leaves the
+    daemon serving its last Report until it is stopped, unless `stop_when_exhausted`. `stall_after`: seconds without a
+    turn of the loop after which the daemon no longer calls itself healthy. `clock` gives epoch seconds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        events: Decoder,
+        evaluator: Learner,
+        *,
+        publish_interval: float = 1.0,
+        stop_when_exhausted: bool = False,
+        stall_after: float = 60.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source, self._events, self._evaluator = source, events, evaluator
+        self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
+        self._stall_after, self._clock = stall_after, clock
+        self._stopping = False
+        self._turned = time.monotonic()
+        self._published_at = -math.inf
+        self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
+        self._reached: bool | None = None
+        self._rejections = RejectionLog()
+        self.published = Published(source=source.status(), at=clock())
+        self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
+        self._batch_duration, self._event_delay = self.published.batch_duration, self.published.event_delay
+
+    def run(self) -> None:
+        """Work until `stop()`, SIGTERM or SIGINT (when called in the main thread); the batch in hand is finished first.
+
+        A second signal ends the process at once. Raises SourceError when the source cannot go on.
+        """
+        log.info("started", source=type(self._source).__name__)
+        with _stop_on_signals(self.stop):
+            try:
+                self._loop()
+            except SourceError as error:
+                self._publish(failure=error.message)
+                raise
+            finally:
+                self._source.close()
+                self._rejections.write()
+                log.info("stopped", accepted=self._accepted, rejected=sum(self._rejected.values()))
+
+    def stop(self) -> None:
+        """Ask the loop to finish what it has in hand and return; safe in signal handlers and other threads."""
+        self._stopping = True
+
+    @property
+    def stalled_for(self) -> float:
+        """Seconds since the loop began its last turn."""
+        return time.monotonic() - self._turned
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the loop has turned within the last `stall_after` seconds."""
+        return self.stalled_for < self._stall_after
+
+    def _loop(self) -> None:
+        while not self._stopping:
+            self._turned = time.monotonic()
+            records = self._source.poll(POLL_TIMEOUT)
+            if records:
+                self._take(records)
+                if time.monotonic() >= self._published_at + self._publish_interval:
+                    self._publish()
+            elif self._publish().exhausted and self._stop_when_exhausted:
+                return
+            else:
+                time.sleep(max(0.0, SHORTEST_IDLE - self.stalled_for))
+        self._publish()
+
+    def _take(self, records: Sequence[Records]) -> None:
+        started = time.perf_counter()
+        batch = self._events.decode_batch(chain.from_iterable(part.values for part in records))
+        self._evaluator.update(batch)
+        self._unreported = True
+        self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
+        self._event_delay = self._event_delay.add(self._clock() - batch.timestamp)
+        if len(batch) and not self._accepted:
+            log.info("first_event", policies=list(batch.policies))
+        self._accepted += len(batch)
+        for reason, count in self._rejections.add(batch.rejected).items():
+            self._rejected[reason] += count
+
+    def _publish(self, failure: str = "") -> SourceStatus:
+        """Replace `published`, with a new Report if events have come since the last one."""
+        status = self._source.status()
+        report = self.published.report
+        if self._unreported and (status.reached or self._accepted):
+            report, self._unreported = self._evaluator.report(), False
+        self.published = Published(
+            source=status,
+            at=self._clock(),
+            report=report,
+            ready=status.reached and report is not None and not failure,
+            detail=failure or _reason_unready(status, report),
+            accepted=self._accepted,
+            rejected=dict(self._rejected),
+            batch_duration=self._batch_duration,
+            event_delay=self._event_delay,
+        )
+        self._published_at = time.monotonic()
+        self._log_reached(status)
+        self._rejections.write_when_due()
+        return status
+
+    def _log_reached(self, status: SourceStatus) -> None:
+        if status.reached and not self._reached:
+            log.info("source_reached", detail=status.detail, partitions=len(status.partitions))
+        elif not status.reached and self._reached is not False:
+            log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
+        self._reached = status.reached
+
+
+class RejectionLog:
+    """Rejected events in the log: a summary per reason, with one example, at most every ten seconds."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        self._due = -math.inf
+
+    def add(self, rejected: Sequence[Rejected]) -> Counter[str]:
+        """Remember `rejected` for the next summary; return their number by reason."""
+        counts = Counter(event.reason for event in rejected)
+        self._counts += counts
+        self._examples.update((event.reason, event.detail) for event in rejected)
+        return counts
+
+    def write_when_due(self) -> None:
+        """Write the summary if there is one and the last one is long enough ago."""
+        if self._counts and time.monotonic() >= self._due:
+            self.write()
+            self._due = time.monotonic() + REJECTIONS_LOGGED_EVERY
+
+    def write(self) -> None:
+        """Write what has come since the last summary."""
+        for reason, count in self._counts.items():
+            log.warning("events_rejected", reason=reason, count=count, example=self._examples[reason][:LONGEST_EXAMPLE])
+        self._counts.clear()
+        self._examples.clear()
+
+
+def _reason_unready(status: SourceStatus, report: Report | None) -> str:
+    if not status.reached:
+        return status.detail or "the source has not been reached"
+    return "" if report else "no report has been made yet"
+
+
+@contextmanager
+def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """The first SIGTERM or SIGINT calls `stop`, a second one leaves at once. Only the main thread can do this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        stop()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,79 @@
+"""What the daemon shows to the outside: one immutable value, replaced as a whole, so that no reader sees half of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.events import REASONS
+from streameval.report import Report
+from streameval.sources import SourceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Observations counted in fixed buckets: `counts[i]` lie in `(bounds[i-1], bounds[i]]`, the last above all bounds.
+
+    >>> Histogram.of(bounds=(1.0, 10.0)).add(np.array([-3.0, 1.0, 2.0, 50.0]))
+    Histogram(bounds=(1.0, 10.0), counts=(2, 1, 1), total=53.0)
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @classmethod
+    def of(cls, bounds: tuple[float, ...]) -> Histogram:
+        """An empty histogram over rising `bounds`."""
+        return cls(bounds, (0,) * (len(bounds) + 1), 0.0)
+
+    def add(self, values: NDArray[np.float64]) -> Histogram:
+        """This histogram and `values`; negative ones count as 0, so that the total never falls; NaN are left out."""
+        known = np.maximum(values[~np.isnan(values)], 0.0)
+        added = np.bincount(np.searchsorted(self.bounds, known), minlength=len(self.counts)).tolist()
+        counts = tuple(old + new for old, new in zip(self.counts, added, strict=True))
+        return Histogram(self.bounds, counts, self.total + float(known.sum()))
+
+    @property
+    def count(self) -> int:
+        """The number of observations."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean observation; None without any."""
+        return self.total / self.count if self.count else None
+
+    def cumulative(self) -> tuple[int, ...]:
+        """Observations up to each bound, and at last all of them."""
+        return tuple(accumulate(self.counts))
+
+
+NO_BATCHES = Histogram.of(bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
+NO_DELAYS = Histogram.of(
+    bounds=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The state of a running daemon at the moment `at` (epoch seconds).
+
+    `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
+    says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
+    the Report counts from the start of the state. Histograms are of this process's life, in seconds.
+    """
+
+    source: SourceStatus
+    at: float
+    report: Report | None = None
+    ready: bool = False
+    detail: str = "starting"
+    accepted: int = 0
+    rejected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    batch_duration: Histogram = NO_BATCHES
+    event_delay: Histogram = NO_DELAYS

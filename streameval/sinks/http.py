@@ -1,0 +1,183 @@
+"""The HTTP side: metrics, probes, the Report as JSON and a page for people, served from a thread of its own."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from types import TracebackType
+from typing import Protocol, Self
+
+import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streameval.errors import StreamevalError
+from streameval.published import Published
+from streameval.sinks.exposition import CONTENT_TYPE
+from streameval.sinks.prometheus import MetricsPage
+from streameval.sinks.status import SCRIPT_HASH, STYLE_HASH, StatusPage
+
+log = structlog.get_logger("streameval.http")
+
+STOPS_WITHIN = 2  # seconds that an open request may still take
+HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        f"default-src 'none'; style-src '{STYLE_HASH}'; script-src '{SCRIPT_HASH}'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
+
+
+class View(Protocol):
+    """What is asked of the daemon; `streameval.daemon.Daemon` is one."""
+
+    @property
+    def published(self) -> Published: ...
+
+    @property
+    def healthy(self) -> bool: ...
+
+    @property
+    def stalled_for(self) -> float: ...
+
+
+class Pages:
+    """The answers to all requests, each from one look at `view.published`."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._metrics = MetricsPage(lambda: view.published)
+        self._status = StatusPage()
+
+    async def status(self, _: Request) -> Response:
+        """The page for people."""
+        return HTMLResponse(self._status.render(self._view.published))
+
+    async def metrics(self, _: Request) -> Response:
+        """The text that Prometheus scrapes."""
+        return Response(self._metrics.render(), media_type=CONTENT_TYPE)
+
+    async def health(self, _: Request) -> Response:
+        """200 while the loop turns: a process that answers 503 should be restarted."""
+        healthy, seconds = self._view.healthy, round(self._view.stalled_for, 1)
+        return JSONResponse({"healthy": healthy, "seconds_since_last_turn": seconds}, 200 if healthy else 503)
+
+    async def ready(self, _: Request) -> Response:
+        """200 while the source answers and there is a Report, else 503 and why not."""
+        now = self._view.published
+        return JSONResponse({"ready": now.ready, "reason": now.detail}, 200 if now.ready else 503)
+
+    async def report(self, _: Request) -> Response:
+        """The Report as JSON; 503 before the first."""
+        now = self._view.published
+        if now.report is None:
+            return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
+        return Response(now.report.to_json(), media_type="application/json")
+
+
+def create_app(view: View) -> Starlette:
+    """The ASGI application over `view`: `/`, `/metrics`, `/healthz`, `/readyz`, `/api/v1/report`; nothing else."""
+    pages = Pages(view)
+    routes = [
+        Route("/", pages.status),
+        Route("/metrics", pages.metrics),
+        Route("/healthz", pages.health),
+        Route("/readyz", pages.ready),
+        Route("/api/v1/report", pages.report),
+    ]
+    app = Starlette(routes=routes, middleware=[Middleware(SecurityHeaders)])
+    app.router.redirect_slashes = False  # `/metrics/` is not there, and says so
+    return app
+
+
+class SecurityHeaders:
+    """ASGI middleware: no answer may be cached, framed, sniffed, or load anything from elsewhere."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, add `HEADERS` to the answer."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class HttpServer:
+    """Serves `view` on `host:port` from a thread; port 0 takes a free one. The socket is bound at once.
+
+    `address` is what was bound. Use it as a context manager, or `start()` and `stop()`. Raises StreamevalError when the
+    address cannot be had.
+    """
+
+    def __init__(self, view: View, host: str = "127.0.0.1", port: int = 9108) -> None:
+        self._socket = _listen(host, port)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        config = uvicorn.Config(
+            create_app(view),
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=STOPS_WITHIN,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._serve, name="streameval-http", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where to point a browser or a scrape."""
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def start(self) -> None:
+        """Begin to answer; requests made before are answered then."""
+        self._thread.start()
+        log.info("serving", url=self.url)
+
+    def stop(self) -> None:
+        """Answer what is being asked, close everything, return when that is done."""
+        self._server.should_exit = True
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, _t: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
+        self.stop()
+
+    def _serve(self) -> None:
+        # Outside the main thread uvicorn leaves the signals alone; they belong to the daemon.
+        self._server.run(sockets=[self._socket])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            hint = f"another program, perhaps another streameval, has port {port}; stop it or set http.port (0: any)"
+            raise StreamevalError(f"cannot serve on {host}:{port}: the port is in use", hint=hint) from error
+        hint = "http.host must be an address of this machine, and ports below 1024 need a privilege"
+        raise StreamevalError(f"cannot serve on {host}:{port}: {error.strerror or error}", hint=hint) from error

@@ -1,0 +1,186 @@
+"""The page for people at `/`: a Report as charts and tables, rendered here, readable without scripts."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from streameval.published import Published
+from streameval.report import Decision, Estimate, PolicyCounts, Report
+from streameval.sinks.charts import UNKNOWN, Chart, Scale, is_known, make_chart, memory
+
+STYLE = files("streameval.sinks").joinpath("status.css").read_text(encoding="utf-8")
+SCRIPT = files("streameval.sinks").joinpath("status.js").read_text(encoding="utf-8")
+TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
+SIGMAS = 4.0  # nor one that chance could explain
+
+
+def source_hash(text: str) -> str:
+    """The name by which a Content-Security-Policy allows an inline block of this text."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+STYLE_HASH, SCRIPT_HASH = source_hash(STYLE), source_hash(SCRIPT)
+
+
+class StatusPage:
+    """Renders what the daemon shows; every text from configuration or events is escaped."""
+
+    def __init__(self) -> None:
+        environment = Environment(
+            loader=PackageLoader("streameval", "sinks"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        environment.filters.update(count=count, number=number, duration=duration, moment=moment)
+        environment.globals.update(style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
+        self._template = environment.get_template("status.html")
+
+    def render(self, now: Published) -> str:
+        """The whole page as HTML."""
+        report = now.report
+        sections = tuple(_sections(report)) if report else ()
+        return self._template.render(
+            now=now,
+            report=report,
+            sections=sections,
+            standings=_standings(sections, report) if report else (),
+            candidates=tuple(_candidates(report)) if report else (),
+            decided=now.accepted + sum(now.rejected.values()),
+        )
+
+
+@dataclass(frozen=True)
+class Section:
+    """All estimates over one average, on one axis. `memory` is filled when it is the same in every row."""
+
+    average: str
+    memory: str
+    charts: tuple[Chart, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one candidate stands against production: per average, the verdict of each estimator."""
+
+    policy: str
+    verdicts: tuple[tuple[tuple[str, str], ...], ...]
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class PolicyTrust:
+    """Whether a policy's numbers can be believed, by its first estimate; `suspect`: the mean weight is off."""
+
+    counts: PolicyCounts
+    missing_share: float | None
+    first: Estimate | None
+    suspect: bool
+
+
+def _sections(report: Report) -> Iterator[Section]:
+    for average, estimates in _grouped(report.estimates, "average").items():
+        scale = Scale.of(estimates)
+        memories = {memory(each) for each in estimates}
+        yield Section(
+            average,
+            memories.pop() if len(memories) == 1 else "",
+            tuple(
+                make_chart(estimator, rows, report.production, scale)
+                for estimator, rows in _grouped(estimates, "estimator").items()
+            ),
+            tuple(scale.tick_texts()) if scale else (),
+        )
+
+
+def _grouped(estimates: Iterable[Estimate], label: str) -> dict[str, list[Estimate]]:
+    """The estimates by one of their labels, in the order in which its values first appear."""
+    groups: dict[str, list[Estimate]] = {}
+    for each in estimates:
+        groups.setdefault(getattr(each, label), []).append(each)
+    return groups
+
+
+def _standings(sections: Iterable[Section], report: Report) -> tuple[Standing, ...]:
+    verdicts = {
+        (row.estimate.policy, section.average, chart.estimator): row.verdict
+        for section in sections
+        for chart in section.charts
+        for row in chart.rows
+    }
+    decisions = {decision.policy: decision for decision in report.promotion}
+    return tuple(
+        Standing(
+            each.policy,
+            tuple(
+                tuple(
+                    (chart.estimator, verdicts[each.policy, section.average, chart.estimator])
+                    for chart in section.charts
+                )
+                for section in sections
+            ),
+            decisions.get(each.policy),
+        )
+        for each in report.policies
+        if not each.production
+    )
+
+
+def _candidates(report: Report) -> Iterator[PolicyTrust]:
+    for each in report.policies:
+        first = next((estimate for estimate in report.estimates if estimate.policy == each.policy), None)
+        seen = each.events + each.missing
+        yield PolicyTrust(each, each.missing / seen if seen else None, first, first is not None and is_suspect(first))
+
+
+def is_suspect(each: Estimate) -> bool:
+    """Whether the mean weight is away from 1 by more than chance: wrong propensities, or actions without support.
+
+    The standard error of a mean weight is about one over the square root of the effective sample size.
+    """
+    mean, size = each.importance_weight_mean, each.effective_sample_size
+    return bool(mean is not None and size and abs(mean - 1) > max(TOLERANCE, SIGMAS / math.sqrt(size)))
+
+
+def count(value: float | None) -> str:
+    """A number of things: `12,345`."""
+    return UNKNOWN if value is None or not is_known(value) else f"{value:,.0f}"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A measured number with so many significant digits, never in exponent form where people can read it plainly.
+
+    >>> number(0.00123456), number(1234.5), number(None)
+    ('0.00123', '1,234', '–')
+    """
+    if value is None or not is_known(value):
+        return UNKNOWN
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time in the unit that people would use.
+
+    >>> [duration(each) for each in (0.0042, 2.0, 200.0, 9000.0, 1e6)]
+    ['4.2 ms', '2.0 s', '3.3 min', '2.5 h', '11.6 d']
+    """
+    if seconds is None or not is_known(seconds):
+        return UNKNOWN
+    units = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+    return next((f"{seconds / size:.1f} {unit}" for size, unit in units if seconds >= size), f"{1000 * seconds:.1f} ms")
+
+
+def moment(epoch: float) -> str:
+    """A time of day with its date, in UTC."""
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,183 @@
+"""Hand-made Reports and the simplest sources, decoders and learners: what the serving side is tested with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streameval.daemon import Daemon
+from streameval.events import EventBatch, Rejected
+from streameval.published import NO_DELAYS, Published
+from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report
+from streameval.sources import PartitionStatus, Records, SourceStatus
+
+NOW = 1_700_000_000.0
+ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")
+AVERAGES = ("cumulative", "window", "decay", "adaptive_window", "adaptive_decay")
+DETAILS = {
+    "cumulative": {},
+    "window": {"window_events": 10_000},
+    "decay": {"alpha": 0.9999, "horizon_events": 10_000.0},
+    "adaptive_window": {"window_events": 4_200, "lipschitz_per_event": 2.5e-6},
+    "adaptive_decay": {"alpha": 0.9998, "horizon_events": 5_000.0, "lipschitz_per_event": 2.5e-6},
+}
+
+
+def make_estimate(policy: str, estimator: str, average: str, value: float | None, **fields: Any) -> Estimate:
+    """An Estimate with everything known, around `value`; `fields` replace what they name."""
+    known: dict[str, Any] = {
+        "lower": value - 0.002,
+        "upper": value + 0.002,
+        "kind": "normal",
+        "anytime": False,
+        "covers": "average",
+        "effective_sample_size": 1639.5,
+        "importance_weight_mean": 0.998,
+        "importance_weight_max": 19.6,
+        "details": {"design_effect": 1.04, "unsupported_probability": 0.0} | DETAILS.get(average, {}),
+    }
+    return Estimate(policy, estimator, average, value, **(known | fields))
+
+
+def make_report(
+    policies: int = 3,
+    estimators: Sequence[str] = ESTIMATORS,
+    averages: Sequence[str] = AVERAGES,
+    seed: int = 7,
+) -> Report:
+    """A full Report of production `logging` and so many candidates: better ones, worse ones and undecided ones."""
+    rng = np.random.default_rng(seed)
+    names = ["logging", *(f"challenger-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:policies])]
+    truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
+    estimates = []
+    for name in names:
+        for estimator in estimators:
+            for average in averages:
+                value = truth[name] + 0.0006 * rng.standard_normal()
+                lift = {} if name == "logging" else _lift(value - truth["logging"])
+                estimates.append(make_estimate(name, estimator, average, value, **lift))
+    return Report(
+        confidence=0.95,
+        production="logging",
+        events=EventCounts(accepted=120_000, rejected={"malformed": 3}, last_timestamp=NOW - 2.0),
+        policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000) for name in names),
+        estimates=tuple(estimates),
+        promotion=tuple(Decision(name, "paired", truth[name] > 0.052, "lift above 0") for name in names[1:]),
+    )
+
+
+def _lift(lift: float) -> dict[str, float]:
+    return {"lift": lift, "lift_lower": lift - 0.0025, "lift_upper": lift + 0.0025}
+
+
+def make_published(report: Report | None = None, **fields: Any) -> Published:
+    """What a daemon in good order shows, with `report`; `fields` replace what they name."""
+    partitions = (PartitionStatus("interactions", 0, 60_001, 12), PartitionStatus("interactions", 1, 60_002, None))
+    good = Published(
+        source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
+        at=NOW,
+        report=report,
+        ready=report is not None,
+        detail="" if report else "no report has been made yet",
+        accepted=2_000,
+        event_delay=NO_DELAYS.add(np.array([0.2, 3.0])),
+    )
+    return replace(good, rejected=good.rejected | {"malformed": 3}, **fields)
+
+
+class View:
+    """What the HTTP server asks of a daemon, to be set by hand."""
+
+    def __init__(self, published: Published, healthy: bool = True) -> None:
+        self.published, self.healthy, self.stalled_for = published, healthy, 0.0 if healthy else 90.0
+
+
+class ListSource:
+    """Hands out one entry of `polls` per poll; an exception among them is raised, a callable is called."""
+
+    def __init__(self, polls: Iterable[Any], *, exhausted: bool = True, reached: bool = True) -> None:
+        self._polls = iter(polls)
+        self._exhausted, self.reached, self.detail = exhausted, reached, ""
+        self.ended = self.closed = False
+
+    def poll(self, timeout: float) -> list[Records]:
+        """The next entry, `[]` after the last."""
+        entry = next(self._polls, None)
+        if entry is None:
+            self.ended = self._exhausted
+            return []
+        if isinstance(entry, Exception):
+            raise entry
+        return entry() if callable(entry) else entry
+
+    def status(self) -> SourceStatus:
+        """As reached as it was told to be."""
+        return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
+
+    def close(self) -> None:
+        """Remember that it was closed."""
+        self.closed = True
+
+
+def records(*values: bytes | None, partition: int = 0) -> Records:
+    """Consecutive messages of one partition from offset 0."""
+    return Records("interactions", partition, range(len(values)), values)
+
+
+class NumberFormat:
+    """Decodes `b"5"` into an event of reward 5 at time 5; everything else is malformed."""
+
+    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch:
+        """The numbers as events, the rest as rejections."""
+        taken = [value or b"" for value in values]
+        numbers = np.array([float(value) for value in taken if value.isdigit()])
+        rejected = tuple(Rejected("malformed", f"not a number: {v!r}", v) for v in taken if not v.isdigit())
+        ones = np.ones_like(numbers)
+        batch = EventBatch.from_arrays(reward=numbers, propensity=ones, policies={"a": ones}, timestamp=numbers)
+        return replace(batch, rejected=rejected)
+
+
+class Recorder:
+    """A learner that remembers the rewards in order, and how many Reports it was asked for."""
+
+    def __init__(self) -> None:
+        self.rewards: list[float] = []
+        self.reports = 0
+
+    def update(self, batch: EventBatch) -> None:
+        """Remember the rewards."""
+        self.rewards += batch.reward.tolist()
+
+    def report(self) -> Report:
+        """A Report whose number of events says how many have come."""
+        self.reports += 1
+        events = EventCounts(len(self.rewards), {}, None)
+        return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
+
+
+@contextmanager
+def running(daemon: Daemon) -> Iterator[Daemon]:
+    """The daemon at work in a thread of its own, stopped at the end."""
+    thread = threading.Thread(target=daemon.run, daemon=True)
+    thread.start()
+    try:
+        yield daemon
+    finally:
+        daemon.stop()
+        thread.join(10.0)
+        assert not thread.is_alive(), "the daemon did not stop"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Return as soon as `condition()` holds; AssertionError when it does not within `seconds`."""
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.01)):
+        if condition():
+            return
+        waiting.wait(0.01)
+    raise AssertionError(f"not within {seconds} s")
