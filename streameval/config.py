@@ -9,19 +9,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
+from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
 from streameval.durations import Seconds
 from streameval.errors import ConfigError
-from streameval.estimators import IPS, SNIPS, AnyEstimator
-from streameval.evaluator import Evaluator
+from streameval.estimators import AnyEstimator
+from streameval.evaluator import DEFAULT_AVERAGES, DEFAULT_ESTIMATORS, Evaluator
 from streameval.events import EventFormat
 from streameval.overrides import Overrides, overlaid, overrides_in
+from streameval.policies import LOGGING
 from streameval.problems import Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.sources.settings import FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
-
-LOGGING = "logging"
 
 
 def _spelled_out(value: object) -> object:
@@ -88,12 +87,12 @@ class Config(Settings):
     )
     reward: Reward = Reward()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
-        (IPS(), SNIPS()),
+        DEFAULT_ESTIMATORS,
         min_length=1,
         description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]",
     )
     averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
-        (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()),
+        DEFAULT_AVERAGES,
         min_length=1,
         description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
     )
@@ -163,12 +162,15 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
-    known = [average.label for average in config.averages]
-    for label in config.intervals:
-        if label not in known:
-            meant = closest(label, known)
+    averages = {average.label: average for average in config.averages}
+    for label, bound in config.intervals.items():
+        if label not in averages:
+            meant = closest(label, averages)
             hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
-            yield Problem(("intervals", label), expecting(one_of(known), f"'{label}'"), hint)
+            yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+        elif bound.drift == "include" and not averages[label].measures_drift:
+            hint = "adaptive averages, windows and decays measure drift; cumulative has none to include"
+            yield Problem(("intervals", label, "drift"), expecting("export", "'include'"), hint)
 
 
 def _policy_misfits(policies: Policies) -> Iterator[Problem]:

@@ -1,0 +1,55 @@
+"""Trying a source before anything depends on it: is it reached, what does it hold, can its events be read?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from streameval.events import EventBatch, EventFormat
+from streameval.sources import Source, SourceStatus
+
+ENOUGH = 100
+"""Events that tell whether the rest can be read."""
+QUIET = 3.0
+"""Seconds that a source which has been reached gets to deliver them."""
+POLL = 0.2
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a source showed: its status at the end, and the first events of it."""
+
+    status: SourceStatus
+    events: EventBatch
+
+    @property
+    def count(self) -> int:
+        """The number of events tried."""
+        return len(self.events) + len(self.events.rejected)
+
+    @property
+    def absent(self) -> list[str]:
+        """The policies that none of the first events names."""
+        missing = np.isnan(self.events.probabilities).all(axis=0)
+        return [policy for policy, absent in zip(self.events.policies, missing, strict=True) if absent]
+
+
+def probe(source: Source, events: EventFormat, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:
+    """Read the first events and close the source; gives it `timeout` seconds to be reached."""
+    values: list[bytes | None] = []
+    patience = clock() + timeout
+    try:
+        while len(values) < ENOUGH and clock() < patience:
+            before = source.status()
+            values += [value for part in source.poll(POLL) for value in part.values]
+            status = source.status()
+            if status.exhausted or (values and status.lag == 0):
+                break
+            if status.reached and not before.reached:
+                patience = clock() + QUIET
+        return Probe(source.status(), events.decode_batch(values[:ENOUGH]))
+    finally:
+        source.close()

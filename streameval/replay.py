@@ -1,0 +1,82 @@
+"""Files through the evaluator: what `streameval replay` does, and what it has to complain about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from streameval.config import Config
+from streameval.errors import InputError
+from streameval.events import EventBatch, Rejected
+from streameval.report import Report
+from streameval.sources.file import FileSource
+from streameval.trace import Trace
+
+LONGEST_EXAMPLE = 120
+"""Characters of a rejected event's detail."""
+
+
+class Replay:
+    """Reads files of events into the evaluator of a configuration, and keeps one rejected event of each reason.
+
+    With `traced`, `trace` has Reports from all along the way.
+    """
+
+    def __init__(self, config: Config, *, traced: bool = False) -> None:
+        self.config = config
+        self.evaluator = config.evaluator()
+        self.trace = Trace()
+        self.traced = traced
+        self.examples: dict[str, Rejected] = {}
+        self._first_values: Sequence[bytes | None] = ()
+
+    def read(self, files: Sequence[str], advance: Callable[[int], None]) -> Report:
+        """The Report after all files; `advance` is told the bytes read so far."""
+        events = self.config.event_format()
+        for values in _values(FileSource(files), advance):
+            self._first_values = self._first_values or values
+            self._take(events.decode_batch(values))
+        return self.trace.finish(self.evaluator) if self.traced else self.evaluator.report()
+
+    def complaints(self, report: Report) -> Iterator[str]:
+        """What a person should know about the events, line by line."""
+        rejected = report.events.rejected
+        if rejected:
+            total = sum(rejected.values())
+            yield f"warning: {total:,} of {total + report.events.accepted:,} events were rejected"
+        for reason, count in sorted(rejected.items(), key=lambda item: -item[1]):
+            example = f"  e.g. {self.examples[reason].detail[:LONGEST_EXAMPLE]}" if reason in self.examples else ""
+            yield f"  {count:>9,}  {reason}{example}"
+        for policy in report.policies:
+            if report.events.accepted and not policy.events:
+                yield f"warning: no event has a probability of the policy '{policy.policy}'"
+                yield f"hint: the events name {self._named() or 'no policies'}"
+
+    def require_events(self, report: Report) -> None:
+        """InputError when no event was accepted."""
+        if report.events.accepted:
+            return
+        found = "all were rejected" if report.events.rejected else "the files are empty"
+        raise InputError(f"no event was accepted: {found}", hint="`streameval schema` prints what an event looks like")
+
+    def _take(self, batch: EventBatch) -> None:
+        for rejected in batch.rejected:
+            self.examples.setdefault(rejected.reason, rejected)
+        if self.traced:
+            self.trace.update(self.evaluator, batch)
+        else:
+            self.evaluator.update(batch)
+
+    def _named(self) -> str:
+        from streameval.events import EventFormat
+
+        return ", ".join(EventFormat().decode_batch(self._first_values).policies)
+
+
+def _values(source: FileSource, advance: Callable[[int], None]) -> Iterator[list[bytes | None]]:
+    try:
+        while not source.status().exhausted:
+            records = source.poll(0.0)
+            advance(source.bytes_read)
+            yield [value for part in records for value in part.values]
+    finally:
+        source.close()

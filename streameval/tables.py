@@ -1,0 +1,136 @@
+"""Reports and plans as tables for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import UTC, datetime
+from itertools import groupby
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from streameval.bounds import Normal
+from streameval.config import Config
+from streameval.labels import Labelled
+from streameval.report import Estimate, Report
+from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
+
+UNKNOWN = "–"
+
+
+def report_table(report: Report, title: str = "") -> Table:
+    """The estimates of a Report, production first; a dash where nothing is known yet."""
+    decimals = decimals_for(estimate.value for estimate in report.estimates)
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table.add_column("policy", style="bold")
+    table.add_column("estimator")
+    table.add_column("average")
+    table.add_column("value", justify="right", style="bold")
+    table.add_column(f"{report.confidence:.0%} interval", justify="right")
+    table.add_column("lift", justify="right")
+    table.add_column("its interval", justify="right")
+    table.add_column("effective events", justify="right")
+    table.add_column("mean weight", justify="right")
+    in_order = sorted(
+        report.estimates, key=lambda estimate: [policy.policy for policy in report.policies].index(estimate.policy)
+    )
+    for policy, estimates in groupby(in_order, key=lambda estimate: estimate.policy):
+        for row, estimate in enumerate(estimates):
+            name = (f"{policy} (production)" if policy == report.production else policy) if row == 0 else ""
+            table.add_row(Text(name), *_cells(estimate, decimals))
+        table.add_section()
+    return table
+
+
+def plan_table(config: Config) -> Table:
+    """What a configuration would run."""
+    http, reward = config.http, config.reward
+    size = (len(config.policies.candidates) + 1, len(config.estimators), len(config.averages))
+    table = Table.grid(padding=(0, 2))
+    table.add_row("source", Text(_source_line(config)))
+    table.add_row(
+        "policies", Text(", ".join([f"{config.policies.production} (production)", *config.policies.candidates]))
+    )
+    table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
+    table.add_row("estimators", Text(", ".join(map(_described, config.estimators))))
+    for row, average in enumerate(config.averages):
+        bound = config.intervals.get(average.label, Normal())
+        table.add_row("" if row else "averages", Text(f"{_described(average)}: {_described(bound)} interval"))
+    table.add_row("estimates", f"{' x '.join(map(str, size))} = {math.prod(size)}, {config.confidence:.0%} intervals")
+    table.add_row("serves", f"http://{http.host}:{http.port}")
+    return table
+
+
+def events_line(report: Report) -> str:
+    """How many events were taken, and up to when.
+
+    >>> from streameval.report import EventCounts
+    >>> events_line(Report(0.95, "logging", EventCounts(10000, {"malformed": 2}, 1575158399.1), (), ()))
+    '10,000 events until 2019-11-30 23:59:59 UTC, 2 rejected'
+    """
+    events = report.events
+    until = "" if events.last_timestamp is None else f" until {moment(events.last_timestamp)}"
+    return f"{events.accepted:,} events{until}, {sum(events.rejected.values()):,} rejected"
+
+
+def moment(timestamp: float) -> str:
+    """Epoch seconds as people read them."""
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def number(value: float | None, decimals: int, signed: bool = False) -> str:
+    """A number with so many decimals, or a dash.
+
+    >>> number(0.00455, 4), number(0.00455, 4, signed=True), number(None, 4)
+    ('0.0046', '+0.0046', '–')
+    """
+    return UNKNOWN if value is None else f"{value:{'+' if signed else ''},.{decimals}f}"
+
+
+def _source_line(config: Config) -> str:
+    match config.source:
+        case KafkaSettings() as kafka:
+            return f"kafka, topic {kafka.topic} at {kafka.address}, from {kafka.start}"
+        case FileSettings() as file:
+            return f"file, {', '.join(file.path)}{', followed' if file.follow else ''}"
+        case SimulatedSettings() as simulated:
+            return f"simulated, {simulated.rate:g} events a second"
+    return "none: good for `replay` only"
+
+
+def _described(choice: Labelled) -> str:
+    """The label of a choice, with its kind if it has a name, and the parameters that are set."""
+    said = [choice.kind] if choice.name else []
+    for option in fields(choice):
+        value = getattr(choice, option.name)
+        if option.name not in ("name", "kind") and value is not None and value != option.default:
+            said.append(f"{option.name} {value:g}" if isinstance(value, float) else f"{option.name} {value}")
+    return f"{choice.label} ({', '.join(said)})" if said else choice.label
+
+
+def _cells(estimate: Estimate, decimals: int) -> list[str]:
+    return [
+        estimate.estimator,
+        estimate.average,
+        number(estimate.value, decimals),
+        _interval(estimate.lower, estimate.upper, decimals),
+        number(estimate.lift, decimals, signed=True),
+        _interval(estimate.lift_lower, estimate.lift_upper, decimals, signed=True),
+        number(estimate.effective_sample_size, 0),
+        number(estimate.importance_weight_mean, 3),
+    ]
+
+
+def _interval(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
+    if lower is None or upper is None:
+        return UNKNOWN
+    return f"{number(lower, decimals, signed)} … {number(upper, decimals, signed)}"
+
+
+def decimals_for(values: Iterable[float | None]) -> int:
+    """As many decimals as give the largest value four digits."""
+    largest = max((abs(value) for value in values if value and math.isfinite(value)), default=1.0)
+    return min(max(3 - math.floor(math.log10(largest)), 0), 9)
