@@ -16,15 +16,15 @@ from streameval.averages.moments import Row
 from streameval.labels import Labelled, kind, strict
 
 FEWEST_NONZERO = 10
-"""Terms that must differ from zero before a normal interval means anything; else it says [0, 0] before the first click."""
+"""Non-zero terms without which no normal interval is shown: it would say [0, 0] before the first click."""
 
 
 class Interval(NamedTuple):
     """An interval and what it claims.
 
-    `lower` and `upper` are None while it is withheld. `anytime`: it may be watched continuously. `covers`: `average` (the
-    mean of the value over the average's kernel), `current` (the value now), or `estimand` (a biased estimator's own
-    expectation).
+    `lower` and `upper` are None while it is withheld. `anytime`: it may be watched continuously. `covers`: `average`
+    (the mean of the value over the average's kernel), `current` (the value now), or `estimand` (a biased estimator's
+    own expectation).
     """
 
     lower: float | None
@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What an interval is asked for: its confidence, and of each column the range of a term and whether it is a ratio."""
+    """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio."""
 
     confidence: float
     term_range: Array
@@ -46,8 +46,8 @@ class Claim(NamedTuple):
 class Bound(Labelled):
     """A half-width for every column of a reading.
 
-    `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now; `export`
-    shows that bound beside the interval only.
+    `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now;
+    `export` shows that bound beside the interval only.
     """
 
     anytime: ClassVar[bool] = False
@@ -67,7 +67,7 @@ class Bound(Labelled):
         raise NotImplementedError
 
     def largest_weight(self, seen: Array) -> Array:
-        """The importance weight that none exceeds, as far as this bound knows; `seen`: the largest of each policy so far."""
+        """The importance weight that none exceeds, as far as this bound knows; `seen`: the largest so far."""
         return seen
 
     def says(self) -> Mapping[str, str]:
@@ -79,9 +79,9 @@ class Bound(Labelled):
 class Normal(Bound):
     """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
 
-    `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean divides by
-    n - 1, the delta method by n. For one look at a time: watched all day, it misses far more often than it says. Withheld
-    until the horizon holds ten non-zero terms.
+    `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
+    divides by n - 1, the delta method by n. For one look at a time: watched all day, it misses far more often than it
+    says. Withheld until the horizon holds ten non-zero terms.
 
     Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
     """
@@ -96,11 +96,12 @@ class Normal(Bound):
 
 @dataclass(frozen=True, config=strict)
 class EmpiricalBernstein(Bound):
-    """`sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`: holds at any sample size for bounded terms.
+    """`sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`: holds at any sample size for
+    bounded terms.
 
     `b`, the range of a term, is the reward range times the largest possible importance weight: `max_weight` when it is
-    given, else the largest seen so far, and then the interval's details say so. Wide where weights are heavy. For a ratio it
-    bounds the linearised terms, which is approximate.
+    given, else the largest seen so far, and then the interval's details say so. Wide where weights are heavy. For a
+    ratio it bounds the linearised terms, which is approximate.
 
     Source: Maurer & Pontil, COLT 2009; Jagerman's thesis, equation 4.5.
     """

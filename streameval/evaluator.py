@@ -45,7 +45,8 @@ class Evaluator:
     logging policy to take the rewarded action:
 
     >>> evaluator = Evaluator(candidates=["challenger"])
-    >>> evaluator.update(EventBatch.from_arrays(reward=[1, 0], propensity=[0.25, 0.5], policies={"challenger": [0.5, 0.5]}))
+    >>> policies = {"challenger": [0.5, 0.5]}
+    >>> evaluator.update(EventBatch.from_arrays(reward=[1, 0], propensity=[0.25, 0.5], policies=policies))
     >>> report = evaluator.report()
     >>> report.get("challenger", "ips", "cumulative").value, report.get("logging", "ips", "cumulative").value
     (1.0, 0.5)
@@ -113,7 +114,9 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         blocks, self._remembered, self._counts = self._weigh(events)
-        self._averaged = [average.fold(state, blocks) for average, state in zip(self.averages, self._averaged, strict=True)]
+        self._averaged = [
+            average.fold(state, blocks) for average, state in zip(self.averages, self._averaged, strict=True)
+        ]
 
     def _weigh(self, events: EventBatch) -> tuple[Blocks, list[State], dict[str, Array]]:
         """The terms of these events for all estimators side by side, and what is remembered and counted after them."""
@@ -176,12 +179,13 @@ class Evaluator:
 
     def _settings(self) -> State:
         return {
-            "candidates": [policy for policy in self.policies[1:]],
+            "candidates": list(self.policies[1:]),
             "production": self.policies[0],
             "estimators": _ESTIMATORS.dump_python(list(self.estimators)),
             "averages": _AVERAGES.dump_python(list(self.averages)),
             "intervals": {
-                average.label: _BOUND.dump_python(bound) for average, bound in zip(self.averages, self.bounds, strict=True)
+                average.label: _BOUND.dump_python(bound)
+                for average, bound in zip(self.averages, self.bounds, strict=True)
             },
             "reward_range": list(self.reward_range),
             "confidence": self.confidence,
@@ -216,7 +220,8 @@ class Evaluator:
         self._counts = from_plain(state["counts"])
         self._remembered = from_plain(state["estimators"])
         self._averaged = [
-            average.from_state(from_plain(saved)) for average, saved in zip(self.averages, state["averages"], strict=True)
+            average.from_state(from_plain(saved))
+            for average, saved in zip(self.averages, state["averages"], strict=True)
         ]
 
 
@@ -267,7 +272,9 @@ def _bounds(averages: Sequence[Average], intervals: Mapping[str, Any]) -> tuple[
     labels = [average.label for average in averages]
     unknown = sorted(set(intervals) - set(labels))
     if unknown:
-        raise ValueError(f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(labels)}")
+        raise ValueError(
+            f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(labels)}"
+        )
     chosen = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
     bounds = tuple(_BOUND.validate_python(chosen.get(label, Normal())) for label in labels)
     for average, bound in zip(averages, bounds, strict=True):

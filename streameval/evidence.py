@@ -18,11 +18,12 @@ LARGEST_WEIGHT = 1e50
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What `n` consecutive events say about `P` policies; they begin at a block's start and are whole blocks or less than one.
+    """What `n` consecutive events say about `P` policies; they begin at a block's start and are whole blocks or less
+    than one.
 
-    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the policy,
-    else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to actions that the
-    logging policy never takes (0 where that is not known). Columns are contiguous over events.
+    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the
+    policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
+    actions that the logging policy never takes (0 where that is not known). Columns are contiguous over events.
     """
 
     importance_weight: Array

@@ -48,7 +48,7 @@ def target_probabilities(batch: EventBatch, policies: Sequence[str]) -> Array:
 
 
 def unsupported_probability(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """Probability that each policy gives to actions the logging policy never takes, [n, P]; 0 where that is not known."""
+    """Probability of each policy for actions the logging policy never takes, [n, P]; 0 where that is not known."""
     columns = np.zeros((len(policies), len(batch)))
     if batch.action_sets is not None:
         never, owner = _never_logged(batch.action_sets)

@@ -30,7 +30,8 @@ class PolicyCounts(msgspec.Struct, frozen=True):
 class Estimate(msgspec.Struct, frozen=True):
     """One number and its honesty: the value of `policy` by `estimator` on `average`, with its interval and diagnostics.
 
-    What is not known is None. `details` holds what the average and the interval have to say (tau, alpha, k, horizon, ...).
+    What is not known is None. `details` holds what the average and the interval have to say (tau, alpha, k, horizon,
+    ...).
     """
 
     policy: str

@@ -19,8 +19,8 @@ from streameval.report import Estimate
 class Rows:
     """What all rows share. Columns of a reading are policies under the first estimator, then under the second, ...
 
-    `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every event
-    told the whole logging distribution, so that the unsupported probability is known.
+    `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every
+    event told the whole logging distribution, so that the unsupported probability is known.
     """
 
     policies: Sequence[str]
@@ -35,7 +35,9 @@ class Rows:
         limit = bound.largest_weight(self.largest_weight)
         claim = Claim(
             confidence=self.confidence,
-            term_range=np.concatenate([estimator.term_range(self.reward_range, limit) for estimator in self.estimators]),
+            term_range=np.concatenate(
+                [estimator.term_range(self.reward_range, limit) for estimator in self.estimators]
+            ),
             ratio=np.repeat([estimator.ratio for estimator in self.estimators], len(self.policies)),
         )
         value, width = reading.moments.value, bound.half_width(reading, claim)
@@ -68,7 +70,9 @@ class Rows:
         return moments.effective_sample_size, moments.importance_weight_mean, largest
 
     def _details(self, bound: Bound, reading: Reading) -> dict[str, Array]:
-        unsupported = np.where(np.tile(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan)
+        unsupported = np.where(
+            np.tile(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan
+        )
         return {
             **reading.details,
             "bias_bound": reading.bias,

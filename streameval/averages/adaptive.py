@@ -30,8 +30,8 @@ class Adaptive(Average):
     """What adaptive window and adaptive decay share: the drift rate, the objective, the variance it weighs against.
 
     `drift_span` (events): how far apart the two values are whose distance is the drift. `objective`: `mse` minimises
-    `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default weight 5e-5),
-    which does not look at the variance.
+    `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default weight
+    5e-5), which does not look at the variance.
     """
 
     bias_weight: PositiveFloat | None = None
@@ -180,7 +180,7 @@ class AdaptiveDecay(Adaptive):
         }
 
     def choose(self, rate: Array, variance: Array, events: Array) -> Array:
-        """The alpha for this drift rate (per event) and variance of the term [blocks, columns] after `events` [blocks]."""
+        """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
         if self.objective == "published":
             alpha = lipschitz.published_decay(self.weight * PUBLISHED_UNIT * rate)
         else:

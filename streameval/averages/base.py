@@ -19,10 +19,10 @@ from streameval.labels import Labelled, strict
 class Reading:
     """What an average knows at one moment, one entry a column.
 
-    `moments` make the estimate. `horizon` gives its variance: the same moments over a past ten times longer, because few
-    large weights make an estimate and its own variance fail together. `nonzero`: events in that horizon whose numerator is
-    not zero. `bias`: bound on the bias from drift (NaN = not known).
-    `details`: what the average has to say of itself (NaN = not known).
+    `moments` make the estimate. `horizon` gives its variance: the same moments over a past ten times longer, because
+    few large weights make an estimate and its own variance fail together. `nonzero`: events in that horizon whose
+    numerator is not zero. `bias`: bound on the bias from drift (NaN = not known). `details`: what the average has to
+    say of itself (NaN = not known).
     """
 
     moments: Moments
@@ -37,8 +37,9 @@ class Reading:
 class Average(Labelled):
     """How terms are averaged over time. It knows nothing of policies: a column is a column.
 
-    `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes nothing and
-    may be given the block that is not finished yet. `measures_drift`: its readings bound the bias from drift.
+    `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes
+    nothing and may be given the block that is not finished yet. `measures_drift`: its readings bound the bias from
+    drift.
     """
 
     measures_drift: ClassVar[bool] = True
@@ -54,6 +55,14 @@ class Average(Labelled):
     def read(self, state: State, tail: Blocks | None) -> Reading:
         """The moments now, the unfinished block included."""
         raise NotImplementedError
+
+    def merge(self, earlier: State, later: State) -> State:
+        """The state of two parts of one stream that were folded apart; the earlier one must end where a bucket does.
+
+        Only averages whose weights are fixed beforehand can do this; an adaptive one depends on the order of events.
+        What is known of the drift is what the later part knows.
+        """
+        raise TypeError(f"{self.kind} depends on the order of events: two of its states cannot be merged")
 
     def to_state(self, state: State) -> State:
         """The state as it is kept in a file."""

@@ -26,7 +26,8 @@ BUCKETS = 100
 class Cumulative(Average):
     """All events since the start count alike.
 
-    The smallest variance there is, and the value of a world that stands still; in a moving one it follows ever more slowly.
+    The smallest variance there is, and the value of a world that stands still; in a moving one it follows ever more
+    slowly.
     """
 
     measures_drift: ClassVar[bool] = False
@@ -41,6 +42,9 @@ class Cumulative(Average):
     def read(self, state: State, tail: Blocks | None) -> Reading:
         moments, nonzero, effect = horizon.read(state["all"], tail)
         return Reading(moments, moments, nonzero, effect, bias=np.full_like(nonzero, np.nan))
+
+    def merge(self, earlier: State, later: State) -> State:
+        return {"all": horizon.combine(earlier["all"], later["all"], events=0, horizon=np.inf)}
 
 
 @dataclass(frozen=True, config=strict)
@@ -69,7 +73,9 @@ class Window(Average):
             finest = max(1, self.tau // BUCKETS)
             return finest // block * block if finest >= block else _largest_divisor(block, finest)
         if self.resolution % block and block % self.resolution:
-            raise ValueError(f"resolution {self.resolution} neither divides the block of {block} events nor is a multiple of it")
+            raise ValueError(
+                f"resolution {self.resolution} neither divides the block of {block} events nor is a multiple of it"
+            )
         return self.resolution
 
     def start(self, columns: int, block: int) -> State:
@@ -96,6 +102,14 @@ class Window(Average):
         details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
         return Reading(Moments(moments), long, nonzero, effect, lipschitz.window_bias(rate, events), details)
 
+    def merge(self, earlier: State, later: State) -> State:
+        since = ring.events(later["ring"], later["resolution"])
+        return {
+            **later,
+            "ring": ring.concatenate(earlier["ring"], later["ring"]),
+            "horizon": horizon.combine(earlier["horizon"], later["horizon"], since, LONGER * self.tau),
+        }
+
     def to_state(self, state: State) -> State:
         return {**state, "ring": ring.to_state(state["ring"])}
 
@@ -107,7 +121,8 @@ class Window(Average):
 class Decay(Average):
     """An event that is `age` events old counts `alpha^age`, normalised (equation 5.11 of Jagerman's thesis).
 
-    `alpha` in (0, 1), default 0.9999; or a `half_life` in events. The horizon, `1 / (1 - alpha)`, is the mean age plus one.
+    `alpha` in (0, 1), default 0.9999; or a `half_life` in events. The horizon, `1 / (1 - alpha)`, is the mean age
+    plus one.
 
     >>> round(Decay(half_life=100).decay ** 100, 12)
     0.5
@@ -159,6 +174,15 @@ class Decay(Average):
             "lipschitz_per_event": rate,
         }
         return Reading(Moments(moments), long, nonzero, effect, lipschitz.decay_bias(rate, self.decay, events), details)
+
+    def merge(self, earlier: State, later: State) -> State:
+        since = later["events"]
+        return {
+            "events": earlier["events"] + since,
+            "kernel": merge(fade(earlier["kernel"], self.decay**since), later["kernel"]),
+            "horizon": horizon.combine(earlier["horizon"], later["horizon"], since, LONGER / (1 - self.decay)),
+            "drift": later["drift"],
+        }
 
 
 def _largest_divisor(number: int, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""The long memory that variances come from: block sums that fade at block ends, ten times slower than the estimate's."""
+"""The long memory that variances come from: block sums that fade ten times slower than the estimate's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from streameval.averages.moments import (
     Moments,
     Row,
     design_effect,
+    fade,
     fold,
     fold_sums,
     merge,
@@ -29,10 +30,21 @@ def start(columns: int) -> State:
 
 def push(state: State, blocks: Blocks, horizon: Array | float) -> State:
     """Add whole blocks; `horizon` in events, one number or [blocks, columns], infinite = never fading."""
-    factors = np.broadcast_to(np.exp(-blocks.size / np.asarray(horizon, dtype=float)), np.shape(horizon) or (len(blocks),))
+    factors = np.broadcast_to(
+        np.exp(-blocks.size / np.asarray(horizon, dtype=float)), np.shape(horizon) or (len(blocks),)
+    )
     return {
         "moments": fold(state["moments"], blocks.moments, factors),
         "clusters": fold_sums(state["clusters"], blocks.clusters, factors),
+    }
+
+
+def combine(earlier: State, later: State, events: int, horizon: float) -> State:
+    """The memory of two parts of a stream, the later one `events` long."""
+    factor = np.exp(-events / horizon)
+    return {
+        "moments": merge(fade(earlier["moments"], factor), later["moments"]),
+        "clusters": earlier["clusters"] * factor + later["clusters"],
     }
 
 

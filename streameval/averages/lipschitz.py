@@ -1,7 +1,7 @@
 """How fast the world moves: the Lipschitz constant of the value, and the window or decay that suits it.
 
-Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 of Jagerman's thesis). "Published" is the
-rule in the code of that paper, "mse" the one in its text.
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 of Jagerman's thesis). "Published" is
+the rule in the code of that paper, "mse" the one in its text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def start(columns: int, block: int, drift_span: int, smoothing: Smoothing) -> St
         "values": np.full((max(1, -(-drift_span // block)), columns), np.nan),
         "blocks": 0,
         "latest": np.full((LATEST_RATES, columns), np.nan),
-        "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block)) if smoothing == "window" else _decaying(columns),
+        "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
+        if smoothing == "window"
+        else _decaying(columns),
     }
 
 
@@ -158,7 +160,8 @@ def published_decay(scaled_rate: Array) -> Array:
 
 
 def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
-    """The window that minimises `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the real root of `tau^2 (tau - 1) = 2 s2 / (lambda k^2)`.
+    """The window that minimises `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the real root of `tau^2 (tau - 1) = 2 s2 /
+    (lambda k^2)`.
 
     >>> tau = mse_window(np.array([1e-5]), np.array([1.0]), bias_weight=1.0)
     >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])

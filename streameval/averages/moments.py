@@ -1,9 +1,9 @@
 """Moments: the weighted sums that an average keeps of the terms, and how they are added, faded and read.
 
-An event with averaging weight `q` (1, times the inverse sampling probability, times what the average makes of its age) adds
-to each column (one policy under one estimator) the numbers of `Row`. All are plain sums but for the last three, which are
-maxima. Nothing is ever subtracted: importance weights are heavy-tailed, and taking an old value back out of a
-floating-point sum destroys it.
+An event with averaging weight `q` (1, times the inverse sampling probability, times what the average makes of its
+age) adds to each column (one policy under one estimator) the numbers of `Row`. All are plain sums but for the last
+three, which are maxima. Nothing is ever subtracted: importance weights are heavy-tailed, and taking an old value back
+out of a floating-point sum destroys it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def fold(state: Array, blocks: Array, factors: Array) -> Array:
     `factors` is [B] or [B, columns]. Equals the loop `state = merge(fade(state, f), block)`, all blocks at once.
     """
     fading = _fading_after(factors)
-    return merge(fade(state, _fading_of_all(factors)), total(fade(blocks, fading if fading.ndim > 1 else fading[:, None])))
+    return merge(
+        fade(state, _fading_of_all(factors)), total(fade(blocks, fading if fading.ndim > 1 else fading[:, None]))
+    )
 
 
 def fold_sums(state: Array, blocks: Array, factors: Array) -> Array:

@@ -1,4 +1,4 @@
-"""A ring of bucket sums: the recent past at a fixed resolution, in bounded memory, added up and never subtracted from."""
+"""A ring of bucket sums: the recent past at a fixed resolution, added up and never subtracted from."""
 
 from __future__ import annotations
 
@@ -35,11 +35,15 @@ def push(state: State, blocks: Blocks, resolution: int) -> State:
 
 def _append(state: State, buckets: Array) -> State:
     """Overwrite the oldest buckets; the array belongs to the state and is changed in place."""
-    ring = state["buckets"]
-    kept = buckets[-len(ring) :]
     written = state["written"] + len(buckets)
-    ring[np.arange(written - len(kept), written) % len(ring)] = kept
+    _place(state["buckets"], buckets, written)
     return {**state, "written": written}
+
+
+def _place(ring: Array, buckets: Array, written: int) -> None:
+    """Put buckets where the newest of `written` buckets belong: bucket number i lies at place i modulo the capacity."""
+    kept = buckets[-len(ring) :]
+    ring[np.arange(written - len(kept), written) % len(ring)] = kept
 
 
 def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
@@ -52,10 +56,26 @@ def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
     return np.asarray(ring[first : first + count, columns])
 
 
+def concatenate(earlier: State, later: State) -> State:
+    """The ring that saw the events of both; ValueError unless the earlier one ends with a full bucket."""
+    if earlier["open_events"]:
+        raise ValueError(
+            f"the earlier part ends {earlier['open_events']} events into a bucket: cut the stream at a bucket's end"
+        )
+    buckets, written = earlier["buckets"].copy(), earlier["written"] + later["written"]
+    _place(buckets, newest(later, len(buckets)), written)
+    return {**later, "buckets": buckets, "written": written}
+
+
+def events(state: State, resolution: int) -> int:
+    """Events pushed so far."""
+    return int(state["written"] * resolution + state["open_events"])
+
+
 def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) -> tuple[Array, int]:
     """Moments and number of the newest events: from the first end of a bucket that is at most `tau` events ago."""
     late = 0 if tail is None else tail.size
-    closed = state["written"] * resolution + state["open_events"]
+    closed = events(state, resolution)
     first = max(0, -(-(closed + late - tau) // resolution) * resolution)
     if tail is not None and first >= closed:
         return tail.since(first - closed).moments[0], closed + late - first
@@ -72,8 +92,7 @@ def to_state(state: State) -> State:
 def from_state(saved: State) -> State:
     """The inverse of `to_state`."""
     saved = dict(saved)
-    buckets = saved.pop("buckets")
+    buckets = saved["buckets"]
     ring = np.zeros((saved.pop("capacity"), *buckets.shape[1:]))
-    written = saved["written"]
-    ring[np.arange(written - len(buckets), written) % len(ring)] = buckets
+    _place(ring, buckets, saved["written"])
     return {**saved, "buckets": ring}

@@ -12,7 +12,7 @@ from streameval.labels import Labelled, strict
 
 
 class Terms(NamedTuple):
-    """What an estimator averages, both [events, policies]: the value is `mean(u)`, or `mean(u) / mean(v)` with a `v`."""
+    """What is averaged, both [events, policies]: the value is `mean(u)`, or `mean(u) / mean(v)` with a `v`."""
 
     u: Array
     v: Array | None = None

@@ -45,8 +45,9 @@ class IPS(Estimator):
 class SNIPS(Estimator):
     """Self-normalised IPS: `mean(w r) / mean(w)`.
 
-    Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far less
-    variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator moves too.
+    Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far
+    less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
+    moves too.
 
     >>> from streameval.evidence import Evidence
     >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), {})
@@ -128,7 +129,10 @@ class ControlVariate(Estimator):
         weight = evidence.importance_weight
         weighted_reward = weight * evidence.reward[:, None]
         sums = np.stack(
-            [evidence.block_sums(column) for column in (None, weight, weighted_reward, weight * weight, weighted_reward * weight)],
+            [
+                evidence.block_sums(column)
+                for column in (None, weight, weighted_reward, weight * weight, weighted_reward * weight)
+            ],
             axis=-1,
         )
         fading = (1 - 1 / CONTROL_VARIATE_HORIZON) ** evidence.block

@@ -38,7 +38,8 @@ class SourceStatus:
     """What a source knows of itself, without a round trip.
 
     `reached`: the log answered lately. `exhausted`: nothing more will ever come (a file at its end).
-    `detail`: one line for people, e.g. why it is not reached. `lost`: messages that were gone before they could be read.
+    `detail`: one line for people, e.g. why it is not reached. `lost`: messages that were gone before they could be
+    read.
     """
 
     reached: bool
