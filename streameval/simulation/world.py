@@ -41,7 +41,12 @@ class World:
 
     @classmethod
     def from_arrays(
-        cls, arrays: Mapping[str, Any], *, candidates: Sequence[str] | None = None, temperature: float | None = None
+        cls,
+        arrays: Mapping[str, Any],
+        *,
+        candidates: Sequence[str] | None = None,
+        exploration: float = 0.2,
+        temperature: float | None = None,
     ) -> World:
         """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta`, e.g. from `np.load`.
 
@@ -58,7 +63,8 @@ class World:
         )
         if start[-1] != len(likes) or len(start) != len(cluster) + 1 or np.diff(start).min() < 1:
             raise ValueError("user_indptr, user_items and user_cluster do not describe the same users")
-        return cls(features, start, likes, cluster, theta[: len(names) + 1], names, temperature=temperature)
+        theta = theta[: len(names) + 1]
+        return cls(features, start, likes, cluster, theta, names, exploration=exploration, temperature=temperature)
 
     @classmethod
     def synthetic(
@@ -72,6 +78,7 @@ class World:
         features: int = 25,
         likes: int = 45,
         contrast: float = 1.0,
+        exploration: float = 0.2,
         temperature: float | None = None,
     ) -> World:
         """A world of the same structure that needs no data: candidate k is trained on the users of cluster k.
@@ -93,7 +100,8 @@ class World:
         trained = np.stack([catalogue[liked[cluster == k]].mean(axis=(0, 1)) for k in range(clusters)])
         theta = np.vstack([trained.mean(axis=0), trained[: len(names)]])
         start = np.arange(users + 1) * likes
-        return cls(catalogue, start, liked.ravel(), cluster, theta, names, temperature=temperature)
+        liked = liked.ravel()
+        return cls(catalogue, start, liked, cluster, theta, names, exploration=exploration, temperature=temperature)
 
     @property
     def clusters(self) -> int:

@@ -159,6 +159,9 @@ class SimulatedSettings(Settings):
         max_length=100,
         description="How many candidates, or their names; each is the best for one cluster of users.",
     )
+    exploration: float = Field(
+        default=0.2, gt=0, le=1, description="How often the logging policy takes any of the 25 actions, not its best."
+    )
     action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
     world: str | None = Field(default=None, description="A prepared world (.npz) in place of a synthetic one.")
     start_time: AwareDatetime | None = Field(

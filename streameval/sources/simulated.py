@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -31,11 +32,12 @@ def simulated_world(settings: SimulatedSettings) -> World:
     """The world that the settings describe; InputError when its file cannot be used."""
     names = settings.candidates
     if settings.world is None:
-        return World.synthetic(settings.seed, clusters=max(2, len(names)), candidates=names)
+        clusters = max(2, len(names))
+        return World.synthetic(settings.seed, clusters=clusters, candidates=names, exploration=settings.exploration)
     try:
-        with np.load(Path(settings.world)) as arrays:
-            return World.from_arrays(arrays, candidates=names)
-    except (OSError, ValueError, KeyError) as error:
+        with Path(settings.world).open("rb") as file, np.load(file) as arrays:
+            return World.from_arrays(arrays, candidates=names, exploration=settings.exploration)
+    except (OSError, EOFError, BadZipFile, ValueError, KeyError) as error:
         hint = "a world is an .npz file with item_features, user_indptr, user_items, user_cluster and theta"
         raise InputError(f"{settings.world} is not a world: {error}", hint=hint) from error
 
