@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, Estimator
 from streameval.events import EventBatch
 from streameval.evidence import Evidence, per_block
-from streameval.policies import LOGGING, knows_support, select
+from streameval.policies import LOGGING, knows_support
 from streameval.report import EventCounts, PolicyCounts, Report
 from streameval.rows import Rows
 
@@ -103,7 +104,8 @@ class Evaluator:
     def _accept(self, batch: EventBatch) -> None:
         self._accepted += len(batch)
         self._last_timestamp = _newest(self._last_timestamp, batch.timestamp)
-        self._pending.append(select(batch, self.policies))
+        named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
+        self._pending.append(replace(named, rejected=()))
         waiting = sum(map(len, self._pending))
         if waiting >= self.block:
             events = EventBatch.concat(self._pending)
