@@ -29,8 +29,9 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 tests: .venv-test/ready
 	$(WHEEL_PYTHON) -m pytest --doctest-modules --pyargs streameval tests $(ARGS)
 
-bench: .venv-test/ready  ## throughput, memory and scrape time, measured on this machine
-	$(WHEEL_PYTHON) -m pytest tests/benchmarks -s $(ARGS)
+bench: .venv-test/ready  ## throughput and memory, measured on this machine
+	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
+	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
 
 lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from integration.which_broker import expected_broker
 
 import streameval
 
@@ -17,7 +18,7 @@ PACKAGE = Path(*streameval.__path__)
 def pytest_report_header() -> str:
     kind = "this checkout" if PACKAGE == CHECKOUT else "installed"
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "msgspec", "kafka-python"))
-    return f"streameval {version('streameval')} ({kind}): {PACKAGE}\nwith: {libraries}"
+    return f"streameval {version('streameval')} ({kind}): {PACKAGE}\nwith: {libraries}\nkafka: {expected_broker()}"
 
 
 def pytest_sessionstart() -> None:
