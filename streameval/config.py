@@ -18,7 +18,7 @@ from streameval.evaluator import DEFAULT_AVERAGES, DEFAULT_ESTIMATORS, Evaluator
 from streameval.events import EventFormat
 from streameval.overrides import Overrides, overlaid, overrides_in
 from streameval.policies import LOGGING
-from streameval.problems import Problem, closest, expecting, one_of, problems_of, refuse
+from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.sources.settings import FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
@@ -30,6 +30,9 @@ def _spelled_out(value: object) -> object:
 def _kafka_unless_said(value: object) -> object:
     return {"kind": "kafka", **value} if isinstance(value, dict) else value
 
+
+BLOCK = 100
+"""Events between two moments at which anything adaptive may change."""
 
 ByName = BeforeValidator(_spelled_out)
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
@@ -147,6 +150,7 @@ class Config(Settings):
             production=self.policies.production,
             intervals=self.intervals,
             confidence=self.confidence,
+            block=BLOCK,
         )
 
     def without_effect(self) -> list[str]:
@@ -162,6 +166,11 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
+    for index, average in enumerate(config.averages):
+        try:
+            average.start(columns=1, block=BLOCK)
+        except ValueError as error:
+            yield Problem(("averages", index), str(error), NOWHERE)
     averages = {average.label: average for average in config.averages}
     for label, bound in config.intervals.items():
         if label not in averages:
