@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from streameval.daemon import Daemon
@@ -28,9 +29,10 @@ DETAILS = {
 }
 
 
-def make_estimate(policy: str, estimator: str, average: str, value: float | None, **fields: Any) -> Estimate:
+def make_estimate(policy: str, estimator: str, average: str, value: float = 0.05, **fields: Any) -> Estimate:
     """An Estimate with everything known, around `value`; `fields` replace what they name."""
     known: dict[str, Any] = {
+        "value": value,
         "lower": value - 0.002,
         "upper": value + 0.002,
         "kind": "normal",
@@ -41,18 +43,25 @@ def make_estimate(policy: str, estimator: str, average: str, value: float | None
         "importance_weight_max": 19.6,
         "details": {"design_effect": 1.04, "unsupported_probability": 0.0} | DETAILS.get(average, {}),
     }
-    return Estimate(policy, estimator, average, value, **(known | fields))
+    return Estimate(policy=policy, estimator=estimator, average=average, **(known | fields))
+
+
+def make_unknown(policy: str, estimator: str, average: str, **fields: Any) -> Estimate:
+    """An Estimate before there is any evidence."""
+    names = ("lower", "upper", "effective_sample_size", "importance_weight_mean", "importance_weight_max")
+    estimate = make_estimate(policy, estimator, average, **dict.fromkeys(names), details={})
+    return msgspec.structs.replace(estimate, value=None, **fields)
 
 
 def make_report(
-    policies: int = 3,
+    candidates: int = 3,
     estimators: Sequence[str] = ESTIMATORS,
     averages: Sequence[str] = AVERAGES,
     seed: int = 7,
 ) -> Report:
     """A full Report of production `logging` and so many candidates: better ones, worse ones and undecided ones."""
     rng = np.random.default_rng(seed)
-    names = ["logging", *(f"challenger-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:policies])]
+    names = ["logging", *(f"challenger-{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
     truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
     estimates = []
     for name in names:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeGuard
 
 from streameval.report import Estimate
 
@@ -41,14 +42,14 @@ class Scale:
     @classmethod
     def of(cls, estimates: Iterable[Estimate]) -> Scale | None:
         """The scale for the values and bands of `estimates`, far ends cut off; None while no value is known."""
-        known = [each for each in estimates if is_known(each.value)]
-        values = [each.value for each in known if each.value is not None]
+        estimates = list(estimates)
+        values = [each.value for each in estimates if is_known(each.value)]
         if not values:
             return None
-        ends = [end for each in known for end in (each.lower, each.upper) if end is not None and is_known(end)]
-        widths = [abs(each.upper - each.lower) for each in known if each.lower is not None and each.upper is not None]
-        far = FARTHEST * max(max(values) - min(values), median(widths or [0.0]))
-        return cls.over(values + [min(max(end, min(values) - far), max(values) + far) for end in ends])
+        bands = [band for each in estimates if (band := between(each.lower, each.upper))]
+        spread = max(max(values) - min(values), median([upper - lower for lower, upper in bands] or [0.0]))
+        low, high = min(values) - FARTHEST * spread, max(values) + FARTHEST * spread
+        return cls.over(values + [min(max(end, low), high) for band in bands for end in band])
 
     def at(self, value: float) -> float:
         """The place of `value` on the axis, in per cent; outside it, the nearest end."""
@@ -56,7 +57,7 @@ class Scale:
 
     def text(self, value: float | None) -> str:
         """The value with the digits that can be told apart on this axis."""
-        return UNKNOWN if value is None or not math.isfinite(value) else f"{value:.{self.decimals}f}"
+        return f"{value:.{self.decimals}f}" if is_known(value) else UNKNOWN
 
     def tick_texts(self) -> list[tuple[float, str]]:
         """The place of each tick and its text, without needless zeros."""
@@ -94,14 +95,13 @@ def make_chart(estimator: str, estimates: Sequence[Estimate], production: str, s
 
 
 def _row(each: Estimate, base: Estimate | None, scale: Scale | None) -> Row:
-    ends = (each.lower, each.upper)
-    lower, upper = ends
     at = band = None
-    interval = value = UNKNOWN
-    if scale is not None and each.value is not None and is_known(each.value):
+    value = interval = UNKNOWN
+    if scale is not None and is_known(each.value):
         at, value = scale.at(each.value), scale.text(each.value)
-        if lower is not None and upper is not None:
-            band, interval = (scale.at(lower), scale.at(upper)), f"{scale.text(lower)} to {scale.text(upper)}"
+        if ends := between(each.lower, each.upper):
+            band = (scale.at(ends[0]), scale.at(ends[1]))
+            interval = f"{scale.text(ends[0])} to {scale.text(ends[1])}"
     is_base = base is not None and each.policy == base.policy
     return Row(each, is_base, verdict(each, base), value, interval, at, band, memory(each))
 
@@ -111,30 +111,34 @@ def verdict(each: Estimate, base: Estimate | None) -> str:
 
     By the interval of the paired difference where there is one, else by intervals that do not touch.
     """
-    if base is None or each.policy == base.policy or each.value is None or base.value is None:
+    if base is None or each.policy == base.policy:
         return ""
-    if each.lift_lower is not None and each.lift_upper is not None:
-        return _side(each.lift_lower, each.lift_upper, 0.0, 0.0)
-    if None in (each.lower, each.upper, base.lower, base.upper):
-        return ""
-    return _side(each.lower, each.upper, base.lower, base.upper)
+    if lift := between(each.lift_lower, each.lift_upper):
+        return _side(lift, (0.0, 0.0))
+    band, base_band = between(each.lower, each.upper), between(base.lower, base.upper)
+    return _side(band, base_band) if band and base_band else ""
 
 
-def _side(lower: float, upper: float, base_lower: float, base_upper: float) -> str:
-    if lower > base_upper:
+def _side(band: tuple[float, float], base: tuple[float, float]) -> str:
+    if band[0] > base[1]:
         return "better"
-    return "worse" if upper < base_lower else "open"
+    return "worse" if band[1] < base[0] else "open"
 
 
 def memory(each: Estimate) -> str:
     """How far back the average looks at this moment, in events; empty for one that forgets nothing."""
     events = each.details.get("window_events") or each.details.get("horizon_events")
-    return f"{events:,.0f} events" if events is not None and is_known(events) else ""
+    return f"{events:,.0f} events" if is_known(events) else ""
 
 
-def is_known(value: float | None) -> bool:
+def is_known(value: float | None) -> TypeGuard[float]:
     """Whether there is a finite number."""
     return value is not None and math.isfinite(value)
+
+
+def between(lower: float | None, upper: float | None) -> tuple[float, float] | None:
+    """The two ends of an interval when both are known."""
+    return (lower, upper) if is_known(lower) and is_known(upper) else None
 
 
 def _round_step(step: float) -> float:

@@ -155,7 +155,7 @@ def is_suspect(each: Estimate) -> bool:
 
 def count(value: float | None) -> str:
     """A number of things: `12,345`."""
-    return UNKNOWN if value is None or not is_known(value) else f"{value:,.0f}"
+    return f"{value:,.0f}" if is_known(value) else UNKNOWN
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -164,7 +164,7 @@ def number(value: float | None, digits: int = 3) -> str:
     >>> number(0.00123456), number(1234.5), number(None)
     ('0.00123', '1,234', '–')
     """
-    if value is None or not is_known(value):
+    if not is_known(value):
         return UNKNOWN
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
@@ -175,7 +175,7 @@ def duration(seconds: float | None) -> str:
     >>> [duration(each) for each in (0.0042, 2.0, 200.0, 9000.0, 1e6)]
     ['4.2 ms', '2.0 s', '3.3 min', '2.5 h', '11.6 d']
     """
-    if seconds is None or not is_known(seconds):
+    if not is_known(seconds):
         return UNKNOWN
     units = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
     return next((f"{seconds / size:.1f} {unit}" for size, unit in units if seconds >= size), f"{1000 * seconds:.1f} ms")
