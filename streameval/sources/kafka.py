@@ -11,7 +11,8 @@ import structlog
 from streameval.errors import SourceError
 from streameval.sources import Records, SourceStatus
 from streameval.sources.background import Background
-from streameval.sources.kafka_client import ClientError, Connect, KafkaPythonClient, OffsetsGoneError, Place
+from streameval.sources.kafka_client import ClientError, Connect, OffsetsGoneError, Place
+from streameval.sources.kafka_python import KafkaPythonClient
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 from streameval.sources.topic_reader import CONNECT_TIMEOUT, TopicReader, TopicReplacedError, close_quietly, open_topic

@@ -1,0 +1,180 @@
+"""kafka-python behind the interface of `kafka_client`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.cluster import ClusterMetadata
+from kafka.errors import KafkaError, KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError, UnsupportedCodecError
+from kafka.net.compat import KafkaNetClient
+
+from streameval.errors import SourceError
+from streameval.sources import Records
+from streameval.sources.kafka_client import ClientError, OffsetsGoneError, Place
+from streameval.sources.settings import KafkaConnection, KafkaSettings
+
+RECONNECT_BACKOFF_MAX_MS = 2000  # the library's 30 s would keep a daemon away long after its broker came back
+
+
+def connection_options(connection: KafkaConnection) -> dict[str, Any]:
+    """The settings of a connection as kafka-python's arguments; equal for consumers, producers and administration.
+
+    >>> connection_options(KafkaConnection(bootstrap_servers="a:1"))["bootstrap_servers"]
+    ['a:1']
+    """
+    options = {
+        "bootstrap_servers": list(connection.bootstrap_servers),
+        "client_id": "streameval",
+        "api_version": connection.api_version,
+        "request_timeout_ms": int(connection.request_timeout * 1000),
+        "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+        "security_protocol": connection.security_protocol,
+        "sasl_mechanism": connection.sasl_mechanism,
+        "sasl_plain_username": connection.sasl_username,
+        "sasl_plain_password": connection.sasl_password and connection.sasl_password.get_secret_value(),
+        "ssl_cafile": connection.ssl_cafile,
+        "ssl_certfile": connection.ssl_certfile,
+        "ssl_keyfile": connection.ssl_keyfile,
+        "ssl_password": connection.ssl_password and connection.ssl_password.get_secret_value(),
+        "ssl_check_hostname": connection.ssl_check_hostname,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
+    """The settings of a source as arguments of `kafka.KafkaConsumer`."""
+    return connection_options(settings) | {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",  # any other value jumps silently when a topic was truncated or made anew
+        "isolation_level": "read_committed",
+        "max_poll_records": settings.max_poll_records,
+        "fetch_max_bytes": settings.fetch_max_bytes,
+        "metrics_enabled": False,
+    }
+
+
+def connected(make: Callable[..., Any], options: Mapping[str, Any], timeout: float) -> tuple[Any, ClusterMetadata]:
+    """A consumer, producer or administrator of kafka-python that has reached a broker, and its view of the cluster.
+
+    Raises KafkaError after `timeout` seconds. By itself the library would then leave its network thread running, out of
+    anyone's reach. Nor does it pass on `allow_auto_create_topics`: asking for a topic would create it.
+    """
+    made: list[KafkaNetClient] = []
+
+    def make_network(**network_options: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**network_options))
+        made[0].cluster.config["allow_auto_create_topics"] = False
+        return made[0]
+
+    try:
+        client = make(kafka_client=make_network, bootstrap_timeout_ms=milliseconds(timeout), **options)
+        if isinstance(client, KafkaConsumer):
+            client.bootstrap(timeout_ms=milliseconds(timeout))
+    except BaseException:
+        for network in made:
+            network.close()
+        raise
+    return client, made[0].cluster
+
+
+class KafkaPythonClient:
+    """A `KafkaClient` made of a kafka-python consumer."""
+
+    def __init__(self, settings: KafkaSettings, timeout: float) -> None:
+        self._topic = settings.topic
+        with translated_errors():
+            self._consumer, self._cluster = connected(KafkaConsumer, consumer_options(settings), timeout)
+
+    def topic_id(self) -> object | None:
+        topic_id: object | None = self._cluster.topic_id(self._topic)
+        return topic_id
+
+    def partitions(self, timeout: float) -> Collection[int]:
+        with translated_errors():
+            self._cluster.add_topic(self._topic)
+            answered = Event()
+            answer = self._cluster.request_update()
+            answer.add_both(lambda _: answered.set())
+            if not answered.wait(timeout):
+                raise KafkaTimeoutError(f"no metadata within {timeout:g} s")
+            if answer.failed():
+                raise answer.exception
+            return self._cluster.partitions_for_topic(self._topic) or frozenset()
+
+    def offsets(self, partitions: Collection[int], at: Place, timeout: float) -> dict[int, int]:
+        with translated_errors():
+            found = self._look_up([self._key(partition) for partition in partitions], at, milliseconds(timeout))
+        return {key.partition: offset for key, offset in found.items()}
+
+    def _look_up(self, keys: list[TopicPartition], at: Place, timeout_ms: int) -> dict[TopicPartition, int]:
+        if at == "earliest":
+            return dict(self._consumer.beginning_offsets(keys, timeout_ms=timeout_ms))
+        ends = dict(self._consumer.end_offsets(keys, timeout_ms=timeout_ms))
+        if at == "latest":
+            return ends
+        times = {key: milliseconds(at.timestamp()) for key in keys}
+        since = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
+        return {key: since[key].offset if since[key] is not None else ends[key] for key in keys}
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        with translated_errors():
+            self._consumer.assign([self._key(partition) for partition in positions])
+            for partition, offset in positions.items():
+                self._consumer.seek(self._key(partition), offset)
+
+    def poll(self, timeout: float) -> list[Records]:
+        with translated_errors():
+            polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
+        return [
+            Records(key.topic, key.partition, [message.offset for message in messages], [m.value for m in messages])
+            for key, messages in polled.items()
+        ]
+
+    def position(self, partition: int) -> int:
+        with translated_errors():
+            return int(self._consumer.position(self._key(partition), timeout_ms=0))
+
+    def highwater(self, partition: int) -> int | None:
+        highwater: int | None = self._consumer.highwater(self._key(partition))
+        return highwater
+
+    def close(self) -> None:
+        with translated_errors():
+            self._consumer.close(autocommit=False, timeout_ms=0)
+
+    def _key(self, partition: int) -> TopicPartition:
+        return TopicPartition(self._topic, partition)
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """kafka-python's errors as ours.
+
+    >>> with translated_errors():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     raise KafkaTimeoutError("no metadata")
+    Traceback (most recent call last):
+    ClientError: KafkaTimeoutError: no metadata
+    """
+    try:
+        yield
+    except (ClientError, SourceError):
+        raise
+    except OffsetOutOfRangeError as error:
+        raise OffsetsGoneError({key.partition: None for key in error.args[0]}) from error
+    except LogTruncationError as error:
+        resume = {key.partition: place and place.offset for key, place in error.divergent_offsets.items()}
+        raise OffsetsGoneError(resume) from error
+    except UnsupportedCodecError as error:
+        raise SourceError(str(error), hint="install the codec, for snappy: pip install python-snappy") from error
+    except KafkaError as error:
+        raise ClientError(str(error)) from error
+    except Exception as error:  # the library's network thread hands its own crash to whoever asks next
+        raise ClientError(repr(error)) from error
+
+
+def milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))

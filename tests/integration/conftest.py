@@ -1,0 +1,68 @@
+"""Fixtures for tests with real servers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from integration.broker import Broker, ExternalBroker, MockBroker, NoBrokerError, RealBroker, real_broker
+
+FALLBACK = pytest.StashKey[str]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if reason := config.stash.get(FALLBACK, None):
+        terminalreporter.write_line(f"Kafka tests ran on the mock cluster: {reason}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """One broker for the whole run; a test that stops it starts it again."""
+    with ExitStack() as stack:
+        yield open_broker(stack, request.config)
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: Broker) -> str:
+    """`host:port` of the broker."""
+    return broker.bootstrap
+
+
+@pytest.fixture
+def stoppable_broker(broker: Broker) -> Iterator[Broker]:
+    """A broker that the test may stop and start."""
+    if isinstance(broker, ExternalBroker):
+        skip_unless_ci("the broker at STREAMEVAL_TEST_KAFKA is not ours to stop")
+    yield broker
+    broker.start()
+
+
+@pytest.fixture
+def real_kafka(broker: Broker) -> RealBroker:
+    """Apache Kafka started by us, with its TLS listener and its administration."""
+    if not isinstance(broker, RealBroker):
+        skip_unless_ci(f"needs a broker of our own, not the {broker.kind}")
+    assert isinstance(broker, RealBroker)
+    return broker
+
+
+def open_broker(stack: ExitStack, config: pytest.Config) -> Broker:
+    external = os.environ.get("STREAMEVAL_TEST_KAFKA")
+    if external:
+        return ExternalBroker(external)
+    try:
+        return stack.enter_context(real_broker())
+    except NoBrokerError as reason:
+        if os.environ.get("CI"):
+            pytest.exit(f"CI needs a real Kafka broker: {reason}", returncode=1)
+        config.stash[FALLBACK] = str(reason)
+        return stack.enter_context(MockBroker())
+
+
+def skip_unless_ci(reason: str) -> None:
+    """Elsewhere a test may be left out; in CI that is a failure."""
+    if os.environ.get("CI"):
+        pytest.fail(f"CI runs every test, but {reason}")
+    pytest.skip(reason)

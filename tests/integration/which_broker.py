@@ -1,0 +1,23 @@
+"""Which Kafka broker a run of the tests will use, told before anything is started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+PROGRAMS = ("java", "keytool", "mvn")
+
+
+def missing_programs() -> list[str]:
+    """The programs that a real broker needs and that are not here."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+def expected_broker() -> str:
+    """One line for the header of the run."""
+    external = os.environ.get("STREAMEVAL_TEST_KAFKA")
+    if external:
+        return f"the broker at {external} (STREAMEVAL_TEST_KAFKA)"
+    if missing := missing_programs():
+        return f"librdkafka's mock cluster, because {' and '.join(missing)} cannot be found"
+    return "Apache Kafka from Maven artifacts, on free ports"
