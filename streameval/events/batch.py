@@ -1,0 +1,178 @@
+"""Events as columns: what everything after decoding works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from streameval.arrays import Array, State, from_plain, to_plain
+from streameval.events.action_sets import ActionSets, Index
+from streameval.events.given import column, compact, with_action_sets
+from streameval.events.rejections import Rejected
+from streameval.events.rules import Mask, faults
+
+_PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class EventBatch:
+    """n accepted events as columns, and what was rejected while they were read.
+
+    policies: names of the P columns of `probabilities`
+    probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = the event lacks it
+    propensity: [n] in (0, 1], the logging policy's probability of the logged action
+    reward: [n]
+    timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
+    sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
+    action_sets: what the events could choose from; None when no event says so
+    rejected: messages read together with these events that are none
+    """
+
+    policies: tuple[str, ...]
+    probabilities: Array
+    propensity: Array
+    reward: Array
+    timestamp: Array
+    sampling_probability: Array
+    action_sets: ActionSets | None = None
+    rejected: tuple[Rejected, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def __repr__(self) -> str:
+        return f"EventBatch({len(self)} events, policies={list(self.policies)}, {len(self.rejected)} rejected)"
+
+    def __getitem__(self, part: slice) -> EventBatch:
+        """Consecutive events; nothing is copied. What was rejected stays with the part from 0: it counts once."""
+        start, stop, step = part.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
+        stop = max(start, stop)
+        sets = self.action_sets and self.action_sets.part(start, stop)
+        return self._rows(slice(start, stop), sets, self.rejected if start == 0 else ())
+
+    def take(self, events: Mask | Index) -> EventBatch:
+        """The events where the mask [n] is true, or of these rows in this order; what was rejected stays."""
+        rows = np.flatnonzero(events) if events.dtype == np.bool_ else events
+        return self._rows(rows, self.action_sets and self.action_sets.take(rows), self.rejected)
+
+    def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
+        per_event = {name: getattr(self, name)[rows] for name in _PER_EVENT}
+        probabilities = self.probabilities.T[:, rows].T
+        return EventBatch(self.policies, probabilities, **per_event, action_sets=sets, rejected=rejected)
+
+    @classmethod
+    def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
+        """All events in order, with every policy that one of the batches has (missing in the others).
+
+        >>> one = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"a": [0.25]})
+        >>> EventBatch.concat([one, one]), EventBatch.concat([])
+        (EventBatch(2 events, policies=['a'], 0 rejected), EventBatch(0 events, policies=[], 0 rejected))
+        """
+        given = list(batches) or [cls.from_arrays(reward=[], propensity=[])]
+        if len(given) == 1:
+            return given[0]
+        policies = tuple(dict.fromkeys(name for batch in given for name in batch.policies))
+        parts = [batch.with_policies(policies) for batch in given]
+        return cls(
+            policies,
+            np.concatenate([part.probabilities.T for part in parts], axis=1).T,
+            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT},
+            action_sets=_all_sets(parts),
+            rejected=tuple(rejected for part in parts for rejected in part.rejected),
+        )
+
+    def with_policies(self, policies: Iterable[str]) -> EventBatch:
+        """The batch with just these policies, in this order; one that it does not know is missing (NaN)."""
+        wanted = tuple(policies)
+        if wanted == self.policies:
+            return self
+        sets = self.action_sets
+        return replace(
+            self,
+            policies=wanted,
+            probabilities=_columns(self.probabilities, self.policies, wanted),
+            action_sets=sets and replace(sets, probabilities=_columns(sets.probabilities, self.policies, wanted)),
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        reward: ArrayLike,
+        propensity: ArrayLike | None = None,
+        policies: Mapping[str, ArrayLike] | None = None,
+        action: ArrayLike | None = None,
+        propensities: ArrayLike | None = None,
+        features: ArrayLike | None = None,
+        timestamp: ArrayLike | None = None,
+        sampling_probability: ArrayLike | None = None,
+    ) -> EventBatch:
+        """Events that are arrays already; all values are copied.
+
+        Compact: `propensity` [n] and `policies` {name: [n]}, probabilities of the logged action. With action sets:
+        `propensities` [n, A], `action` [n] (positions, from 0), `policies` {name: [n, A] or [n]}, `features` [n, A, d].
+        NaN in a policy means that the event lacks it.
+
+        ValueError for a wrong shape, and for the first row that breaks a rule that events must keep:
+
+        >>> EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.0])
+        Traceback (most recent call last):
+        ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
+        """
+        earned = column("reward", reward, None)
+        n = len(earned)
+        sets = None
+        if propensity is not None and propensities is None and action is None and features is None:
+            logged, probabilities = compact(n, propensity, policies or {})
+        elif propensity is None and propensities is not None and action is not None:
+            logged, probabilities, sets = with_action_sets(n, action, propensities, features, policies or {})
+        else:
+            raise ValueError("give either `propensity`, or `propensities` and `action` (and `features` with these only)")
+        batch = cls(
+            policies=tuple(policies or {}),
+            probabilities=probabilities,
+            propensity=logged,
+            reward=earned,
+            timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
+            sampling_probability=np.ones(n)
+            if sampling_probability is None
+            else column("sampling_probability", sampling_probability, n),
+            action_sets=sets,
+        )
+        for row, fault in sorted(faults(batch).items()):
+            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
+        return batch
+
+    def to_state(self) -> State:
+        """The columns as a plain value, arrays as bytes; what was rejected is not part of it."""
+        sets = self.action_sets
+        columns: State = {name: getattr(self, name) for name in _PER_EVENT}
+        columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
+        return to_plain(columns | {"action_sets": sets and sets.to_state()})
+
+    @classmethod
+    def from_state(cls, state: State) -> EventBatch:
+        """The batch that gave this state, bit for bit."""
+        columns = from_plain(state)
+        columns |= {"policies": tuple(columns["policies"]), "probabilities": columns["probabilities"].T}
+        sets = columns["action_sets"]
+        return cls(**columns | {"action_sets": sets and ActionSets.from_state(sets)})
+
+
+def _columns(values: Array, present: tuple[str, ...], wanted: tuple[str, ...]) -> Array:
+    columns = np.full((len(wanted), len(values)), np.nan)
+    for row, policy in enumerate(wanted):
+        if policy in present:
+            columns[row] = values[:, present.index(policy)]
+    return columns.T
+
+
+def _all_sets(parts: list[EventBatch]) -> ActionSets | None:
+    if all(part.action_sets is None for part in parts):
+        return None
+    return ActionSets.concat([part.action_sets or ActionSets.none(len(part), len(part.policies)) for part in parts])

@@ -1,0 +1,31 @@
+"""Why an event is not counted: the closed list of reasons, and the rejected message with its own."""
+
+from __future__ import annotations
+
+import msgspec
+
+REASONS: tuple[str, ...] = (
+    "malformed",
+    "missing_field",
+    "propensity_range",
+    "probability_range",
+    "distribution_sum",
+    "reward_range",
+    "not_finite",
+    "unknown_action",
+    "inconsistent_propensity",
+    "duplicate",
+    "too_late",
+)
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A message that is not an event.
+
+    `reason` is one of `REASONS`; `detail` says what is wrong, for people, as `field: problem`;
+    `value` is the message as it came, for a dead-letter topic or file (empty for a tombstone).
+    """
+
+    reason: str
+    detail: str
+    value: bytes

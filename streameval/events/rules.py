@@ -1,0 +1,141 @@
+"""What must hold for every event, checked on whole columns: one place for messages and for arrays alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.arrays import Array
+
+if TYPE_CHECKING:
+    from streameval.events.action_sets import ActionSets
+    from streameval.events.batch import EventBatch
+
+NOISE = 1e-6
+"""A distribution sums to 1 within this, and a probability may exceed 1 by it: logs are often float32."""
+DISAGREEMENT = 1e-6
+"""`propensity` may differ from the logged action's entry of `propensities` by this, relatively."""
+
+Mask = NDArray[np.bool_]
+
+
+class Rule(NamedTuple):
+    """Which events break it ([n]), the reason they are rejected with, and what is wrong with one of them."""
+
+    reason: str
+    broken: Mask
+    detail: Callable[[int], str]
+
+
+class Fault(NamedTuple):
+    """Why one event is rejected."""
+
+    reason: str
+    detail: str
+
+
+def faults(batch: EventBatch, reward_range: tuple[float, float] | None = None) -> dict[int, Fault]:
+    """The rows of `batch` that are not events, each with the first rule that it breaks."""
+    found: dict[int, Fault] = {}
+    for rule in _rules(batch, reward_range):
+        if rule.broken.any():
+            for row in np.flatnonzero(rule.broken).tolist():
+                if row not in found:
+                    found[row] = Fault(rule.reason, rule.detail(row))
+    return found
+
+
+def _rules(batch: EventBatch, reward_range: tuple[float, float] | None) -> Iterator[Rule]:
+    yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
+    yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))
+    if batch.action_sets is not None:
+        yield _known_action(batch.action_sets)
+    yield Rule("missing_field", np.isnan(batch.propensity), lambda row: "propensity: missing, and so is `propensities`")
+    yield _chance("propensity", batch.propensity)
+    yield _chance("sampling_probability", batch.sampling_probability)
+    yield _probabilities(batch)
+    if reward_range is not None:
+        yield _reward_range(batch.reward, *reward_range)
+    if batch.action_sets is not None:
+        yield from _set_rules(batch.action_sets, batch)
+
+
+def _set_rules(sets: ActionSets, batch: EventBatch) -> Iterator[Rule]:
+    if sets.features is not None:
+        yield _entries("not_finite", sets, "features", sets.features, np.isinf(sets.features), "is not a finite number")
+    broken = _improbable(sets.propensities, 1.0)
+    yield _entries("propensity_range", sets, "propensities", sets.propensities[:, None], broken[:, None])
+    yield _sums_to_one(sets, "propensities", sets.propensities)
+    yield _consistent(sets, batch.propensity)
+    for policy, values in zip(batch.policies, sets.probabilities.T, strict=True):
+        broken = _improbable(values, 1.0 + NOISE)
+        yield _entries("probability_range", sets, f"policies.{policy}", values[:, None], broken[:, None])
+        yield _sums_to_one(sets, f"policies.{policy}", values)
+
+
+def _finite(field: str, column: Array, broken: Mask) -> Rule:
+    return Rule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
+
+
+def _chance(field: str, column: Array) -> Rule:
+    broken = ~((column > 0.0) & (column <= 1.0))
+    return Rule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
+
+
+def _improbable(values: Array, most: float) -> Mask:
+    return (values < 0.0) | (values > most)
+
+
+def _probabilities(batch: EventBatch) -> Rule:
+    improbable = _improbable(batch.probabilities, 1.0 + NOISE)
+
+    def detail(row: int) -> str:
+        policy = int(improbable[row].argmax())
+        return f"policies.{batch.policies[policy]}: {batch.probabilities[row, policy]:.10g} is not in [0, 1]"
+
+    return Rule("probability_range", improbable.any(axis=1), detail)
+
+
+def _reward_range(reward: Array, low: float, high: float) -> Rule:
+    broken = (reward < low) | (reward > high)
+    return Rule("reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]")
+
+
+def _known_action(sets: ActionSets) -> Rule:
+    broken = (sets.index < 0) & (sets.sizes > 0)
+    return Rule("unknown_action", broken, lambda row: f"action: not one of the {sets.sizes[row]} `actions`")
+
+
+def _consistent(sets: ActionSets, propensity: Array) -> Rule:
+    events, rows = sets.logged
+    listed = np.full(len(propensity), np.nan)
+    listed[events] = sets.propensities[rows]
+    broken = np.abs(propensity - listed) > DISAGREEMENT * np.maximum(propensity, listed)
+
+    def detail(row: int) -> str:
+        return f"propensity: {propensity[row]:.10g}, but `propensities` has {listed[row]:.10g} for the action"
+
+    return Rule("inconsistent_propensity", broken, detail)
+
+
+def _entries(
+    reason: str, sets: ActionSets, field: str, values: Array, broken: Mask, problem: str = "is not in [0, 1]"
+) -> Rule:
+    """A rule for each entry of a list over actions: `values` and `broken` are [total, any]."""
+
+    def detail(event: int) -> str:
+        start, stop = sets.offsets[event : event + 2]
+        action, column = np.argwhere(broken[start:stop])[0]
+        return f"{field}[{action}]: {values[start + action, column]:.10g} {problem}"
+
+    rows = np.flatnonzero(broken.any(axis=1))
+    return Rule(reason, np.bincount(sets.owner[rows], minlength=len(sets.index)) > 0, detail)
+
+
+def _sums_to_one(sets: ActionSets, field: str, values: Array) -> Rule:
+    sums = np.bincount(sets.owner, weights=values, minlength=len(sets.index))
+    broken = (np.abs(sums - 1.0) > NOISE) & (sets.sizes > 0)
+    return Rule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")

@@ -1,0 +1,107 @@
+"""The wire format: one logged decision as JSON. These types decode it and are its JSON Schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+NAN = float("nan")  # JSON cannot say NaN, so in a decoded event it always means "not given"
+
+Identifier: TypeAlias = str | int
+Moment: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
+PolicyCell: TypeAlias = float | list[float] | None
+
+
+def _schema(description: str, **keywords: Any) -> Meta:
+    """Words and bounds for the schema alone: a number out of its range is for the rules to name, not for the decoder."""
+    return Meta(description=description, extra_json_schema=keywords)
+
+
+_POSITIVE = {"exclusiveMinimum": 0, "maximum": 1}
+
+Reward: TypeAlias = Annotated[float | bool, _schema("What the decision earned; true and false count as 1 and 0.")]
+OpenPolicies: TypeAlias = Annotated[
+    dict[str, PolicyCell] | None,
+    _schema(
+        "By policy name: its probability of the logged action, or its distribution over `actions`. "
+        "A policy that is absent or null is missing for this event only."
+    ),
+]
+
+
+class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """One logged decision: what was chosen, with which probability, and what it earned.
+
+    Optional fields may be null, which means the same as absent. Fields not named here are ignored.
+    """
+
+    event_id: Annotated[Identifier, _schema("Identifies the event.")]
+    timestamp: Annotated[Moment, _schema("When it was decided: seconds since 1970 (UTC), or RFC 3339 with its offset.")]
+    context: Annotated[msgspec.Raw | msgspec.UnsetType, _schema("What was known at decision time; anything.")] = msgspec.UNSET
+    unit: Annotated[Identifier | None, _schema("The user or session it belongs to.")] = None
+    actions: Annotated[
+        list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
+    ] = None
+    features: Annotated[
+        list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
+    ] = None
+    propensities: Annotated[
+        list[float] | None,
+        _schema("The logging policy's distribution over `actions`; each in [0, 1], their sum 1 within 1e-6."),
+    ] = None
+    action: Annotated[Identifier, _schema("The chosen action; one of `actions` where these are given.")]
+    propensity: Annotated[
+        float | None,
+        _schema("The logging policy's probability of `action`; may be left out beside `propensities`.", **_POSITIVE),
+    ] = None
+    reward: Reward
+    policies: OpenPolicies = None
+    sampling_probability: Annotated[
+        float | None,
+        _schema("The log was downsampled, keeping this event with this probability: it stands for 1/it.", **_POSITIVE),
+    ] = 1.0
+    logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
+
+
+def event_type(policies: Sequence[str] | None = None, reward_field: str = "reward") -> type[Event]:
+    """`Event` for one configuration: its reward read from `reward_field`, its `policies` a struct of just these names.
+
+    A struct of known names decodes faster than a dict, and gives all its numbers to `astuple` in one call.
+    """
+    others = {*Event.__struct_fields__} - {"reward"}
+    if reward_field in others:
+        raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
+    fields: list[Any] = [("reward", Reward, msgspec.field(name=reward_field))]
+    if policies is not None:
+        known = _policies_type(policies)
+        fields.append(("policies", known, msgspec.field(default_factory=known)))
+    return msgspec.defstruct("Event", fields, bases=(Event,), kw_only=True, frozen=True, gc=False, module=__name__)
+
+
+def _policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
+    if len(set(names)) < len(names):
+        raise ValueError(f"policies {list(names)} name one twice")
+    fields = [(f"p{i}", PolicyCell, msgspec.field(name=name, default=NAN)) for i, name in enumerate(names)]
+    return msgspec.defstruct("Policies", fields, frozen=True, gc=False, module=__name__)
+
+
+def policy_items(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
+    """Names and cells of an event's `policies`, struct or dict alike."""
+    if isinstance(policies, dict):
+        return policies.items()
+    return zip(policies.__struct_encode_fields__, msgspec.structs.astuple(policies), strict=True) if policies else ()
+
+
+def json_schema(reward_field: str = "reward") -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of one event, made from the types that decode it."""
+    _, components = msgspec.json.schema_components([event_type(None, reward_field)])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **components["Event"],
+        "description": Event.__doc__,
+        "anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}],
+    }

@@ -1,0 +1,108 @@
+"""Lines out of bytes: what may be compressed is decompressed, and no line takes more than a bounded part of memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+import zstandard
+
+LONGEST_LINE = 64 * 2**20
+"""Bytes. A longer line is cut down to its beginning and a remark, which no decoder takes for an event."""
+EXCERPT = 1024
+
+GZIP, ZSTD, ZSTD_SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"
+DAMAGE = (zlib.error, zstandard.ZstdError)
+
+
+class Decompressor(Protocol):
+    """One compressed stream, as zlib and zstandard know it."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class Members:
+    """Decompresses streams that lie one behind the other, as `cat a.gz b.gz` makes them.
+
+    >>> import gzip
+    >>> members = Members(lambda: zlib.decompressobj(31))
+    >>> members.feed(gzip.compress(b"one ") + gzip.compress(b"two")), members.complete
+    (b'one two', True)
+    """
+
+    def __init__(self, start: Callable[[], Decompressor]) -> None:
+        self._start = start
+        self._member = start()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the data may end here."""
+        return self._member.eof
+
+    def feed(self, data: bytes) -> bytes:
+        """The text of the next `data`; one of `DAMAGE` if it is not what a compressor wrote."""
+        text = []
+        while data:
+            if self._member.eof:
+                data = data.lstrip(b"\0")  # padding, as tapes and block devices have it
+                if not data:
+                    break
+                self._member = self._start()
+            text.append(self._member.decompress(data))
+            data = self._member.unused_data
+        return b"".join(text)
+
+
+def members_of(first_bytes: bytes) -> Members | None:
+    """What decompresses data that begins so; None for plain text."""
+    if first_bytes.startswith(GZIP):
+        return Members(lambda: zlib.decompressobj(31))
+    if first_bytes.startswith((ZSTD, ZSTD_SKIPPABLE)):
+        return Members(lambda: zstandard.ZstdDecompressor().decompressobj())
+    return None
+
+
+class LineSplitter:
+    r"""Cuts text into lines, wherever the chunks end.
+
+    >>> splitter = LineSplitter()
+    >>> splitter.feed(b"one\ntw"), splitter.feed(b"o\nthree"), splitter.rest()
+    ([b'one'], [b'two'], b'three')
+    """
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._longest = longest
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, text: bytes) -> list[bytes]:
+        """The lines that end in `text`."""
+        first, *others = text.split(b"\n")
+        self._keep(first)
+        if not others:
+            return []
+        lines = [self.rest(), *others[:-1]]
+        if len(text) > self._longest:
+            lines = [self._bounded(line, len(line)) for line in lines]
+        self._keep(others[-1])
+        return lines
+
+    def rest(self) -> bytes:
+        """The line that has not ended yet; it is given away and forgotten."""
+        line = self._bounded(b"".join(self._parts), self._size)
+        self._parts, self._size = [], 0
+        return line
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        self._parts.append(part)
+        if self._size > self._longest:
+            self._parts = [b"".join(self._parts)[:EXCERPT]]
+
+    def _bounded(self, line: bytes, size: int) -> bytes:
+        return line if size <= self._longest else line[:EXCERPT] + b"... (cut: a line of %d bytes)" % size
