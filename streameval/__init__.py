@@ -9,8 +9,6 @@ from streameval.events import EventBatch
 from streameval.report import Estimate, Report
 
 __all__ = [
-    "IPS",
-    "SNIPS",
     "AdaptiveDecay",
     "AdaptiveWindow",
     "ClippedIPS",
@@ -22,10 +20,12 @@ __all__ = [
     "Estimate",
     "Evaluator",
     "EventBatch",
+    "IPS",
     "InputError",
     "Interval",
     "Normal",
     "Report",
+    "SNIPS",
     "SourceError",
     "StateError",
     "StreamevalError",

@@ -20,8 +20,8 @@ import streameval
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(*streameval.__path__)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LONGEST_MODULE, LONGEST_FUNCTION = 300, 40  # lines; docstrings of functions are not counted
-PARTS = {"pydantic-core": "pydantic"}  # distributions that come with another one, in the version that it names
+LONGEST_MODULE, LONGEST_FUNCTION = 400, 40  # lines; docstrings of functions are not counted
+PARTS = {"markupsafe": "jinja2", "pydantic-core": "pydantic"}  # distributions that come with another one, in the version that it names
 
 
 def shipped(root: Path) -> set[Path]:
