@@ -220,8 +220,8 @@ class Interactions:
         """[n]: the chance with which the candidate would have taken the action that was taken."""
         if self.world.temperature is None:
             favourite = self.world.scores[1 + candidate][self.items].argmax(axis=1)
-            return (favourite == self.action).astype(np.float64)
-        return self.distribution(candidate)[np.arange(len(self)), self.action]
+            return np.asarray(favourite == self.action, dtype=np.float64)
+        return np.asarray(self.distribution(candidate)[np.arange(len(self)), self.action])
 
     def columns(self, *, action_sets: bool = False) -> EventBatch:
         """The interactions as events: compact, or with whole action sets (features, propensities, distributions)."""

@@ -1,0 +1,99 @@
+"""The demo as a person meets it: a process that shows where to look, follows the users, and ends with the truth."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+DEMO = [sys.executable, "-c", "from streameval.cli import main; main()", "demo"]
+PATIENCE = 60.0
+COLUMNS = ("truth", "cumulative", "window", "decay", "adaptive_window", "adaptive_decay")
+
+
+@contextmanager
+def demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*DEMO, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def outcome(text: str) -> dict[str, dict[str, float]]:
+    """The numbers of the closing table by row and column."""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in text.split("policy", 1)[1].splitlines()]
+    return {
+        row[0]: dict(zip(COLUMNS[-len(row) + 1 :], map(float, row[1:]), strict=True))
+        for row in rows
+        if len(row) >= len(COLUMNS) and re.fullmatch(r"[\d.]+", row[1])
+    }
+
+
+def address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "status page" in line:
+            return line.split()[-1]
+    raise AssertionError("the demo said nothing of a status page")
+
+
+def accepted(url: str) -> int:
+    response = httpx.get(f"{url}api/v1/report")
+    return int(response.json()["events"]["accepted"]) if response.status_code == 200 else 0
+
+
+def test_twenty_thousand_events_end_in_a_table_of_estimates_close_to_the_truth() -> None:
+    with demo("--events", "20000", "--rate", "4000", "--port", "0") as process:
+        output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert "After 20,000 events" in output
+    rows = outcome(output)
+    assert set(rows) == {"logging", "for-rock-fans", "for-jazz-fans", "for-metal-fans", "typical error"}
+    for policy in ("logging", "for-rock-fans", "for-jazz-fans", "for-metal-fans"):
+        estimates = rows[policy]
+        assert set(estimates) == set(COLUMNS)
+        assert all(abs(value - estimates["truth"]) < 0.15 for value in estimates.values())
+    assert abs(rows["logging"]["window"] - rows["logging"]["truth"]) < 0.03
+    assert rows["typical error"]["window"] < rows["typical error"]["cumulative"] < 0.15
+
+
+def test_ctrl_c_ends_the_demo_in_order_after_the_pages_were_served() -> None:
+    with demo("--port", "0", "--rate", "2000") as process:
+        url = address(process)
+        deadline = time.monotonic() + PATIENCE
+        while not accepted(url) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        metrics = httpx.get(f"{url}metrics").text
+        page = httpx.get(url).text
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert 'streameval_policy_value{average="cumulative",estimator="snips",policy="for-jazz-fans"}' in metrics
+    assert "for-jazz-fans" in page
+    assert "for-metal-fans" in output
+    assert "Traceback" not in errors
+
+
+def test_a_taken_port_is_said_and_a_free_one_is_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with demo("--events", "500", "--rate", "0", "--port", str(port)) as process:
+            output, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
+    assert f"127.0.0.1:{port}: the port is in use; taking a free port" in output
+    assert f":{port}/" not in output
+    assert "After 500 events" in output
