@@ -24,7 +24,7 @@ from streameval.events import EventFormat, json_schema
 from streameval.plots import Picture, read_truth
 from streameval.probing import probe
 from streameval.problems import closest, expecting, one_of
-from streameval.replay import Replay
+from streameval.replay import Replay, read_lines
 from streameval.sources.settings import FileSettings, KafkaConnection, KafkaSettings, SimulatedSettings
 from streameval.tables import events_line, plan_table, report_table
 
@@ -98,7 +98,7 @@ def _options(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(metavar="[CONFIG]", help="The configuration.")] = Path("streameval.yaml"),
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration.")] = Path("streameval.yaml"),
     log_level: Annotated[LogLevel, typer.Option(help="The least important messages to log.")] = LogLevel.info,
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people or for machines.")] = LogFormat.auto,
 ) -> None:
@@ -126,11 +126,16 @@ def demo(
         int, typer.Option(min=0, max=65535, help="Where to serve the status page; 0 is any free port.")
     ] = 9108,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal events.")] = 1,
-    rate: Annotated[float, typer.Option(min=0, help="Events a second; 0 is as fast as possible.")] = 1000.0,
+    rate: Annotated[float, typer.Option(min=0, help="Events a second; 0 is as fast as possible.")] = 2000.0,
 ) -> None:
     """Everything at once: an embedded broker, a simulated recommender whose users change, and the daemon."""
-    from streameval.demo import run_demo
-
+    try:
+        from streameval.demo import run_demo
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        missing = "the demo's embedded broker needs confluent-kafka, which is not installed"
+        raise InputError(missing, hint="pip install 'streameval[demo]'") from error
     run_demo(events=events, port=port, seed=seed, rate=rate)
 
 
@@ -138,7 +143,7 @@ def demo(
 def replay(
     config: ConfigPath,
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="NDJSON, plain, .gz or .zst; - is stdin.", show_default=False)
+        list[str], typer.Argument(metavar="FILE", help="NDJSON, plain, .gz or .zst; - is stdin.", show_default=False)
     ],
     events_format: Annotated[
         EventsFormat, typer.Option("--format", help="How the events are written.")
@@ -186,7 +191,7 @@ def check(
 @app.command()
 def simulate(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where to write; .gz compresses. Default: stdout.")
+        Path | None, typer.Argument(metavar="FILE", help="Where to write; .gz compresses. Default: stdout.")
     ] = None,
     events: Annotated[int, typer.Option(min=1, help="How many events.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal events.")] = 1,
@@ -195,6 +200,7 @@ def simulate(
     candidates: Annotated[int, typer.Option(min=1, max=100, help="How many candidates.")] = 3,
     rate: Annotated[float, typer.Option(min=0.001, help="Events a second, by their timestamps.")] = 10.0,
     start: Annotated[datetime, typer.Option(help="Timestamp of the first event, UTC.")] = datetime(2026, 1, 1),  # noqa: DTZ001
+    exploration: Annotated[float, typer.Option(max=1, help="How often the log has any action, not the best.")] = 0.2,
     action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions with features.")] = False,
     truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the true values as well.")] = None,
 ) -> None:
@@ -208,6 +214,7 @@ def simulate(
         drift=drift.value,
         span=span,
         candidates=candidates,
+        exploration=exploration,
         action_sets=action_sets,
         rate=rate,
         start_time=start.replace(tzinfo=UTC),
@@ -228,10 +235,12 @@ def produce(
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic, if it has to be made.")] = 1,
 ) -> None:
     """Send the events of a file to a Kafka topic, one message a line, in order."""
-    from streameval.sinks.producer import produce_file
+    from streameval.sinks.producer import produce as send
 
-    connection = KafkaConnection(bootstrap_servers=bootstrap_servers)
-    sent = produce_file(file, topic, connection, partitions=partitions)
+    connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})
+    with _progress([file]) as advance:
+        lines = (line for batch in read_lines([file], advance) for line in batch)
+        sent = send(lines, topic, connection, partitions=partitions)
     _say(f"{sent:,} events sent to {topic} at {connection.address}")
 
 

@@ -186,7 +186,7 @@ def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str])
             textcoords="axes fraction",
             color=colours[policy],
             fontsize=10,
-            fontweight="bold" if policy == curves[0].policy else "medium",
+            fontweight="bold" if policy == curves[0].policy else "normal",
             verticalalignment="center",
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": colours[policy], "linewidth": 0.7, "shrinkA": 2, "shrinkB": 0},
@@ -225,7 +225,7 @@ def _top(group: Sequence[float]) -> float:
 
 def _describe(figure: Figure, axes: Axes, trace: Trace, picture: Picture) -> None:
     report = trace.reports[-1]
-    parts = [f"{picture.estimator} on {picture.average}", f"bands: {report.confidence:.0%} intervals"]
+    parts = [f"{picture.estimator} on {picture.average}", f"bands: {report.confidence * 100:g}% intervals"]
     parts += ["dashes: the truth"] if picture.truth else []
     parts.append(f"{report.events.accepted:,} events, production: {report.production}")
     left = axes.get_position().x0 - 0.045

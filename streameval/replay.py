@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from streameval.config import Config
 from streameval.errors import InputError
-from streameval.events import EventBatch, Rejected
+from streameval.events import EventBatch, EventFormat, Rejected
 from streameval.report import Report
 from streameval.sources.file import FileSource
 from streameval.trace import Trace
@@ -27,14 +27,14 @@ class Replay:
         self.trace = Trace()
         self.traced = traced
         self.examples: dict[str, Rejected] = {}
-        self._first_values: Sequence[bytes | None] = ()
+        self._first_lines: Sequence[bytes] = ()
 
     def read(self, files: Sequence[str], advance: Callable[[int], None]) -> Report:
         """The Report after all files; `advance` is told the bytes read so far."""
         events = self.config.event_format()
-        for values in _values(FileSource(files), advance):
-            self._first_values = self._first_values or values
-            self._take(events.decode_batch(values))
+        for lines in read_lines(files, advance):
+            self._first_lines = self._first_lines or lines
+            self._take(events.decode_batch(lines))
         return self.trace.finish(self.evaluator) if self.traced else self.evaluator.report()
 
     def complaints(self, report: Report) -> Iterator[str]:
@@ -67,16 +67,16 @@ class Replay:
             self.evaluator.update(batch)
 
     def _named(self) -> str:
-        from streameval.events import EventFormat
-
-        return ", ".join(EventFormat().decode_batch(self._first_values).policies)
+        return ", ".join(EventFormat().decode_batch(self._first_lines).policies)
 
 
-def _values(source: FileSource, advance: Callable[[int], None]) -> Iterator[list[bytes | None]]:
+def read_lines(files: Sequence[str], advance: Callable[[int], None]) -> Iterator[list[bytes]]:
+    """The lines of files, many at a time; `advance` is told the bytes read so far, of the files as they are stored."""
+    source = FileSource(files)
     try:
         while not source.status().exhausted:
             records = source.poll(0.0)
             advance(source.bytes_read)
-            yield [value for part in records for value in part.values]
+            yield [value for part in records for value in part.values if value is not None]
     finally:
         source.close()

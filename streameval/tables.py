@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from rich import box
+from rich.console import JustifyMethod as Justify
 from rich.table import Table
 from rich.text import Text
 
@@ -24,23 +25,16 @@ UNKNOWN = "–"
 def report_table(report: Report, title: str = "") -> Table:
     """The estimates of a Report, production first; a dash where nothing is known yet."""
     decimals = decimals_for(estimate.value for estimate in report.estimates)
+    compared = any(estimate.lift is not None for estimate in report.estimates)
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    table.add_column("policy", style="bold")
-    table.add_column("estimator")
-    table.add_column("average")
-    table.add_column("value", justify="right", style="bold")
-    table.add_column(f"{report.confidence:.0%} interval", justify="right")
-    table.add_column("lift", justify="right")
-    table.add_column("its interval", justify="right")
-    table.add_column("effective events", justify="right")
-    table.add_column("mean weight", justify="right")
-    in_order = sorted(
-        report.estimates, key=lambda estimate: [policy.policy for policy in report.policies].index(estimate.policy)
-    )
+    for heading, justify in _headings(report.confidence, compared):
+        table.add_column(heading, justify=justify)
+    rank = {counts.policy: place for place, counts in enumerate(report.policies)}
+    in_order = sorted(report.estimates, key=lambda estimate: rank[estimate.policy])
     for policy, estimates in groupby(in_order, key=lambda estimate: estimate.policy):
+        name = Text(f"{policy} (production)" if policy == report.production else policy, style="bold")
         for row, estimate in enumerate(estimates):
-            name = (f"{policy} (production)" if policy == report.production else policy) if row == 0 else ""
-            table.add_row(Text(name), *_cells(estimate, decimals))
+            table.add_row("" if row else name, *_cells(estimate, decimals, compared))
         table.add_section()
     return table
 
@@ -59,7 +53,9 @@ def plan_table(config: Config) -> Table:
     for row, average in enumerate(config.averages):
         bound = config.intervals.get(average.label, Normal())
         table.add_row("" if row else "averages", Text(f"{_described(average)}: {_described(bound)} interval"))
-    table.add_row("estimates", f"{' x '.join(map(str, size))} = {math.prod(size)}, {config.confidence:.0%} intervals")
+    table.add_row(
+        "estimates", f"{' x '.join(map(str, size))} = {math.prod(size)}, {config.confidence * 100:g}% intervals"
+    )
     table.add_row("serves", f"http://{http.host}:{http.port}")
     return table
 
@@ -111,14 +107,32 @@ def _described(choice: Labelled) -> str:
     return f"{choice.label} ({', '.join(said)})" if said else choice.label
 
 
-def _cells(estimate: Estimate, decimals: int) -> list[str]:
+def _headings(confidence: float, compared: bool) -> list[tuple[str, Justify]]:
+    interval = f"{confidence * 100:g}% interval"
+    lift: list[tuple[str, Justify]] = [("lift", "right"), (interval, "right")] if compared else []
+    return [
+        ("policy", "left"),
+        ("estimator", "left"),
+        ("average", "left"),
+        ("value", "right"),
+        (interval, "right"),
+        *lift,
+        ("effective events", "right"),
+        ("mean weight", "right"),
+    ]
+
+
+def _cells(estimate: Estimate, decimals: int, compared: bool) -> list[str]:
+    lift = [
+        number(estimate.lift, decimals, signed=True),
+        _interval(estimate.lift_lower, estimate.lift_upper, decimals, signed=True),
+    ]
     return [
         estimate.estimator,
         estimate.average,
         number(estimate.value, decimals),
         _interval(estimate.lower, estimate.upper, decimals),
-        number(estimate.lift, decimals, signed=True),
-        _interval(estimate.lift_lower, estimate.lift_upper, decimals, signed=True),
+        *(lift if compared else ()),
         number(estimate.effective_sample_size, 0),
         number(estimate.importance_weight_mean, 3),
     ]
