@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path(*streameval.__path__)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LONGEST_MODULE, LONGEST_FUNCTION = 400, 40  # lines; docstrings of functions are not counted
-PARTS = {"markupsafe": "jinja2", "pydantic-core": "pydantic"}  # distributions that come with another one, in the version that it names
+PARTS = {"markupsafe": "jinja2", "pydantic-core": "pydantic"}
+"""Distributions that come with another one, in the version that it wants."""
 
 
 def shipped(root: Path) -> set[Path]:
