@@ -1,0 +1,250 @@
+"""The definitions, spelled out: slow, without any state between events, and obviously right.
+
+Everything here looks at the whole past each time it is asked, takes differences from means in two passes, and knows no
+blocks where the definition knows none. It is what the numbers of the package are compared with, so it shares no code
+with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+SHORTEST, LONGEST = 500, 500_000
+INITIAL_TAU, INITIAL_ALPHA = 10_000, 0.9999
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one estimator makes of a stream: numerators `u`, denominators `v`, weights `w`, and `q` = 0 where missing."""
+
+    q: Array
+    u: Array
+    v: Array
+    w: Array
+
+    def __getitem__(self, part: slice) -> Terms:
+        return Terms(self.q[part], self.u[part], self.v[part], self.w[part])
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+
+def terms(
+    estimator: str, q: Sequence[float], w: Sequence[float], r: Sequence[float], *, cap: float, block: int
+) -> Terms:
+    """The table of estimators: `w r`, `w r` over `w`, `min(w, cap) r`, `w r - beta (w - 1)`."""
+    weight, reward, present = np.array(w, dtype=float), np.array(r, dtype=float), np.array(q, dtype=float)
+    one = np.ones(len(weight))
+    if estimator == "ips":
+        return Terms(present, weight * reward, one, weight)
+    if estimator == "snips":
+        return Terms(present, weight * reward, weight, weight)
+    if estimator == "clipped_ips":
+        return Terms(present, np.array([min(one_weight, cap) for one_weight in weight]) * reward, one, weight)
+    if estimator == "control_variate":
+        beta = np.array([past_slope(present, weight, reward, i // block, block) for i in range(len(weight))])
+        return Terms(present, weight * reward - beta * (weight - 1), one, weight)
+    raise ValueError(estimator)
+
+
+def past_slope(q: Array, w: Array, r: Array, blocks: int, block: int) -> float:
+    """`cov(w r, w) / var(w)` over the first `blocks` blocks, each counting `(1 - 1e-5)^block` times what the next counts."""
+    end = blocks * block
+    age = blocks - 1 - np.arange(end) // block
+    kernel = q[:end] * (1 - 1 / 100_000) ** (block * age)
+    if kernel.sum() == 0:
+        return 0.0
+    mean_w = np.average(w[:end], weights=kernel)
+    mean_wr = np.average(w[:end] * r[:end], weights=kernel)
+    variance = np.average((w[:end] - mean_w) ** 2, weights=kernel)
+    covariance = np.average((w[:end] - mean_w) * (w[:end] * r[:end] - mean_wr), weights=kernel)
+    return float(covariance / variance) if variance > 1e-12 * mean_w**2 else 0.0
+
+
+def cumulative(n: int) -> Array:
+    """Every event counts 1."""
+    return np.ones(n)
+
+
+def window(n: int, tau: int, resolution: int = 1) -> Array:
+    """Equation 5.8: the last `tau` events count 1, the older ones 0; a bucket that is not wholly inside counts 0."""
+    first_bucket = math.ceil(max(0, n - tau) / resolution)
+    return np.array([1.0 if i // resolution >= first_bucket else 0.0 for i in range(n)])
+
+
+def decay(n: int, alpha: float) -> Array:
+    """Equation 5.11: an event of `age` (the newest: 0) counts `alpha^age`."""
+    return np.array([alpha ** (n - 1 - i) for i in range(n)])
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What a kernel and the terms give, by definition; NaN where there is no evidence."""
+
+    value: float
+    n_eff: float
+    variance: float  # of the term, for a ratio of the linearised term; divides by the sum of weights
+    effective_sample_size: float
+    mean_weight: float
+    largest_share: float
+    total: float
+    largest_q: float
+
+
+def moments(kernel: Array, given: Terms) -> Moments:
+    """Weighted means in two passes."""
+    q = kernel * given.q
+    if q.sum() == 0 or (q * given.v).sum() == 0:
+        return Moments(*[math.nan] * 8)
+    value = (q * given.u).sum() / (q * given.v).sum()
+    n_eff = q.sum() ** 2 / (q**2).sum()
+    mean_v = np.average(given.v, weights=q)
+    mean_w, mean_square = np.average(given.w, weights=q), np.average(given.w**2, weights=q)
+    carried = abs((q * given.u).sum())
+    return Moments(
+        value=float(value),
+        n_eff=float(n_eff),
+        variance=float(np.average((given.u - value * given.v) ** 2, weights=q) / mean_v**2),
+        effective_sample_size=float(n_eff * mean_w**2 / mean_square),
+        mean_weight=float(mean_w),
+        largest_share=float(np.abs(q * given.u).max() / carried) if carried else math.nan,
+        total=float(q.sum()),
+        largest_q=float(q.max()),
+    )
+
+
+Choice = Callable[[float, float, int], float]
+
+
+def drift_rates(given: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
+    """`|V_t - V_{t-s}| / s` at each block end, averaged over the last five; NaN until t > s."""
+    lag = math.ceil(span / block)
+    values = [_value(smoother(end), given[:end]) for end in range(block, len(given) + 1, block)]
+    rates = [abs(values[i] - values[i - lag]) / (lag * block) if i >= lag else math.nan for i in range(len(values))]
+    return [_mean_of_known(rates[max(0, i - 4) : i + 1]) for i in range(len(rates))]
+
+
+def _value(kernel: Array, given: Terms) -> float:
+    below = (kernel * given.q * given.v).sum()
+    return float((kernel * given.q * given.u).sum() / below) if below else math.nan
+
+
+def _mean_of_known(numbers: Sequence[float]) -> float:
+    known = [number for number in numbers if not math.isnan(number)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def running_variance(given: Terms, end: int, block: int) -> float:
+    """Variance of the terms of the first `end` events (whole blocks), fading over 100,000 events at block ends."""
+    age = end // block - 1 - np.arange(end) // block
+    return moments((1 - 1 / 100_000) ** (block * age).astype(float), given[:end]).variance
+
+
+def smooth_window(end: int) -> Array:
+    """The moving average whose drift chooses a window: 10,000 events."""
+    return window(end, 10_000)
+
+
+def smooth_decay(block: int) -> Callable[[int], Array]:
+    """The moving average whose drift chooses an alpha: .99995 an event, applied at block ends."""
+    return lambda end: 0.99995 ** (block * (end // block - 1 - np.arange(end) // block)).astype(float)
+
+
+def chosen(given: Terms, block: int, span: int, smoother: Callable[[int], Array], choose: Choice) -> list[float]:
+    """What `choose(drift rate, variance, events)` says at each block end; NaN while the drift rate is unknown."""
+    rates = drift_rates(given, block, span, smoother)
+    ends = range(block, len(given) + 1, block)
+    return [
+        math.nan if math.isnan(k) else choose(k, running_variance(given, end, block), end)
+        for k, end in zip(rates, ends, strict=True)
+    ]
+
+
+def adaptive_window(n: int, block: int, choices: Sequence[float], growth: str) -> Array:
+    """The kernel after `n` events: whole blocks inside `tau`, chosen at the last block end, and what came since.
+
+    `by_event`: it may not be longer than it was at the last block end plus the events since.
+    """
+    length, tau = 0.0, float(INITIAL_TAU)
+    for choice in choices[: n // block]:
+        tau = INITIAL_TAU if math.isnan(choice) else min(max(choice, SHORTEST), LONGEST)
+        length = min(tau, length + block) if growth == "by_event" else tau
+    late = n % block
+    reach = min(tau, length + late) if growth == "by_event" else tau
+    whole = math.floor((reach - late) / block) * block
+    return np.array([1.0 if i >= n - late - whole else 0.0 for i in range(n)])
+
+
+def adaptive_decay(n: int, block: int, choices: Sequence[float]) -> Array:
+    """The kernel after `n` events of `S <- alpha_t S + q`, alpha having been chosen at the block end before event t."""
+    alpha, kernel = INITIAL_ALPHA, np.zeros(n)
+    for t in range(n):
+        kernel[:t] *= alpha
+        kernel[t] = 1.0
+        if (t + 1) % block == 0:
+            choice = choices[(t + 1) // block - 1]
+            alpha = INITIAL_ALPHA if math.isnan(choice) else min(max(choice, 1 - 1 / SHORTEST), 1 - 1 / LONGEST)
+    return kernel
+
+
+def mse_tau(bias_weight: float) -> Choice:
+    """`argmin lambda (k (tau - 1) / 2)^2 + s2 / tau`, looked for by halving where its derivative changes sign."""
+
+    def choose(k: float, variance: float, events: int) -> float:
+        def slope(tau: float) -> float:
+            return bias_weight * k * k * (tau - 1) / 2 - variance / tau**2
+
+        if slope(LONGEST) <= 0:
+            return LONGEST
+        low, high = 1.0, float(LONGEST)
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+        return low
+
+    return choose
+
+
+def published_tau(bias_weight: float) -> Choice:
+    """`sqrt(2 / (lambda k))`, k per 100 events."""
+    return lambda k, variance, events: math.sqrt(2 / (bias_weight * 100 * k)) if k > 0 else LONGEST
+
+
+def published_alpha(bias_weight: float) -> Choice:
+    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, k per 100 events."""
+
+    def choose(k: float, variance: float, events: int) -> float:
+        root = math.sqrt(bias_weight * 100 * k)
+        return (math.sqrt(2) - root) / (math.sqrt(2) + root)
+
+    return choose
+
+
+def decay_risk(horizon: Array, k: float, variance: float, t: int, bias_weight: float, bias: str) -> Array:
+    """`lambda bias^2 + s2 (sum of squared normalised weights)` of a decay of this horizon after `t` events."""
+    alpha = 1 - 1 / horizon
+    if bias == "published":
+        most = k * alpha / ((1 - alpha) * (1 - alpha**t))
+    else:
+        most = k * (alpha / (1 - alpha) - t * alpha**t / (1 - alpha**t))
+    weights = ((1 - alpha) / (1 - alpha**t)) ** 2 * (1 - alpha ** (2 * t)) / (1 - alpha**2)
+    return bias_weight * most**2 + variance * weights
+
+
+def mse_alpha(bias_weight: float, bias: str) -> Choice:
+    """The alpha of least risk among 200,000 horizons."""
+    horizons = np.geomspace(SHORTEST, LONGEST, 200_001)
+
+    def choose(k: float, variance: float, events: int) -> float:
+        with np.errstate(all="ignore"):
+            risks = decay_risk(horizons, k, variance, events, bias_weight, bias)
+        return float(1 - 1 / horizons[int(np.nanargmin(risks))])
+
+    return choose

@@ -1,0 +1,117 @@
+"""Streams of events for the tests: plain columns, random ones, and ways to cut them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
+
+Array = NDArray[np.float64]
+
+CANDIDATE = "challenger"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Events with one candidate: NaN in `target` = the event lacks it; `sampling` = 1 where the log is complete."""
+
+    reward: Array
+    propensity: Array
+    target: Array
+    sampling: Array
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def __getitem__(self, part: slice | Array) -> Stream:
+        return Stream(*[getattr(self, field.name)[part] for field in fields(self)])
+
+    def with_(self, **columns: Array) -> Stream:
+        """The same stream with other columns."""
+        return Stream(**{field.name: columns.get(field.name, getattr(self, field.name)) for field in fields(self)})
+
+    @property
+    def weight(self) -> Array:
+        """Importance weights of the candidate, 0 where it is missing."""
+        return np.nan_to_num(self.target / self.propensity)
+
+    @property
+    def present(self) -> Array:
+        """Averaging weights of the candidate: the inverse sampling probability, 0 where it is missing."""
+        return np.where(np.isnan(self.target), 0.0, 1 / self.sampling)
+
+    def batch(self) -> EventBatch:
+        """As the evaluator takes it."""
+        return EventBatch.from_arrays(
+            reward=self.reward,
+            propensity=self.propensity,
+            policies={CANDIDATE: self.target},
+            sampling_probability=self.sampling,
+        )
+
+
+def from_weights(weight: Iterable[float], reward: Iterable[float]) -> Stream:
+    """A stream with these importance weights, of a candidate that always takes the logged action with probability p w."""
+    w = np.array(list(weight), dtype=float)
+    propensity = np.full(len(w), 1 / max(1.0, w.max(initial=1.0)))
+    return Stream(np.array(list(reward), dtype=float), propensity, propensity * w, np.ones(len(w)))
+
+
+def random_stream(
+    seed: int,
+    n: int,
+    *,
+    missing: float = 0.0,
+    downsampled: bool = False,
+    rewards: str = "click",
+    range_: tuple[float, float] = (0.0, 1.0),
+) -> Stream:
+    """Independent events, weights between 0 and 20; `rewards`: "click" (two values) or "real", with a drifting mean."""
+    rng = np.random.default_rng(seed)
+    low, high = range_
+    propensity = rng.uniform(0.05, 1.0, n)
+    target = rng.uniform(0.0, 1.0, n)
+    mean = 0.5 + 0.4 * np.sin(np.arange(n) / 300 + seed)
+    unit = (rng.uniform(size=n) < mean) * 1.0 if rewards == "click" else np.clip(rng.normal(mean, 0.2, n), 0, 1)
+    target[rng.uniform(size=n) < missing] = np.nan
+    sampling = rng.choice([0.25, 0.5, 1.0], n) if downsampled else np.ones(n)
+    return Stream(low + (high - low) * unit, propensity, target, sampling)
+
+
+def streams(most: int = 600, **given: Any) -> st.SearchStrategy[Stream]:
+    """Random streams of up to `most` events; small ones are tried first."""
+    settings: dict[str, Any] = {
+        "seed": st.integers(0, 2**32 - 1),
+        "n": st.integers(0, most),
+        "missing": st.sampled_from([0.0, 0.3, 0.97]),
+        "downsampled": st.booleans(),
+        "rewards": st.sampled_from(["click", "real"]),
+    }
+    return st.builds(random_stream, **settings | given)
+
+
+def cuttings(most: int = 12) -> st.SearchStrategy[list[float]]:
+    """Places where a stream is cut, as parts of its length; the same place twice makes an empty piece."""
+    return st.lists(st.floats(0, 1), max_size=most).map(sorted)
+
+
+def pieces(stream: Stream, cutting: Iterable[float]) -> Iterator[Stream]:
+    """The consecutive pieces of a stream, which may be empty."""
+    places = [0, *[round(cut * len(stream)) for cut in cutting], len(stream)]
+    for first, last in zip(places, places[1:], strict=False):
+        yield stream[first:last]
+
+
+def evaluated(stream: Stream, *, every: int | None = None, **settings: Any) -> Evaluator:
+    """An evaluator of the candidate that has seen the stream, `every` so many events at a time (all at once)."""
+    evaluator = Evaluator(**{"candidates": [CANDIDATE], **settings})
+    for first in range(0, len(stream), every or max(1, len(stream))):
+        evaluator.update(stream[first : first + (every or len(stream))].batch())
+    return evaluator

@@ -1,0 +1,191 @@
+"""Values that other people's code gives for the same inputs; `data/estimators.json` names the source of each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval.averages import Average, Cumulative, Decay, Reading, Window, lipschitz
+from streameval.averages.blocks import Blocks, Columns
+from streameval.bounds import Claim, Normal, standard_error
+from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
+from streameval.report import Estimate
+from streams import CANDIDATE, Stream, from_weights
+
+CASES = {
+    case["id"]: case for case in json.loads((Path(__file__).parent / "data" / "estimators.json").read_text())["cases"]
+}
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS()]
+
+
+def inputs(case: str) -> dict[str, Any]:
+    return CASES[case]["inputs"]
+
+
+def expected(case: str) -> dict[str, Any]:
+    return CASES[case]["expected"]
+
+
+def close(case: str, name: str) -> Any:
+    return pytest.approx(expected(case)[name], rel=CASES[case]["tolerance"], abs=CASES[case]["tolerance"])
+
+
+def logged(case: str) -> EventBatch:
+    """The inputs of a case that lists both probabilities."""
+    given = inputs(case)
+    target = given.get("p_target") or [
+        row[int(a)] for row, a in zip(given["target_dist"], given["action"], strict=True)
+    ]
+    return EventBatch.from_arrays(reward=given["reward"], propensity=given["p_log"], policies={CANDIDATE: target})
+
+
+def alternating() -> EventBatch:
+    """The rule of `vw_alternating_1000`."""
+    return EventBatch.from_arrays(
+        reward=[1.0, 0.0] * 500, propensity=[0.5] * 1000, policies={CANDIDATE: [0.2, 0.8] * 500}
+    )
+
+
+def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Estimate]:
+    """The cumulative estimates of the candidate by the label of the estimator."""
+    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()])
+    evaluator.update(batch)
+    return {e.estimator: e for e in evaluator.report().estimates if e.policy == CANDIDATE}
+
+
+def reading(u: Any, v: Any, average: Average | None = None) -> Reading:
+    """What an average (all events alike) reads of these terms, one column, as one unfinished block."""
+    numerator, denominator = np.array(u, dtype=float)[None, None], np.array(v, dtype=float)[None, None]
+    columns = Columns(np.ones_like(numerator), numerator, denominator, denominator, np.zeros_like(numerator))
+    average = average or Cumulative()
+    return average.read(average.start(1, 10_000), Blocks.stack([columns]))
+
+
+def unclipped_normal(read: Reading, *, ratio: bool) -> tuple[float, float]:
+    """The two-sided 95 % interval as it is before a report withholds or clips it."""
+    claim = Claim(confidence=0.95, term_range=np.ones(1), ratio=np.array([ratio]))
+    width = Normal().half_width(replace(read, nonzero=np.full(1, 1e9)), claim)
+    return float((read.moments.value - width)[0]), float((read.moments.value + width)[0])
+
+
+@pytest.mark.parametrize("case", ["vw_single", "vw_four", "obp_five_rounds", "snips_delta_method"])
+def test_ips_and_snips_are_the_published_ones(case: str) -> None:
+    found = estimates(logged(case), ESTIMATORS)
+    compared = [label for label in ("ips", "snips") if label in expected(case)]
+    assert compared
+    for label in compared:
+        assert found[label].value == close(case, label)
+
+
+def test_ips_and_snips_of_a_thousand_alternating_events_are_the_published_ones() -> None:
+    found = estimates(alternating(), ESTIMATORS)
+    assert found["ips"].value == close("vw_alternating_1000", "ips")
+    assert found["snips"].value == close("vw_alternating_1000", "snips")
+
+
+def test_a_one_slot_slate_is_ips() -> None:
+    assert estimates(logged("vw_four"), [IPS()])["ips"].value == close("vw_four", "slate_pi_one_slot")
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3, 5])
+def test_clipped_ips_is_the_published_one(cap: int) -> None:
+    found = estimates(logged("obp_five_rounds"), [ClippedIPS(cap=cap)])["clipped_ips"]
+    assert found.value == close("obp_five_rounds", f"clipped_ips_{cap}")
+
+
+def test_importance_weights_are_the_published_ones() -> None:
+    case = "obp_five_rounds"
+    found = estimates(logged(case), [IPS()])["ips"]
+    assert found.importance_weight_mean == pytest.approx(np.mean(expected(case)["weights"]), rel=1e-12)
+    assert found.importance_weight_max == pytest.approx(max(expected(case)["weights"]), rel=1e-12)
+
+
+def test_the_normal_interval_of_four_events_is_the_published_gaussian_one() -> None:
+    batch = logged("vw_four")
+    terms = batch.probabilities[:, 0] / batch.propensity * batch.reward
+    interval = unclipped_normal(reading(terms, np.ones(4)), ratio=False)
+    assert interval == close("vw_four", "gaussian")
+    assert interval == close("vw_four", "slate_pi_gaussian")
+
+
+def test_the_normal_interval_of_four_events_is_withheld_in_the_report() -> None:
+    found = estimates(logged("vw_four"), [IPS()])["ips"]
+    assert (found.lower, found.upper) == (None, None)
+
+
+def test_the_normal_interval_of_a_thousand_alternating_events_is_the_published_gaussian_one() -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], block=10_000)
+    evaluator.update(alternating())
+    found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+    assert [found.lower, found.upper] == close("vw_alternating_1000", "gaussian")
+
+
+def test_alternating_events_leave_no_design_effect_to_widen_the_interval() -> None:
+    found = estimates(alternating(), [IPS()])["ips"]
+    assert found.details["design_effect"] == pytest.approx(0.0, abs=1e-12)
+    assert [found.lower, found.upper] == close("vw_alternating_1000", "gaussian")
+
+
+def test_the_delta_method_of_snips_gives_the_published_standard_error() -> None:
+    case, batch = "snips_delta_method", logged("snips_delta_method")
+    weight = batch.probabilities[:, 0] / batch.propensity
+    read = reading(weight * batch.reward, weight)
+    assert standard_error(read, np.array([True]))[0] == close(case, "se")
+    low, high = unclipped_normal(read, ratio=True)
+    z = NormalDist().inv_cdf(0.975)
+    assert (high - low) / 2 == pytest.approx(z * expected(case)["se"], rel=1e-9)
+
+
+def test_the_diagnostics_of_snips_are_the_published_ones() -> None:
+    case = "snips_delta_method"
+    found = estimates(logged(case), [SNIPS()])["snips"]
+    assert found.effective_sample_size == close(case, "ess")
+    assert found.importance_weight_mean == close(case, "mean_w")
+    assert found.importance_weight_max == close(case, "max_w")
+    assert expected(case)["max_share"] == pytest.approx(4.5 / (6 * 1.825), rel=1e-12)
+
+
+def after_each(stream: Stream, average: Average, estimator: AnyEstimator, block: int) -> list[float | None]:
+    """The candidate's value after each event; these inputs have rewards up to 4."""
+    evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=[average], reward_range=(0.0, 4.0), block=block)
+    values = []
+    for place in range(len(stream)):
+        evaluator.update(stream[place : place + 1].batch())
+        values.append(evaluator.report().get(CANDIDATE, estimator.label, average.label).value)
+    return values
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_window_and_decay_are_the_published_ones_after_each_event(block: int) -> None:
+    case = "wsdm19_windows"
+    given = inputs(case)
+    stream = from_weights(np.ones(len(given["wr"])), given["wr"])
+    windowed = after_each(stream, Window(tau=given["tau"], resolution=1), IPS(), block)
+    decayed = after_each(stream, Decay(alpha=given["alpha"]), IPS(), block)
+    assert windowed == close(case, "window_mean")
+    assert decayed == close(case, "exp_mean")
+
+
+@pytest.mark.parametrize("block", [1, 4, 100])
+def test_decayed_snips_is_the_published_one_after_each_event(block: int) -> None:
+    case = "vw_discounted_snips"
+    given = inputs(case)
+    stream = from_weights(given["w"], given["r"])
+    assert after_each(stream, Decay(alpha=given["tau"]), SNIPS(), block) == close(case, "value")
+
+
+def test_the_published_rule_chooses_the_published_alpha_and_tau() -> None:
+    case = "wsdm19_adaptive_rule"
+    scaled = inputs(case)["factor"] * np.array(inputs(case)["k"])
+    assert lipschitz.published_decay(scaled).tolist() == close(case, "alpha")
+    assert lipschitz.published_window(scaled).tolist() == close(case, "tau_raw")
+    limited = np.clip(lipschitz.published_window(scaled), lipschitz.SHORTEST, lipschitz.LONGEST)
+    assert limited.tolist() == close(case, "tau_clipped")
