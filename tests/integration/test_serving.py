@@ -1,0 +1,176 @@
+"""The running daemon as others meet it: scraped by a real Prometheus, and asked while events flow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from factories import ListSource, records, running, wait_until
+
+import streameval as se
+from streameval.daemon import Daemon
+from streameval.events import EventFormat
+from streameval.sinks.http import HttpServer
+from streameval.sources import Records, Source, SourceStatus
+
+CANDIDATES = tuple(f"challenger-{number}" for number in range(10))
+ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=10.0), se.ControlVariate())
+AVERAGES = (se.Cumulative(), se.Window(), se.Decay(), se.AdaptiveWindow(), se.AdaptiveDecay())
+
+
+def messages(count: int) -> list[bytes]:
+    """Events of a uniform logging policy over ten actions, told apart by the candidates' probabilities."""
+    rng = np.random.default_rng(3)
+    rewards, chances = rng.random(count) < 0.1, np.round(0.2 * rng.random((count, len(CANDIDATES))), 5)
+    return [
+        json.dumps(
+            {
+                "event_id": str(number),
+                "timestamp": 1_700_000_000 + number,
+                "action": "a",
+                "propensity": 0.1,
+                "reward": int(rewards[number]),
+                "policies": dict(zip(CANDIDATES, chances[number].tolist(), strict=True)),
+            }
+        ).encode()
+        for number in range(count)
+    ]
+
+
+def make_daemon(source: Source) -> Daemon:
+    evaluator = se.Evaluator(CANDIDATES, ESTIMATORS, AVERAGES)
+    return Daemon(source, EventFormat(policies=CANDIDATES), evaluator)
+
+
+@contextmanager
+def serving(daemon: Daemon) -> Iterator[httpx.Client]:
+    with (
+        HttpServer(daemon, port=0) as server,
+        running(daemon),
+        httpx.Client(base_url=server.url, trust_env=False) as client,
+    ):
+        yield client
+
+
+class Endless:
+    """The same events again and again, as fast as they are taken."""
+
+    def __init__(self, values: list[bytes]) -> None:
+        self._values = values
+
+    def poll(self, timeout: float) -> list[Records]:
+        return [records(*self._values)]
+
+    def status(self) -> SourceStatus:
+        return SourceStatus(reached=True)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_scrape_of_220_estimates_takes_less_than_50_ms_while_events_flow() -> None:
+    daemon = make_daemon(Endless(messages(2000)))
+    with serving(daemon) as client:
+        wait_until(lambda: daemon.published.accepted > 20_000)
+        before = daemon.published.accepted
+        took = [timed(lambda: client.get("/metrics"))[0] for _ in range(40)]
+        answer = client.get("/metrics")
+        wait_until(lambda: daemon.published.accepted > before)
+    assert answer.text.count("\nstreameval_policy_value{") == (1 + len(CANDIDATES)) * len(ESTIMATORS) * len(AVERAGES)
+    assert statistics.median(took) < 0.050
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    started = time.perf_counter()
+    outcome = call()
+    return time.perf_counter() - started, outcome
+
+
+def test_what_is_served_over_http_is_the_report_of_the_events() -> None:
+    values = messages(3000)
+    daemon = make_daemon(ListSource([[records(*values[:1234])], [records(*values[1234:], b"not an event")]]))
+    expected = se.Evaluator(CANDIDATES, ESTIMATORS, AVERAGES)
+    expected.update(EventFormat(policies=CANDIDATES).decode_batch([*values, b"not an event"]))
+    with serving(daemon) as client:
+        wait_until(lambda: daemon.published.source.exhausted)
+        assert client.get("/readyz").status_code == 200
+        assert client.get("/healthz").status_code == 200
+        served, page = client.get("/api/v1/report").json(), client.get("/").text
+    wanted = json.loads(expected.report().to_json())
+    assert served["events"] == wanted["events"]
+    assert served["events"]["rejected"] == {"malformed": 1}
+    for mine, theirs in zip(served["estimates"], wanted["estimates"], strict=True):
+        assert mine["value"] == pytest.approx(theirs["value"], rel=1e-9)
+        assert mine["policy"] in page
+
+
+@contextmanager
+def prometheus(target: str, folder: Path) -> Iterator[httpx.Client]:
+    """A real Prometheus that scrapes `target` every second, on a free port, its data below `folder`."""
+    program = shutil.which("prometheus")
+    if program is None:
+        if os.environ.get("CI"):
+            pytest.fail("prometheus is missing; with CI set this test may not be left out (Debian package: prometheus)")
+        pytest.skip("prometheus is not installed (Debian package: prometheus)")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = folder / "prometheus.yml"
+    config.write_text(
+        "global: {scrape_interval: 1s}\n"
+        f"scrape_configs: [{{job_name: streameval, static_configs: [{{targets: ['{target}']}}]}}]\n"
+    )
+    options = [
+        f"--config.file={config}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        f"--storage.tsdb.path={folder / 'data'}",
+    ]
+    with (folder / "log").open("wb") as log, subprocess.Popen([program, *options], stdout=log, stderr=log) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                yield client
+        finally:
+            process.terminate()
+
+
+def query(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], float]]:
+    """The series that the expression gives now; none while Prometheus is not up yet."""
+    try:
+        answer = client.get("/api/v1/query", params={"query": expression})
+    except httpx.TransportError:
+        return []
+    if answer.status_code == 503:
+        return []
+    return [
+        (series["metric"], float(series["value"][1])) for series in answer.raise_for_status().json()["data"]["result"]
+    ]
+
+
+def test_a_real_prometheus_scrapes_the_daemon_and_knows_its_values(tmp_path: Path) -> None:
+    daemon = make_daemon(ListSource([[records(*messages(5000))]]))
+    with HttpServer(daemon, port=0) as server, running(daemon):
+        host, port = server.address
+        wait_until(lambda: daemon.published.source.exhausted)
+        report = daemon.published.report
+        assert report is not None
+        with prometheus(f"{host}:{port}", tmp_path) as client:
+            wait_until(lambda: bool(query(client, "streameval_ready")), seconds=60.0)
+            values = query(client, "streameval_policy_value")
+            assert query(client, 'up{job="streameval"}')[0][1] == 1.0
+            widest = "max by (policy) (streameval_policy_value_upper - streameval_policy_value_lower) > 0"
+            assert len(query(client, widest)) == 1 + len(CANDIDATES)
+            assert query(client, "histogram_quantile(0.9, streameval_event_delay_seconds_bucket)")[0][1] == 86400.0
+    assert len(values) == len(report.estimates)
+    for labels, value in values:
+        assert value == report.get(labels["policy"], labels["estimator"], labels["average"]).value
