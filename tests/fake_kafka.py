@@ -1,0 +1,119 @@
+"""A Kafka cluster of one topic in memory, with the troubles of a real one at a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from streameval.sources import Records
+from streameval.sources.kafka_client import ClientError, OffsetsGoneError, Place
+from streameval.sources.settings import KafkaSettings
+
+TOPIC = "clicks"
+
+
+@dataclass
+class FakeCluster:
+    """The log of each partition, the first offset that is left of it, and what goes wrong.
+
+    `up`: brokers answer. `deaf`: partitions whose fetches are never sent. `hidden`: messages at the end of each
+    partition inside an open transaction. `markers`: offsets after the last message that hold no messages. `faults`:
+    raised by the next polls, one each.
+    """
+
+    logs: dict[int, list[bytes]] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    topic_id: str | None = "id-1"
+    up: bool = True
+    deaf: set[int] = field(default_factory=set)
+    hidden: int = 0
+    markers: int = 0
+    faults: list[Exception] = field(default_factory=list)
+    clients: list[FakeClient] = field(default_factory=list)
+    attempts: int = 0
+    before_connect: Callable[[], object] = lambda: None
+
+    def connect(self, settings: KafkaSettings, timeout: float) -> FakeClient:
+        self.attempts += 1
+        self.before_connect()
+        self.require_answer()
+        client = FakeClient(self, settings.max_poll_records)
+        self.clients.append(client)
+        return client
+
+    def require_answer(self) -> None:
+        if not self.up:
+            raise ClientError("nobody answers")
+
+    def fill(self, partition: int, count: int, begin: int = 0) -> None:
+        log = self.logs.setdefault(partition, [])
+        log += [f"{partition}:{number}".encode() for number in range(begin, begin + count)]
+
+    def first_offset(self, partition: int) -> int:
+        return self.first.get(partition, 0)
+
+    def readable_end(self, partition: int) -> int:
+        return len(self.logs[partition]) - self.hidden + self.markers
+
+
+class FakeClient:
+    """A `KafkaClient` of a `FakeCluster`."""
+
+    def __init__(self, cluster: FakeCluster, most: int) -> None:
+        self.cluster = cluster
+        self.most = most
+        self.positions: dict[int, int] = {}
+        self.closed = False
+
+    def topic_id(self) -> object | None:
+        return self.cluster.topic_id
+
+    def partitions(self, timeout: float) -> Collection[int]:
+        self.cluster.require_answer()
+        return self.cluster.logs.keys()
+
+    def offsets(self, partitions: Collection[int], at: Place, timeout: float) -> dict[int, int]:
+        self.cluster.require_answer()
+        if not set(partitions) <= self.cluster.logs.keys():
+            raise ClientError("no such partition")
+        if isinstance(at, datetime):
+            return dict.fromkeys(partitions, int(at.timestamp()))
+        place = self.cluster.first_offset if at == "earliest" else self.cluster.readable_end
+        return {partition: place(partition) for partition in partitions}
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        self.positions = dict(positions)
+
+    def poll(self, timeout: float) -> list[Records]:
+        if self.cluster.faults:
+            raise self.cluster.faults.pop(0)
+        if not self.cluster.up:
+            return []
+        self._require_positions_in_range()
+        heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf
+        parts = [self._read(partition) for partition in sorted(heard)]
+        return [part for part in parts if part.values]
+
+    def _require_positions_in_range(self) -> None:
+        for partition in self.positions.keys() & self.cluster.logs.keys():
+            position = self.positions[partition]
+            if not self.cluster.first_offset(partition) <= position <= self.cluster.readable_end(partition):
+                raise OffsetsGoneError({partition: None})
+
+    def _read(self, partition: int) -> Records:
+        begin = self.positions[partition]
+        end = min(begin + self.most, len(self.cluster.logs[partition]) - self.cluster.hidden)
+        self.positions[partition] = max(begin, end)
+        return Records(TOPIC, partition, range(begin, end), self.cluster.logs[partition][begin:end])
+
+    def position(self, partition: int) -> int:
+        read_all = self.positions[partition] >= len(self.cluster.logs[partition]) - self.cluster.hidden
+        return self.cluster.readable_end(partition) if read_all else self.positions[partition]
+
+    def highwater(self, partition: int) -> int | None:
+        known = partition in self.cluster.logs and partition not in self.cluster.deaf
+        return len(self.cluster.logs[partition]) + self.cluster.markers if known else None
+
+    def close(self) -> None:
+        self.closed = True

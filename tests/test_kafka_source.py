@@ -1,0 +1,363 @@
+"""KafkaSource over a cluster in memory: what it does about each kind of trouble."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+
+import pytest
+from fake_kafka import TOPIC, FakeCluster
+from pydantic import ValidationError
+
+from streameval.errors import SourceError
+from streameval.sources import Records, SourceStatus
+from streameval.sources.kafka import BACKOFF_MOST, REACHED_FOR, KafkaSource
+from streameval.sources.kafka_client import ClientError, OffsetsGoneError
+from streameval.sources.kafka_python import connection_options, consumer_options
+from streameval.sources.settings import KafkaConnection, KafkaSettings
+from streameval.sources.topic_reader import PROBE_INTERVAL
+
+
+class Bench:
+    """A source over a cluster in memory, with a clock that moves by hand."""
+
+    def __init__(self, cluster: FakeCluster, positions: dict[int, int] | None = None, **changes: object) -> None:
+        self.cluster = cluster
+        self.now = 1000.0
+        self.seen: list[bytes | None] = []
+        settings = KafkaSettings.model_validate({"topic": TOPIC, "max_poll_records": 3} | changes)
+        self.source = KafkaSource(settings, positions, clock=lambda: self.now, connect=cluster.connect)
+
+    def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = 1.0) -> SourceStatus:
+        for _ in range(times):
+            self.now += every
+            for records in self.source.poll(timeout):
+                self.seen += records.values
+        return self.source.status()
+
+    def seen_of(self, partition: int) -> list[bytes | None]:
+        return [value for value in self.seen if value is not None and value.startswith(b"%d:" % partition)]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.fill(0, 10)
+    cluster.fill(1, 10)
+    return cluster
+
+
+def test_all_partitions_are_read_in_order_and_the_lag_goes_to_zero(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    assert bench.poll(2).lag == 8
+    status = bench.poll(10)
+    assert status.reached
+    assert status.lag == 0
+    assert bench.seen_of(0) == cluster.logs[0]
+    assert bench.seen_of(1) == cluster.logs[1]
+    assert bench.source.positions == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize("polls_before", [1, 2, 3, 4])
+def test_after_trouble_a_new_client_goes_on_where_we_were(cluster: FakeCluster, polls_before: int) -> None:
+    bench = Bench(cluster)
+    bench.poll(polls_before)
+    cluster.faults = [ClientError("the leader moved")]
+    status = bench.poll(12)
+    assert sorted(bench.seen) == sorted(cluster.logs[0] + cluster.logs[1])
+    assert status.rebuilds == 1
+    assert cluster.clients[0].closed
+
+
+def test_while_no_broker_answers_polls_are_empty_and_the_status_says_so(cluster: FakeCluster) -> None:
+    cluster.up = False
+    bench = Bench(cluster, bootstrap_servers="kafka-1:9092")
+    status = bench.poll(3)
+    assert not status.reached
+    assert status.lag is None
+    assert "kafka-1:9092" in status.detail
+    assert "nobody answers" in status.detail
+    cluster.up = True
+    assert bench.poll(12).reached
+    assert len(bench.seen) == 20
+
+
+def test_the_pauses_between_attempts_double_up_to_a_limit(cluster: FakeCluster) -> None:
+    cluster.up = False
+    bench = Bench(cluster)
+    attempts = []
+    for second in range(1, 31):
+        bench.poll(every=1.0, timeout=0.05)
+        attempts += [second] * (cluster.attempts - len(attempts))
+    assert attempts == [1, 2, 3, 4, 6, 10, 15, 20, 25, 30]
+
+
+def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster) -> None:
+    answered = threading.Event()
+    cluster.before_connect = lambda: answered.wait(10.0)
+    bench = Bench(cluster)
+    begin = time.monotonic()
+    assert bench.source.poll(timeout=0.05) == []
+    assert time.monotonic() - begin < 1.0
+    answered.set()
+    bench.poll(5)
+    assert cluster.attempts == 1
+    assert len(bench.seen) > 0
+
+
+def test_a_client_that_connects_after_the_source_was_closed_is_closed_too(cluster: FakeCluster) -> None:
+    answered = threading.Event()
+    cluster.before_connect = lambda: answered.wait(10.0)
+    bench = Bench(cluster)
+    bench.source.poll(timeout=0.01)
+    bench.source.close()
+    answered.set()
+    deadline = time.monotonic() + 5.0
+    while not (cluster.clients and cluster.clients[0].closed) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert cluster.clients[0].closed
+
+
+def test_a_missing_topic_is_waited_for(cluster: FakeCluster) -> None:
+    logs, cluster.logs = cluster.logs, {}
+    bench = Bench(cluster)
+    status = bench.poll(3)
+    assert not status.reached
+    assert "'clicks' does not exist" in status.detail
+    assert all(client.closed for client in cluster.clients)
+    cluster.logs = logs
+    bench.poll(12)
+    assert len(bench.seen) == 20
+
+
+def test_silence_of_the_cluster_is_told_from_a_quiet_topic(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    assert bench.poll(20, every=PROBE_INTERVAL).reached
+    cluster.up = False
+    assert bench.poll(2, every=PROBE_INTERVAL).reached
+    status = bench.poll(4, every=PROBE_INTERVAL)
+    assert not status.reached
+    assert status.detail == "no answer from localhost:9092 for 18 s"
+    assert status.rebuilds == 0
+
+
+def test_a_client_that_gets_no_answer_for_the_stall_timeout_is_replaced(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, stall_timeout=30)
+    bench.poll(10)
+    cluster.up = False
+    assert bench.poll(12, every=PROBE_INTERVAL).rebuilds == 1
+    cluster.fill(0, 5, begin=10)
+    cluster.up = True
+    bench.poll(10)
+    assert bench.seen_of(0) == cluster.logs[0]
+
+
+def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(cluster: FakeCluster) -> None:
+    cluster.deaf = {1}
+    bench = Bench(cluster, stall_timeout=30)
+    assert bench.poll(9, every=PROBE_INTERVAL).rebuilds == 0
+    assert bench.source.status().lag == 10
+    assert bench.poll(4, every=PROBE_INTERVAL).rebuilds == 1
+    cluster.deaf = set()
+    bench.poll(6)
+    assert bench.seen_of(1) == cluster.logs[1]
+    assert bench.seen_of(0) == cluster.logs[0]
+
+
+def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) -> None:
+    cluster.hidden = 2
+    status = Bench(cluster, stall_timeout=30).poll(30, every=PROBE_INTERVAL)
+    assert status.rebuilds == 0
+    assert status.lag == 4
+
+
+def test_markers_of_transactions_do_not_count_as_lag(cluster: FakeCluster) -> None:
+    cluster.markers = 1
+    assert Bench(cluster).poll(12).lag == 0
+
+
+def test_messages_deleted_before_they_were_read_are_counted_as_lost(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(1)
+    cluster.first = {1: 7}
+    status = bench.poll(12)
+    assert status.lost == 4
+    assert bench.seen_of(1) == cluster.logs[1][:3] + cluster.logs[1][7:]
+    assert bench.seen_of(0) == cluster.logs[0]
+    assert status.rebuilds == 0
+
+
+def test_lost_messages_stop_the_source_when_it_is_told_so(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, on_lost_offsets="fail")
+    bench.poll(1)
+    cluster.first = {1: 7}
+    with pytest.raises(SourceError, match="4 of them") as raised:
+        bench.poll(2)
+    assert "retention" in raised.value.hint
+
+
+def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    del cluster.logs[1][8:]
+    bench.poll(1)
+    cluster.fill(1, 3, begin=20)
+    status = bench.poll(5)
+    assert bench.seen_of(1)[10:] == [b"1:20", b"1:21", b"1:22"]
+    assert status.lost == 0
+
+
+def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    cluster.logs[1][8:] = [b"1:a", b"1:b", b"1:c"]
+    cluster.faults = [OffsetsGoneError({1: 8})]
+    bench.poll(5)
+    assert bench.seen_of(1)[10:] == [b"1:a", b"1:b", b"1:c"]
+
+
+@pytest.mark.parametrize("length", [4, 30])
+def test_a_topic_made_anew_is_read_from_its_beginning(cluster: FakeCluster, length: int) -> None:
+    bench = Bench(cluster)
+    bench.poll(2)
+    cluster.topic_id, cluster.logs = "id-2", {}
+    cluster.fill(0, length, begin=100)
+    bench.poll(20)
+    assert bench.seen_of(0)[-length:] == cluster.logs[0]
+    assert len(bench.seen_of(0)) <= 10 + length
+    assert bench.source.positions == {0: length}
+
+
+def test_a_topic_made_anew_while_we_were_away_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    cluster.faults = [ClientError("gone")]
+    bench.poll(1)
+    cluster.topic_id, cluster.logs = "id-2", {}
+    cluster.fill(0, 25, begin=100)
+    bench.poll(20)
+    assert bench.seen_of(0)[10:] == cluster.logs[0]
+
+
+def test_a_topic_made_anew_stops_the_source_when_it_is_told_so(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, on_lost_offsets="fail")
+    bench.poll(2)
+    cluster.topic_id = "id-2"
+    with pytest.raises(SourceError, match="made anew"):
+        bench.poll(2)
+
+
+def test_a_partition_added_later_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, start="latest", discovery_interval=60)
+    bench.poll(5)
+    cluster.fill(2, 6)
+    bench.poll(5)
+    assert bench.seen == []
+    bench.poll(12)
+    assert bench.seen == cluster.logs[2]
+
+
+def test_messages_that_come_a_second_time_are_not_handed_out(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(3)
+    cluster.clients[0].positions[0] = 2
+    status = bench.poll(12)
+    assert bench.seen_of(0) == cluster.logs[0]
+    assert status.rebuilds == 1
+
+
+def test_the_first_start_begins_where_it_is_told() -> None:
+    for start, begin in [("earliest", 4), ("latest", 10), (datetime.fromtimestamp(6, UTC), 6)]:
+        cluster = FakeCluster(first={0: 4})
+        cluster.fill(0, 10)
+        bench = Bench(cluster, start=start)
+        bench.poll(8)
+        cluster.fill(0, 2, begin=10)
+        bench.poll(4)
+        assert bench.seen == cluster.logs[0][begin:]
+
+
+def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, positions={0: 8}, start="latest")
+    bench.poll(12)
+    assert bench.seen_of(0) == cluster.logs[0][8:]
+    assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away
+
+
+def test_empty_records_move_nothing() -> None:
+    bench = Bench(FakeCluster(logs={0: []}))
+    bench.poll(3)
+    assert bench.source.positions == {0: 0}
+    assert len(Records(TOPIC, 0, [], [])) == 0
+
+
+def test_reached_is_said_for_some_seconds_after_the_last_answer() -> None:
+    assert PROBE_INTERVAL * 2 < REACHED_FOR
+
+
+def test_security_settings_become_the_clients_arguments() -> None:
+    settings = KafkaSettings.model_validate(
+        {
+            "topic": TOPIC,
+            "bootstrap_servers": "a:9093, b:9093",
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "reader",
+            "sasl_password": "of-nobodys-business",
+            "ssl_cafile": "/etc/ca.pem",
+            "ssl_certfile": "/etc/me.pem",
+            "ssl_keyfile": "/etc/me.key",
+            "ssl_password": "nor-this",
+            "ssl_check_hostname": False,
+            "api_version": 2.3,
+        }
+    )
+    options = consumer_options(settings)
+    assert options == options | {
+        "bootstrap_servers": ["a:9093", "b:9093"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "reader",
+        "sasl_plain_password": "of-nobodys-business",
+        "ssl_cafile": "/etc/ca.pem",
+        "ssl_certfile": "/etc/me.pem",
+        "ssl_keyfile": "/etc/me.key",
+        "ssl_password": "nor-this",
+        "ssl_check_hostname": False,
+        "api_version": (2, 3),
+    }
+    assert "of-nobodys-business" not in repr(settings)
+    assert "nor-this" not in repr(settings)
+
+
+def test_the_consumer_never_commits_and_never_jumps() -> None:
+    options = consumer_options(KafkaSettings(topic=TOPIC))
+    assert options["enable_auto_commit"] is False
+    assert options["auto_offset_reset"] == "none"
+    assert options["fetch_max_bytes"] == 16 * 1024 * 1024
+
+
+def test_options_that_were_not_given_are_left_to_the_client() -> None:
+    assert "api_version" not in connection_options(KafkaConnection())
+    assert not [name for name in connection_options(KafkaConnection()) if name.startswith("sasl")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"topic": ""},
+        {"topic": TOPIC, "start": "yesterday"},
+        {"topic": TOPIC, "start": "2026-01-01T00:00:00"},
+        {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
+        {"topic": TOPIC, "sasl_username": "reader"},
+        {"topic": TOPIC, "bootstrap_servers": " , "},
+        {"topic": TOPIC, "stall_timeout": 0},
+        {"topic": TOPIC, "group": "x"},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        KafkaSettings.model_validate(wrong)
