@@ -14,6 +14,16 @@ State = dict[str, Any]
 _MARK = "__array__"
 
 
+def per_block(columns: Array, blocks: int) -> Array:
+    """Columns [n, P] that are contiguous over events, seen as [blocks, P, n / blocks].
+
+    >>> per_block(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
+    [[[1.0, 2.0]], [[3.0, 4.0]]]
+    """
+    by_policy = columns.T.reshape(columns.shape[1], blocks, -1)
+    return by_policy.transpose(1, 0, 2)
+
+
 def to_plain(value: Any) -> Any:
     """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
 

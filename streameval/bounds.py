@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from statistics import NormalDist
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -13,7 +14,8 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array
 from streameval.averages.base import Reading
 from streameval.averages.moments import Row
-from streameval.labels import Labelled, kind, strict
+from streameval.averages.spread import SpreadRow
+from streameval.labels import Labelled, strict
 
 FEWEST_NONZERO = 10
 """Non-zero terms without which no normal interval is shown: it would say [0, 0] before the first click."""
@@ -86,12 +88,12 @@ class Normal(Bound):
     Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
     """
 
-    kind: Literal["normal"] = kind("normal")
+    kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
     def _sampling_width(self, reading: Reading, claim: Claim) -> Array:
         z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
         width = z * standard_error(reading, claim.ratio)
-        return np.where(reading.nonzero >= FEWEST_NONZERO - 0.5, width, np.nan)
+        return np.where(reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)
 
 
 @dataclass(frozen=True, config=strict)
@@ -107,7 +109,7 @@ class EmpiricalBernstein(Bound):
     """
 
     max_weight: PositiveFloat | None = None
-    kind: Literal["empirical_bernstein"] = kind("empirical_bernstein")
+    kind: Literal["empirical_bernstein"] = field(default="empirical_bernstein", kw_only=True, repr=False)
 
     def largest_weight(self, seen: Array) -> Array:
         return seen if self.max_weight is None else np.full_like(seen, self.max_weight)
@@ -129,9 +131,8 @@ AnyBound = Annotated[Normal | EmpiricalBernstein, Field(discriminator="kind")]
 
 def standard_error(reading: Reading, ratio: Array) -> Array:
     """`sqrt(s2 / n_eff)` of each column, with the variance of the longer horizon and the design effect."""
-    long = reading.horizon
+    spread = reading.spread
     with np.errstate(divide="ignore", invalid="ignore"):
-        variance = long.residual / long.mean_denominator**2
-        unbiased = np.where(ratio, variance, variance * long.count / (long.count - 1))
+        unbiased = np.where(ratio, spread.variance, spread.variance * spread.count / (spread.count - 1))
         independent = unbiased / reading.moments.count
     return np.asarray(np.sqrt(independent * np.fmax(1.0, reading.design_effect)))

@@ -11,12 +11,13 @@ from pydantic import TypeAdapter
 
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Average, Cumulative, Decay, Window
-from streameval.averages.blocks import Blocks, Columns
-from streameval.bounds import AnyBound, Bound, Normal
+from streameval.averages.blocks import Blocks
+from streameval.averages.lipschitz import Lipschitz, Pace
+from streameval.bounds import AnyBound, Normal
 from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, Estimator
 from streameval.events import EventBatch
-from streameval.evidence import Evidence, per_block
+from streameval.evidence import Evidence
 from streameval.policies import LOGGING, knows_support
 from streameval.report import EventCounts, PolicyCounts, Report
 from streameval.rows import Rows
@@ -25,6 +26,7 @@ STATE_SCHEMA = 1
 BLOCKS_AT_ONCE = 20
 """Whole blocks folded together: enough to keep numpy busy, few enough to stay in the processor's cache."""
 
+UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
 DEFAULT_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 DEFAULT_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 
@@ -65,8 +67,8 @@ class Evaluator:
         block: int = 100,
     ) -> None:
         self.policies = _policies(production, candidates)
-        self.estimators: tuple[Estimator, ...] = tuple(estimators)
-        self.averages: tuple[Average, ...] = tuple(averages)
+        self.estimators = tuple(estimators)
+        self.averages = tuple(averages)
         self.bounds = _bounds(self.averages, intervals or {})
         self.reward_range = _ordered(reward_range)
         self.confidence = _inside("confidence", confidence, 0, 1)
@@ -84,6 +86,7 @@ class Evaluator:
         self._pending: list[EventBatch] = []
         self._counts = {"present": np.zeros(count), "supported": np.zeros(count), "largest_weight": np.zeros(count)}
         self._remembered = [estimator.start(count) for estimator in self.estimators]
+        self._measured = {measure: measure.start(columns, self.block) for measure in _measures(self.averages)}
         self._averaged = [average.start(columns, self.block) for average in self.averages]
 
     def update(self, batch: EventBatch) -> None:
@@ -116,19 +119,23 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         blocks, self._remembered, self._counts = self._weigh(events)
+        paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
+        for measure, state in self._measured.items():
+            paces[measure], self._measured[measure] = measure.fold(state, blocks)
         self._averaged = [
-            average.fold(state, blocks) for average, state in zip(self.averages, self._averaged, strict=True)
+            average.fold(state, blocks, paces[average.drift])
+            for average, state in zip(self.averages, self._averaged, strict=True)
         ]
 
     def _weigh(self, events: EventBatch) -> tuple[Blocks, list[State], dict[str, Array]]:
         """The terms of these events for all estimators side by side, and what is remembered and counted after them."""
         evidence = Evidence.from_batch(events, self.policies, self.block)
-        columns, remembered = [], []
-        for estimator, state in zip(self.estimators, self._remembered, strict=True):
-            terms, after = estimator.terms(evidence, state)
-            remembered.append(after)
-            columns.append(_columns(evidence, terms.u, terms.v))
-        return Blocks.stack(columns), remembered, _counted(self._counts, evidence, knows_support(events))
+        pairs = zip(self.estimators, self._remembered, strict=True)
+        terms, remembered = zip(*[estimator.terms(evidence, state) for estimator, state in pairs], strict=True)
+        blocks = Blocks.of(
+            evidence.blocks, evidence.averaging_weight, evidence.importance_weight, evidence.unsupported, terms
+        )
+        return blocks, list(remembered), _counted(self._counts, evidence, knows_support(events))
 
     def report(self) -> Report:
         """Everything known now, the block that is not finished included."""
@@ -137,6 +144,7 @@ class Evaluator:
             self._pending = [EventBatch.concat(self._pending)]
             tail, _, counts = self._weigh(self._pending[0])
         rows = self._rows(counts)
+        rates = {None: UNKNOWN_PACE.rate} | {measure: measure.rate(state) for measure, state in self._measured.items()}
         return Report(
             confidence=self.confidence,
             production=self.policies[0],
@@ -145,7 +153,7 @@ class Evaluator:
             estimates=tuple(
                 estimate
                 for average, bound, state in zip(self.averages, self.bounds, self._averaged, strict=True)
-                for estimate in rows.of(average, bound, average.read(state, tail))
+                for estimate in rows.of(average, bound, average.read(state, tail, rates[average.drift]))
             ),
         )
 
@@ -174,6 +182,7 @@ class Evaluator:
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
             "counts": to_plain(self._counts),
             "estimators": to_plain(self._remembered),
+            "drift": to_plain(list(self._measured.values())),
             "averages": [
                 to_plain(average.to_state(state)) for average, state in zip(self.averages, self._averaged, strict=True)
             ],
@@ -183,8 +192,8 @@ class Evaluator:
         return {
             "candidates": list(self.policies[1:]),
             "production": self.policies[0],
-            "estimators": _ESTIMATORS.dump_python(list(self.estimators)),
-            "averages": _AVERAGES.dump_python(list(self.averages)),
+            "estimators": _ESTIMATORS.dump_python(self.estimators),
+            "averages": _AVERAGES.dump_python(self.averages),
             "intervals": {
                 average.label: _BOUND.dump_python(bound)
                 for average, bound in zip(self.averages, self.bounds, strict=True)
@@ -221,26 +230,16 @@ class Evaluator:
         self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
         self._counts = from_plain(state["counts"])
         self._remembered = from_plain(state["estimators"])
+        self._measured = dict(zip(self._measured, from_plain(state["drift"]), strict=True))
         self._averaged = [
             average.from_state(from_plain(saved))
             for average, saved in zip(self.averages, state["averages"], strict=True)
         ]
 
 
-_ESTIMATORS: TypeAdapter[list[AnyEstimator]] = TypeAdapter(list[AnyEstimator])
-_AVERAGES: TypeAdapter[list[AnyAverage]] = TypeAdapter(list[AnyAverage])
+_ESTIMATORS: TypeAdapter[tuple[AnyEstimator, ...]] = TypeAdapter(tuple[AnyEstimator, ...])
+_AVERAGES: TypeAdapter[tuple[AnyAverage, ...]] = TypeAdapter(tuple[AnyAverage, ...])
 _BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
-
-
-def _columns(evidence: Evidence, u: Array, v: Array | None) -> Columns:
-    blocks = evidence.blocks
-    return Columns(
-        q=per_block(evidence.averaging_weight, blocks),
-        u=per_block(u, blocks),
-        v=None if v is None else per_block(v, blocks),
-        importance=per_block(evidence.importance_weight, blocks),
-        unsupported=per_block(evidence.unsupported, blocks),
-    )
 
 
 def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
@@ -250,6 +249,11 @@ def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> 
         "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),
         "largest_weight": np.maximum(counts["largest_weight"], evidence.importance_weight.max(axis=0, initial=0.0)),
     }
+
+
+def _measures(averages: Sequence[Average]) -> list[Lipschitz]:
+    """The measures of drift that the averages ask for, each once."""
+    return list(dict.fromkeys(average.drift for average in averages if average.drift is not None))
 
 
 def _newest(before: float | None, timestamps: Array) -> float | None:
@@ -270,7 +274,7 @@ def _policies(production: str, candidates: Sequence[str]) -> tuple[str, ...]:
     return policies
 
 
-def _bounds(averages: Sequence[Average], intervals: Mapping[str, Any]) -> tuple[Bound, ...]:
+def _bounds(averages: Sequence[Average], intervals: Mapping[str, Any]) -> tuple[AnyBound, ...]:
     labels = [average.label for average in averages]
     unknown = sorted(set(intervals) - set(labels))
     if unknown:

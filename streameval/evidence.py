@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from streameval.arrays import Array
+from streameval.arrays import Array, per_block
 from streameval.events import EventBatch
 from streameval.policies import target_probabilities, unsupported_probability
 
@@ -16,7 +17,7 @@ LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
     """What `n` consecutive events say about `P` policies; they begin at a block's start and are whole blocks or less
     than one.
@@ -63,6 +64,11 @@ class Evidence:
             block=block,
         )
 
+    @cached_property
+    def weighted_reward(self) -> Array:
+        """`w r`, [n, P]; estimators that average it share one array."""
+        return self.importance_weight * self.reward[:, None]
+
     @property
     def blocks(self) -> int:
         """Number of blocks these events are cut into; a block that is not finished counts as one."""
@@ -71,14 +77,8 @@ class Evidence:
     def block_sums(self, column: Array | None) -> Array:
         """Sums of `q column` per block, [blocks, P]; of the averaging weights alone without a column."""
         weighted = self.averaging_weight if column is None else self.averaging_weight * column
-        return per_block(weighted, self.blocks).sum(axis=-1)
+        return np.asarray(per_block(weighted, self.blocks).sum(axis=-1))
 
     def spread_over_events(self, values: Array) -> Array:
         """Values per block [blocks, P] repeated for each of its events, [n, P]."""
         return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
-
-
-def per_block(columns: Array, blocks: int) -> Array:
-    """Columns [n, P] as [blocks, P, n / blocks]."""
-    by_policy = columns.T.reshape(columns.shape[1], blocks, -1)
-    return by_policy.transpose(1, 0, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -25,8 +24,3 @@ class Labelled:
     def label(self) -> str:
         """The name given by the user, else the kind."""
         return self.name or self.kind
-
-
-def kind(value: str) -> Any:
-    """The field that holds the kind of a class: fixed, not shown, never positional."""
-    return field(default=value, kw_only=True, repr=False)

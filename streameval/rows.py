@@ -10,6 +10,7 @@ import numpy as np
 
 from streameval.arrays import Array
 from streameval.averages import Average, Reading
+from streameval.averages.moments import Row
 from streameval.bounds import Bound, Claim
 from streameval.estimators import Estimator
 from streameval.report import Estimate
@@ -17,7 +18,7 @@ from streameval.report import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What all rows share. Columns of a reading are policies under the first estimator, then under the second, ...
+    """What all rows share. Columns of a reading are the first policy under all estimators, then the second, ...
 
     `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every
     event told the whole logging distribution, so that the unsupported probability is known.
@@ -31,20 +32,20 @@ class Rows:
     supported: Array
 
     def of(self, average: Average, bound: Bound, reading: Reading) -> Iterator[Estimate]:
-        """The estimates of one average, with intervals by `bound`; policies vary fastest."""
+        """The estimates of one average, with intervals by `bound`; estimators vary fastest."""
         limit = bound.largest_weight(self.largest_weight)
         claim = Claim(
             confidence=self.confidence,
-            term_range=np.concatenate(
-                [estimator.term_range(self.reward_range, limit) for estimator in self.estimators]
-            ),
-            ratio=np.repeat([estimator.ratio for estimator in self.estimators], len(self.policies)),
+            term_range=np.stack(
+                [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
+            ).ravel(),
+            ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
         )
         value, width = reading.moments.value, bound.half_width(reading, claim)
         lower, upper = _clipped(value - width, value + width, self.reward_range)
         numbers = [value, lower, upper, *self._diagnostics(reading)]
         details = self._details(bound, reading)
-        places = [(estimator, policy) for estimator in self.estimators for policy in self.policies]
+        places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]
         for place, (estimator, policy) in enumerate(places):
             known = [_known(column[place]) for column in numbers]
             yield Estimate(
@@ -60,18 +61,18 @@ class Rows:
                 known[3],
                 known[4],
                 known[5],
-                details={name: _known(column[place]) for name, column in details.items()} | bound.says(),
+                details={**{name: _known(column[place]) for name, column in details.items()}, **bound.says()},
             )
 
     def _diagnostics(self, reading: Reading) -> tuple[Array, Array, Array]:
         moments = reading.moments
         present = moments.count > 0
-        largest = np.where(present, moments.largest_importance, np.nan)
+        largest = np.where(present, moments[Row.LARGEST_IMPORTANCE], np.nan)
         return moments.effective_sample_size, moments.importance_weight_mean, largest
 
     def _details(self, bound: Bound, reading: Reading) -> dict[str, Array]:
         unsupported = np.where(
-            np.tile(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan
+            np.repeat(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan
         )
         return {
             **reading.details,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Literal
 
 import numpy as np
@@ -9,17 +10,17 @@ from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
-from streameval.averages import horizon, lipschitz, ring
+from streameval.averages import choice, ring, spread
 from streameval.averages.base import Average, Reading
 from streameval.averages.blocks import Blocks
-from streameval.averages.fixed import DEFAULT_ALPHA, DRIFT_SPAN
-from streameval.averages.horizon import LONGER
-from streameval.averages.lipschitz import LONGEST, PUBLISHED_UNIT, SHORTEST
-from streameval.averages.moments import Moments, Row, fade, fold, merge, nothing, total
-from streameval.labels import kind, strict
+from streameval.averages.choice import LONGEST, PUBLISHED_UNIT, SHORTEST
+from streameval.averages.fixed import DEFAULT_ALPHA
+from streameval.averages.lipschitz import DRIFT_SPAN, Lipschitz, Pace
+from streameval.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.averages.spread import LONGER, Spread
+from streameval.labels import strict
 
 INITIAL_WINDOW = 10_000
-VARIANCE_HORIZON = 100_000
 PUBLISHED_BIAS_WEIGHT = 5e-5
 
 Objective = Literal["mse", "published"]
@@ -45,30 +46,6 @@ class Adaptive(Average):
             return self.bias_weight
         return PUBLISHED_BIAS_WEIGHT if self.objective == "published" else 1.0
 
-    def _start_drift(self, columns: int, block: int, smoothing: lipschitz.Smoothing) -> State:
-        return {
-            "drift": lipschitz.start(columns, block, self.drift_span, smoothing),
-            "spread": np.zeros((columns, len(_SPREAD_ROWS))),
-        }
-
-    def _push_drift(self, state: State, blocks: Blocks) -> tuple[Array, Array, State]:
-        """Drift rate and variance of the term at the end of each block, [blocks, columns]."""
-        rate, drift = lipschitz.push(state["drift"], blocks)
-        fading = (1 - 1 / VARIANCE_HORIZON) ** blocks.size
-        path = lipschitz.decayed_path(state["spread"], blocks.moments[..., _SPREAD_ROWS], fading)
-        return rate, _variance(path), {"drift": drift, "spread": path[-1]}
-
-
-_SPREAD_ROWS = [Row.WEIGHT, Row.U, Row.UU, Row.V, Row.UV, Row.VV]
-
-
-def _variance(sums: Array) -> Array:
-    """Variance of the term (linearised for a ratio) from the sums of `_SPREAD_ROWS`."""
-    weight, u, uu, v, uv, vv = np.moveaxis(sums, -1, 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = u / v
-        return np.maximum(uu - 2 * value * uv + value * value * vv, 0.0) * weight / (v * v)
-
 
 @dataclass(frozen=True, config=strict)
 class AdaptiveWindow(Adaptive):
@@ -81,7 +58,11 @@ class AdaptiveWindow(Adaptive):
     """
 
     growth: Literal["by_event", "immediate"] = "by_event"
-    kind: Literal["adaptive_window"] = kind("adaptive_window")
+    kind: Literal["adaptive_window"] = field(default="adaptive_window", kw_only=True, repr=False)
+
+    @property
+    def drift(self) -> Lipschitz:
+        return Lipschitz("window", self.drift_span)
 
     def start(self, columns: int, block: int) -> State:
         return {
@@ -89,13 +70,11 @@ class AdaptiveWindow(Adaptive):
             "ring": ring.start(columns, -(-LONGEST // block)),
             "length": np.zeros(columns),
             "tau": np.full(columns, float(INITIAL_WINDOW)),
-            "horizon": horizon.start(columns),
-            **self._start_drift(columns, block, "window"),
+            "spread": spread.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        rate, variance, drift = self._push_drift(state, blocks)
-        tau = np.where(np.isnan(rate), INITIAL_WINDOW, self.choose(rate, variance))
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        tau = np.where(np.isnan(pace.rate), INITIAL_WINDOW, self.choose(pace))
         length = state["length"]
         lengths = np.empty_like(tau)
         for index, limit in enumerate(tau):
@@ -106,27 +85,25 @@ class AdaptiveWindow(Adaptive):
             "ring": ring.push(state["ring"], blocks, blocks.size),
             "length": length,
             "tau": tau[-1],
-            "horizon": horizon.push(state["horizon"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
-            **drift,
+            "spread": spread.fold(state["spread"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
         }
 
-    def choose(self, rate: Array, variance: Array) -> Array:
+    def choose(self, pace: Pace) -> Array:
         """The window for this drift rate (per event) and variance of the term, within its limits."""
         if self.objective == "published":
-            tau = lipschitz.published_window(self.weight * PUBLISHED_UNIT * rate)
+            tau = choice.published_window(self.weight * PUBLISHED_UNIT * pace.rate)
         else:
-            tau = lipschitz.mse_window(rate, variance, self.weight)
+            tau = choice.mse_window(pace.rate, pace.variance, self.weight)
         return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         late = 0 if tail is None else tail.size
-        long, nonzero, effect = horizon.read(state["horizon"], tail)
         moments, events = self._inside(state, late)
         if tail is not None:
             moments = merge(moments, tail.moments[0])
-        rate = lipschitz.latest_rate(state["drift"])
         details = {"window_events": events, "lipschitz_per_event": rate}
-        return Reading(Moments(moments), long, nonzero, effect, lipschitz.window_bias(rate, events), details)
+        bias = choice.window_bias(rate, events)
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
 
     def _inside(self, state: State, late: int) -> tuple[Array, Array]:
         """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
@@ -155,44 +132,44 @@ class AdaptiveDecay(Adaptive):
     """
 
     bias: Literal["published", "exact"] = "published"
-    kind: Literal["adaptive_decay"] = kind("adaptive_decay")
+    kind: Literal["adaptive_decay"] = field(default="adaptive_decay", kw_only=True, repr=False)
+
+    @property
+    def drift(self) -> Lipschitz:
+        return Lipschitz("decay", self.drift_span)
 
     def start(self, columns: int, block: int) -> State:
         return {
             "events": 0,
             "kernel": nothing(columns),
             "alpha": np.full(columns, DEFAULT_ALPHA),
-            "horizon": horizon.start(columns),
-            **self._start_drift(columns, block, "decay"),
+            "spread": spread.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        rate, variance, drift = self._push_drift(state, blocks)
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
         events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
-        chosen = np.where(np.isnan(rate), DEFAULT_ALPHA, self.choose(rate, variance, events))
+        chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, self.choose(pace, events))
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
         return {
             "events": int(events[-1]),
             "kernel": fold(state["kernel"], blocks.decayed(alpha), alpha**blocks.size),
             "alpha": chosen[-1],
-            "horizon": horizon.push(state["horizon"], blocks, LONGER / (1 - alpha)),
-            **drift,
+            "spread": spread.fold(state["spread"], blocks, LONGER / (1 - alpha)),
         }
 
-    def choose(self, rate: Array, variance: Array, events: Array) -> Array:
+    def choose(self, pace: Pace, events: Array) -> Array:
         """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
         if self.objective == "published":
-            alpha = lipschitz.published_decay(self.weight * PUBLISHED_UNIT * rate)
+            alpha = choice.published_decay(self.weight * PUBLISHED_UNIT * pace.rate)
         else:
-            alpha = lipschitz.mse_decay(rate, variance, self.weight, events.astype(float), self.bias)
+            alpha = choice.mse_decay(pace.rate, pace.variance, self.weight, events.astype(float), self.bias)
         return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         moments, alpha, events = state["kernel"], state["alpha"], state["events"]
         if tail is not None:
             events += tail.size
             moments = merge(fade(moments, alpha**tail.size), tail.decayed(alpha[None])[0])
-        rate = lipschitz.latest_rate(state["drift"])
-        long, nonzero, effect = horizon.read(state["horizon"], tail)
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
-        return Reading(Moments(moments), long, nonzero, effect, lipschitz.decay_bias(rate, alpha, events), details)
+        bias = choice.decay_bias(rate, alpha, events)
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)

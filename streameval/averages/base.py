@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
-from typing import ClassVar
+from types import MappingProxyType
 
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
 from streameval.averages.blocks import Blocks
+from streameval.averages.lipschitz import Lipschitz, Pace
 from streameval.averages.moments import Moments
+from streameval.averages.spread import Spread
 from streameval.labels import Labelled, strict
 
 
-@plain_dataclass(frozen=True, slots=True)
 class Reading:
     """What an average knows at one moment, one entry a column.
 
-    `moments` make the estimate. `horizon` gives its variance: the same moments over a past ten times longer, because
-    few large weights make an estimate and its own variance fail together. `nonzero`: events in that horizon whose
-    numerator is not zero. `bias`: bound on the bias from drift (NaN = not known). `details`: what the average has to
-    say of itself (NaN = not known).
+    `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
+    `design_effect` by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from
+    drift. `details`: what the average has to say of itself. What is not known is NaN.
     """
 
-    moments: Moments
-    horizon: Moments
-    nonzero: Array
-    design_effect: Array
-    bias: Array
-    details: Mapping[str, Array] = field(default_factory=dict)
+    def __init__(
+        self,
+        moments: Moments,
+        spread: Spread,
+        tail: Blocks | None,
+        bias: Array,
+        details: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
+        self.moments, self.bias, self.details = moments, bias, details
+        self.design_effect = spread.design_effect
+        self.spread = spread.with_tail(tail)
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -38,22 +41,29 @@ class Average(Labelled):
     """How terms are averaged over time. It knows nothing of policies: a column is a column.
 
     `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes
-    nothing and may be given the block that is not finished yet. `measures_drift`: its readings bound the bias from
-    drift.
+    nothing and may be given the block that is not finished yet.
     """
 
-    measures_drift: ClassVar[bool] = True
+    @property
+    def drift(self) -> Lipschitz | None:
+        """The measure of drift that `fold` and `read` are given; None: none is asked for."""
+        return None
+
+    @property
+    def measures_drift(self) -> bool:
+        """Whether its readings bound the bias from drift."""
+        return self.drift is not None
 
     def start(self, columns: int, block: int) -> State:
         """The state before the first event; `block` is the number of events in a block."""
         raise NotImplementedError
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        """The state after these whole blocks."""
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        """The state after these whole blocks; `pace` is that of `drift` at the end of each."""
         raise NotImplementedError
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
-        """The moments now, the unfinished block included."""
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        """The moments now, the unfinished block included; `rate` is that of `drift` at the last block end."""
         raise NotImplementedError
 
     def merge(self, earlier: State, later: State) -> State:

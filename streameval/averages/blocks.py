@@ -4,111 +4,155 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
-from streameval.arrays import Array
-from streameval.averages.moments import CLUSTER_ROWS, COMPARED, FEATURES, MAXIMA, ROWS, ClusterRow, Row
+from streameval.arrays import Array, per_block
+from streameval.averages.moments import ROWS, Row
+from streameval.averages.spread import SPREAD_ROWS, SpreadRow
+
+ONE, IMPORTANCE, IMPORTANCE_SQUARE, UNSUPPORTED = range(4)
+"""The first series of every policy; then come the numerators and denominators of the terms."""
 
 
 class Blocks:
-    """Features of the terms of some whole blocks, or of one that is not finished, [blocks, columns, features, events].
+    """Series of numbers per event, [blocks, policies, series, events], from which all sums over a block are made.
 
-    A column is one policy under one estimator.
+    A column is one policy under one estimator, policy by policy: `columns[c]` of a policy with E estimators is
+    `policy * E + estimator`. Each estimator names the series of its numerator and of its denominator (`ONE` if it has
+    none). The blocks are whole, or there is one that is not finished.
     """
 
-    def __init__(self, features: Array) -> None:
-        self.features = features
+    def __init__(self, series: Array, weighted: Array, numerators: Sequence[int], denominators: Sequence[int]) -> None:
+        self.series = series
+        self.weighted = weighted  # the series times the averaging weight
+        self.numerators, self.denominators = list(numerators), list(denominators)
 
     @classmethod
-    def stack(cls, columns: Sequence[Columns]) -> Blocks:
-        """Put the terms of several estimators side by side."""
-        blocks, policies, events = columns[0].q.shape
-        features = np.empty((blocks, len(columns) * policies, FEATURES, events))
-        for place, column in enumerate(columns):
-            column.fill(features[:, place * policies : (place + 1) * policies])
-        return cls(features)
+    def of(
+        cls,
+        blocks: int,
+        averaging_weight: Array,
+        importance: Array,
+        unsupported: Array,
+        terms: Sequence[tuple[Array, Array | None]],
+    ) -> Blocks:
+        """The blocks of these terms `(u, v)`; all arrays are [events, policies]. An array given twice is kept once."""
+        places = {id(None): ONE, id(importance): IMPORTANCE}
+        kept = [None, importance, None, unsupported]
+        for values in chain.from_iterable(terms):
+            if id(values) not in places:
+                places[id(values)] = len(kept)
+                kept.append(values)
+        events, policies = averaging_weight.shape
+        series = np.empty((blocks, policies, len(kept), events // blocks))
+        series[:, :, ONE] = 1.0
+        for place, values in enumerate(kept):
+            if values is not None:
+                series[:, :, place] = per_block(values, blocks)
+        np.square(series[:, :, IMPORTANCE], out=series[:, :, IMPORTANCE_SQUARE])
+        weighted = series * per_block(averaging_weight, blocks)[:, :, None]
+        return cls(series, weighted, [places[id(u)] for u, _ in terms], [places[id(v)] for _, v in terms])
 
     def __len__(self) -> int:
-        return self.features.shape[0]
-
-    def since(self, event: int) -> Blocks:
-        """The events from this place of each block on."""
-        return Blocks(self.features[..., event:])
+        return int(self.series.shape[0])
 
     @property
     def size(self) -> int:
         """Events in each block."""
-        return self.features.shape[-1]
+        return int(self.series.shape[-1])
+
+    def since(self, event: int) -> Blocks:
+        """The events from this place of each block on."""
+        return Blocks(self.series[..., event:], self.weighted[..., event:], self.numerators, self.denominators)
+
+    def by_bucket(self, resolution: int) -> Blocks:
+        """The same events in blocks of `resolution` events, which divides the size."""
+        return Blocks(
+            _split(self.series, resolution), _split(self.weighted, resolution), self.numerators, self.denominators
+        )
 
     @cached_property
     def moments(self) -> Array:
         """Moments of each block, every event counting alike, [blocks, columns, rows]."""
-        return _moments(self.features @ np.ones(self.size), self.features[:, :, COMPARED])
+        return self._moments(
+            self._summed[:, :, None, :].repeat(len(self.numerators), axis=2), self._weight_square[..., None]
+        )
 
     @cached_property
-    def clusters(self) -> Array:
-        """Cluster moments of each block, [blocks, columns, cluster rows]."""
-        u, v = self.moments[..., Row.U], self.moments[..., Row.V]
-        clusters = np.empty((*u.shape, CLUSTER_ROWS))
-        clusters[..., ClusterRow.UU] = u * u
-        clusters[..., ClusterRow.UV] = u * v
-        clusters[..., ClusterRow.VV] = v * v
-        clusters[..., ClusterRow.NONZERO] = np.count_nonzero(self.features[:, :, Row.U], axis=-1)
-        clusters[..., ClusterRow.WEIGHT_SQUARE] = self.moments[..., Row.WEIGHT_SQUARE]
-        clusters[..., ClusterRow.BLOCKS] = self.moments[..., Row.WEIGHT] > 0
-        return clusters
-
-    def by_bucket(self, resolution: int) -> Array:
-        """Moments of buckets of `resolution` events, which divides the size of a block, [buckets, columns, rows]."""
-        blocks, columns, rows, size = self.features.shape
-        split = self.features.reshape(blocks, columns, rows, size // resolution, resolution)
-        buckets = Blocks(split.transpose(0, 3, 1, 2, 4).reshape(-1, columns, rows, resolution))
-        return buckets.moments
+    def spread(self) -> Array:
+        """Spread of each block, [blocks, columns, rows]."""
+        products = np.matmul(self.weighted, self.series.transpose(0, 1, 3, 2))
+        u, v = self.numerators, self.denominators
+        spread = np.empty((*self._summed.shape[:2], len(u), SPREAD_ROWS))
+        spread[..., SpreadRow.WEIGHT] = self._summed[:, :, ONE, None]
+        spread[..., SpreadRow.U] = self._summed[:, :, u]
+        spread[..., SpreadRow.V] = self._summed[:, :, v]
+        spread[..., SpreadRow.UU] = products[:, :, u, u]
+        spread[..., SpreadRow.UV] = products[:, :, u, v]
+        spread[..., SpreadRow.VV] = products[:, :, v, v]
+        spread[..., SpreadRow.WEIGHT_SQUARE] = self._weight_square[..., None]
+        spread[..., SpreadRow.NONZERO] = np.count_nonzero(self.weighted, axis=-1)[:, :, u]
+        np.square(spread[..., SpreadRow.U], out=spread[..., SpreadRow.BLOCK_UU])
+        np.multiply(spread[..., SpreadRow.U], spread[..., SpreadRow.V], out=spread[..., SpreadRow.BLOCK_UV])
+        np.square(spread[..., SpreadRow.V], out=spread[..., SpreadRow.BLOCK_VV])
+        spread[..., SpreadRow.BLOCKS] = self._summed[:, :, ONE, None] > 0
+        return self._by_column(spread)
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
 
-        `alpha` is one number, or [blocks, columns].
+        `alpha` is one number, or [blocks, columns]. Maxima do not fade within a block.
         """
-        kernel = powers(np.asarray(alpha), self.size)[..., ::-1]
-        sums = self.features @ kernel if kernel.ndim == 1 else np.einsum("bcfi,bci->bcf", self.features, kernel)
-        return _moments(sums, self.features[:, :, COMPARED] * kernel[..., None, :])
-
-
-def _moments(sums: Array, compared: Array) -> Array:
-    """Moments from the sums of all features and the values of the compared ones, on the last axis."""
-    moments = np.empty((*sums.shape[:-1], ROWS))
-    moments[..., :FEATURES] = sums
-    q = compared[..., Row.WEIGHT, :]
-    moments[..., Row.WEIGHT_SQUARE] = np.einsum("bci,bci->bc", q, q)
-    moments[..., MAXIMA] = np.abs(compared).max(axis=-1)
-    return moments
-
-
-class Columns:
-    """The terms of one estimator, each [blocks, policies, events]: averaging weight, numerator, denominator, weight."""
-
-    def __init__(self, q: Array, u: Array, v: Array | None, importance: Array, unsupported: Array) -> None:
-        self.q, self.u, self.v, self.importance, self.unsupported = q, u, v, importance, unsupported
-
-    def fill(self, features: Array) -> None:
-        """Write the features of these terms into [blocks, policies, features, events]."""
-        row = {place: features[:, :, place] for place in Row if place < FEATURES}
-        row[Row.WEIGHT][...] = self.q
-        np.multiply(self.q, self.u, out=row[Row.U])
-        np.multiply(row[Row.U], self.u, out=row[Row.UU])
-        if self.v is None:
-            row[Row.V][...] = self.q
-            row[Row.UV][...] = row[Row.U]
-            row[Row.VV][...] = self.q
+        alpha = np.asarray(alpha)
+        if alpha.ndim:
+            alpha = alpha.reshape(len(self), self.series.shape[1], -1)
+        kernel = powers(alpha, self.size)[..., ::-1]
+        q = self.weighted[:, :, ONE]
+        if alpha.ndim == 0:
+            summed = (self.weighted @ kernel)[:, :, None, :].repeat(len(self.numerators), axis=2)
+            square = ((q * q) @ (kernel * kernel))[..., None]
         else:
-            np.multiply(self.q, self.v, out=row[Row.V])
-            np.multiply(row[Row.V], self.u, out=row[Row.UV])
-            np.multiply(row[Row.V], self.v, out=row[Row.VV])
-        np.multiply(self.q, self.importance, out=row[Row.IMPORTANCE])
-        np.multiply(row[Row.IMPORTANCE], self.importance, out=row[Row.IMPORTANCE_SQUARE])
-        np.multiply(self.q, self.unsupported, out=row[Row.UNSUPPORTED])
+            summed = np.matmul(kernel, self.weighted.transpose(0, 1, 3, 2))
+            square = np.matmul(kernel * kernel, (q * q)[..., None])[..., 0]
+        return self._moments(summed, square)
+
+    def _moments(self, summed: Array, square: Array) -> Array:
+        """Moments from the sums of all series for each estimator [blocks, policies, estimators, series], and of `q^2`."""
+        every = np.arange(len(self.numerators))
+        moments = np.empty((*summed.shape[:3], ROWS))
+        moments[..., Row.WEIGHT] = summed[..., ONE]
+        moments[..., Row.U] = summed[:, :, every, self.numerators]
+        moments[..., Row.V] = summed[:, :, every, self.denominators]
+        moments[..., Row.IMPORTANCE : Row.UNSUPPORTED + 1] = summed[..., IMPORTANCE : UNSUPPORTED + 1]
+        moments[..., Row.WEIGHT_SQUARE] = square
+        moments[..., Row.LARGEST_WEIGHT] = self._largest[:, :, ONE, None]
+        moments[..., Row.LARGEST_TERM] = self._largest[:, :, self.numerators]
+        moments[..., Row.LARGEST_IMPORTANCE] = self._largest[:, :, IMPORTANCE, None]
+        return self._by_column(moments)
+
+    def _by_column(self, array: Array) -> Array:
+        return np.asarray(array.reshape(len(self), -1, array.shape[-1]))
+
+    @cached_property
+    def _summed(self) -> Array:
+        return np.asarray(self.weighted @ np.ones(self.size))
+
+    @cached_property
+    def _weight_square(self) -> Array:
+        q = self.weighted[:, :, ONE]
+        return np.asarray(np.einsum("bpi,bpi->bp", q, q))
+
+    @cached_property
+    def _largest(self) -> Array:
+        return np.asarray(np.abs(self.weighted).max(axis=-1))
+
+
+def _split(series: Array, resolution: int) -> Array:
+    blocks, policies, count, size = series.shape
+    split = series.reshape(blocks, policies, count, size // resolution, resolution)
+    return split.transpose(0, 3, 1, 2, 4).reshape(-1, policies, count, resolution)
 
 
 def powers(base: Array, count: int) -> Array:

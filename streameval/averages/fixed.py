@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from streameval.arrays import State
-from streameval.averages import horizon, lipschitz, ring
+from streameval.arrays import Array, State
+from streameval.averages import ring, spread
 from streameval.averages.base import Average, Reading
 from streameval.averages.blocks import Blocks
-from streameval.averages.horizon import LONGER
-from streameval.averages.moments import Moments, fade, fold, merge, nothing
-from streameval.labels import kind, strict
+from streameval.averages.choice import decay_bias, window_bias
+from streameval.averages.lipschitz import Lipschitz, Pace
+from streameval.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.averages.spread import LONGER, Spread
+from streameval.labels import strict
 
-DRIFT_SPAN = 50_000
 DEFAULT_ALPHA = 0.9999
 BUCKETS = 100
 """A window is kept in about this many buckets unless its resolution says otherwise."""
@@ -30,21 +32,23 @@ class Cumulative(Average):
     slowly.
     """
 
-    measures_drift: ClassVar[bool] = False
-    kind: Literal["cumulative"] = kind("cumulative")
+    kind: Literal["cumulative"] = field(default="cumulative", kw_only=True, repr=False)
 
     def start(self, columns: int, block: int) -> State:
-        return {"all": horizon.start(columns)}
+        return {"all": nothing(columns), "spread": spread.nothing(columns)}
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        return {"all": horizon.push(state["all"], blocks, np.inf)}
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        return {
+            "all": merge(state["all"], total(blocks.moments)),
+            "spread": spread.fold(state["spread"], blocks, np.inf),
+        }
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
-        moments, nonzero, effect = horizon.read(state["all"], tail)
-        return Reading(moments, moments, nonzero, effect, bias=np.full_like(nonzero, np.nan))
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        moments = state["all"] if tail is None else merge(state["all"], tail.moments[0])
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias=np.full(len(moments), np.nan))
 
     def merge(self, earlier: State, later: State) -> State:
-        return {"all": horizon.combine(earlier["all"], later["all"], events=0, horizon=np.inf)}
+        return {"all": merge(earlier["all"], later["all"]), "spread": earlier["spread"] + later["spread"]}
 
 
 @dataclass(frozen=True, config=strict)
@@ -61,11 +65,15 @@ class Window(Average):
 
     tau: PositiveInt = 10_000
     resolution: PositiveInt | None = None
-    kind: Literal["window"] = kind("window")
+    kind: Literal["window"] = field(default="window", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.resolution is not None and self.resolution > self.tau:
             raise ValueError(f"resolution {self.resolution} is larger than the window of {self.tau} events")
+
+    @property
+    def drift(self) -> Lipschitz:
+        return Lipschitz("window")
 
     def bucket(self, block: int) -> int:
         """Events in a bucket."""
@@ -82,32 +90,28 @@ class Window(Average):
         return {
             "resolution": self.bucket(block),
             "ring": ring.start(columns, self.tau // self.bucket(block)),
-            "horizon": horizon.start(columns),
-            "drift": lipschitz.start(columns, block, DRIFT_SPAN, "window"),
+            "spread": spread.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        _, drift = lipschitz.push(state["drift"], blocks)
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
         return {
             "resolution": state["resolution"],
             "ring": ring.push(state["ring"], blocks, state["resolution"]),
-            "horizon": horizon.push(state["horizon"], blocks, LONGER * self.tau),
-            "drift": drift,
+            "spread": spread.fold(state["spread"], blocks, LONGER * self.tau),
         }
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         moments, events = ring.last_events(state["ring"], self.tau, state["resolution"], tail)
-        rate = lipschitz.latest_rate(state["drift"])
-        long, nonzero, effect = horizon.read(state["horizon"], tail)
         details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
-        return Reading(Moments(moments), long, nonzero, effect, lipschitz.window_bias(rate, events), details)
+        bias = window_bias(rate, events)
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
         since = ring.events(later["ring"], later["resolution"])
         return {
-            **later,
+            "resolution": later["resolution"],
             "ring": ring.concatenate(earlier["ring"], later["ring"]),
-            "horizon": horizon.combine(earlier["horizon"], later["horizon"], since, LONGER * self.tau),
+            "spread": spread.merge(earlier["spread"], later["spread"], since, LONGER * self.tau),
         }
 
     def to_state(self, state: State) -> State:
@@ -130,11 +134,15 @@ class Decay(Average):
 
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
     half_life: PositiveFloat | None = None
-    kind: Literal["decay"] = kind("decay")
+    kind: Literal["decay"] = field(default="decay", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.alpha is not None and self.half_life is not None:
             raise ValueError("give either alpha or half_life, not both")
+
+    @property
+    def drift(self) -> Lipschitz:
+        return Lipschitz("decay")
 
     @property
     def decay(self) -> float:
@@ -147,41 +155,36 @@ class Decay(Average):
         return {
             "events": 0,
             "kernel": nothing(columns),
-            "horizon": horizon.start(columns),
-            "drift": lipschitz.start(columns, block, DRIFT_SPAN, "decay"),
+            "spread": spread.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        _, drift = lipschitz.push(state["drift"], blocks)
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
         factors = np.full(len(blocks), self.decay**blocks.size)
         return {
             "events": state["events"] + len(blocks) * blocks.size,
             "kernel": fold(state["kernel"], blocks.decayed(self.decay), factors),
-            "horizon": horizon.push(state["horizon"], blocks, LONGER / (1 - self.decay)),
-            "drift": drift,
+            "spread": spread.fold(state["spread"], blocks, LONGER / (1 - self.decay)),
         }
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         moments, events = state["kernel"], state["events"]
         if tail is not None:
             events += tail.size
             moments = merge(fade(moments, self.decay**tail.size), tail.decayed(self.decay)[0])
-        rate = lipschitz.latest_rate(state["drift"])
-        long, nonzero, effect = horizon.read(state["horizon"], tail)
         details = {
             "alpha": np.full_like(rate, self.decay),
             "horizon_events": np.full_like(rate, 1 / (1 - self.decay)),
             "lipschitz_per_event": rate,
         }
-        return Reading(Moments(moments), long, nonzero, effect, lipschitz.decay_bias(rate, self.decay, events), details)
+        bias = decay_bias(rate, self.decay, events)
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
         since = later["events"]
         return {
             "events": earlier["events"] + since,
             "kernel": merge(fade(earlier["kernel"], self.decay**since), later["kernel"]),
-            "horizon": horizon.combine(earlier["horizon"], later["horizon"], since, LONGER / (1 - self.decay)),
-            "drift": later["drift"],
+            "spread": spread.merge(earlier["spread"], later["spread"], since, LONGER / (1 - self.decay)),
         }
 
 

@@ -1,65 +1,79 @@
-"""How fast the world moves: the Lipschitz constant of the value, and the window or decay that suits it.
+"""How fast the world moves: the Lipschitz constant of the value, measured once for all averages that ask for it.
 
-Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 of Jagerman's thesis). "Published" is
-the rule in the code of that paper, "mse" the one in its text.
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 of Jagerman's thesis).
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from streameval.arrays import Array, State
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import Row
+from streameval.averages.spread import Spread, SpreadRow
 
+DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000
 SMOOTHING_DECAY = 0.99995
-SHORTEST, LONGEST = 500, 500_000
+VARIANCE_DECAY = 1 - 1 / 100_000
 LATEST_RATES = 5
-PUBLISHED_UNIT = 100
-"""The published rule takes the drift per batch of 100 interactions."""
-
-Smoothing = Literal["window", "decay"]
+VARIANCE_ROWS = range(SpreadRow.WEIGHT, SpreadRow.VV + 1)
 
 
-def start(columns: int, block: int, drift_span: int, smoothing: Smoothing) -> State:
-    """The memory of a drift rate over `drift_span` events; values are smoothed by a window or by a decay."""
-    return {
-        "values": np.full((max(1, -(-drift_span // block)), columns), np.nan),
-        "blocks": 0,
-        "latest": np.full((LATEST_RATES, columns), np.nan),
-        "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
-        if smoothing == "window"
-        else _decaying(columns),
-    }
+class Pace(NamedTuple):
+    """Drift rate `k` (per event, NaN while unknown) and variance of the term, each [blocks, columns] at block ends."""
+
+    rate: Array
+    variance: Array
 
 
-def push(state: State, blocks: Blocks) -> tuple[Array, State]:
-    """The drift rate `k` at the end of each block, [blocks, columns], per event; NaN until the span has passed.
+@dataclass(frozen=True, slots=True)
+class Lipschitz:
+    """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown until `span` events have
+    passed.
 
-    `k = |V(t) - V(t - s)| / s`, averaged over the last five block ends.
+    `V` is smoothed by a window of 10,000 events or by a decay of 0.99995. The variance is that of the last 100,000
+    events.
     """
-    sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, [Row.U, Row.V]], blocks.size)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        values = sums[..., 0] / sums[..., 1]
-    before = _exchange(state["values"], state["blocks"], values)
-    rates = np.abs(values - before) / (len(state["values"]) * blocks.size)
-    latest = np.concatenate([state["latest"], rates])
-    windows = np.lib.stride_tricks.sliding_window_view(latest[1:], LATEST_RATES, axis=0)
-    mean = _mean_of_known(windows)
-    return mean, {
-        **state,
-        "blocks": state["blocks"] + len(blocks),
-        "latest": latest[-LATEST_RATES:],
-        "smoother": smoother,
-    }
 
+    smoothing: Literal["window", "decay"]
+    span: int = DRIFT_SPAN
 
-def latest_rate(state: State) -> Array:
-    """The drift rate `k` at the last block end, [columns]; NaN while unknown."""
-    return _mean_of_known(state["latest"].T)
+    def start(self, columns: int, block: int) -> State:
+        """The state before the first event."""
+        return {
+            "values": np.full((max(1, -(-self.span // block)), columns), np.nan),
+            "blocks": 0,
+            "latest": np.full((LATEST_RATES, columns), np.nan),
+            "recent": np.zeros((columns, len(VARIANCE_ROWS))),
+            "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
+            if self.smoothing == "window"
+            else {"sums": np.zeros((columns, 2))},
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> tuple[Pace, State]:
+        """The pace at the end of each block, and the state after them."""
+        sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, Row.U : Row.V + 1], blocks.size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = sums[..., 0] / sums[..., 1]
+        before = _exchange(state["values"], state["blocks"], values)
+        rates = np.concatenate([state["latest"], np.abs(values - before) / (len(state["values"]) * blocks.size)])
+        recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
+        windows = np.lib.stride_tricks.sliding_window_view(rates[1:], LATEST_RATES, axis=0)
+        return Pace(_mean_of_known(windows), Spread(recent).variance), {
+            "values": state["values"],
+            "blocks": state["blocks"] + len(blocks),
+            "latest": rates[-LATEST_RATES:],
+            "recent": recent[-1],
+            "smoother": smoother,
+        }
+
+    def rate(self, state: State) -> Array:
+        """The drift rate at the last block end, [columns]."""
+        return _mean_of_known(state["latest"].T)
 
 
 def _mean_of_known(values: Array) -> Array:
@@ -89,10 +103,6 @@ def _sliding(columns: int, blocks: int) -> State:
     return {"ends": np.zeros((blocks + 1, columns, 2)), "stretch": np.zeros((0, columns, 2))}
 
 
-def _decaying(columns: int) -> State:
-    return {"sums": np.zeros((columns, 2))}
-
-
 def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
     if "sums" in state:
         path = decayed_path(state["sums"], sums, SMOOTHING_DECAY**block)
@@ -112,86 +122,7 @@ def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
 
 def decayed_path(state: Array, steps: Array, factor: float) -> Array:
     """The states after each step of `state = factor state + step`, stacked."""
-    lag = np.subtract.outer(np.arange(len(steps)), np.arange(len(steps)))
-    weights = np.where(lag >= 0, factor ** np.maximum(lag, 0), 0.0)
-    start_weights = factor ** np.arange(1, len(steps) + 1)
-    flat = weights @ steps.reshape(len(steps), -1)
-    return np.asarray(flat.reshape(steps.shape) + start_weights.reshape(-1, *[1] * state.ndim) * state)
-
-
-def window_bias(k: Array, tau: Array | float) -> Array:
-    """Bound on the bias of a window of `tau` events: `k (tau - 1) / 2`."""
-    return k * (tau - 1.0) / 2
-
-
-def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
-    """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
-    return k * _published_bias(np.asarray(alpha), np.asarray(float(t)))
-
-
-def _published_bias(alpha: Array, t: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(alpha / ((1 - alpha) * (1 - alpha**t)))
-
-
-def _exact_bias(alpha: Array, t: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(alpha / (1 - alpha) - t * alpha**t / (1 - alpha**t))
-
-
-def published_window(scaled_rate: Array) -> Array:
-    """`sqrt(2 / (lambda k))`, the window of the published code, before it is kept within its limits.
-
-    >>> published_window(np.array([250 * 1e-4])).round(6)
-    array([8.944272])
-    """
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.sqrt(2.0 / scaled_rate))
-
-
-def published_decay(scaled_rate: Array) -> Array:
-    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code.
-
-    >>> published_decay(np.array([250 * 1e-4])).round(6)
-    array([0.798879])
-    """
-    root = np.sqrt(scaled_rate)
-    return np.asarray((np.sqrt(2.0) - root) / (np.sqrt(2.0) + root))
-
-
-def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
-    """The window that minimises `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the real root of `tau^2 (tau - 1) = 2 s2 /
-    (lambda k^2)`.
-
-    >>> tau = mse_window(np.array([1e-5]), np.array([1.0]), bias_weight=1.0)
-    >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])
-    1.0
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        target = 2 * variance / (bias_weight * k * k)
-        tau = np.cbrt(target) + 1.0
-        for _ in range(6):
-            tau = tau - (tau * tau * (tau - 1.0) - target) / (tau * (3 * tau - 2))
-    return np.where(np.isinf(target), np.inf, tau)
-
-
-def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Literal["published", "exact"]) -> Array:
-    """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
-
-    The horizon `1 / (1 - alpha)` is searched on a logarithmic grid between its limits and refined by a parabola.
-    """
-    grid = np.geomspace(SHORTEST, LONGEST, 49)
-    alpha = 1 - 1 / grid
-    fading = alpha ** t[:, None]
-    bias_of = _published_bias if bias == "published" else _exact_bias
-    squared_bias = bias_weight * bias_of(alpha, t[:, None]) ** 2
-    squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
-    risk = (k * k)[..., None] * squared_bias[:, None] + variance[..., None] * squared_weights[:, None]
-    best = np.argmin(np.where(np.isnan(risk), np.inf, risk), axis=-1)
-    inner = np.clip(best, 1, len(grid) - 2)[..., None]
-    left, middle, right = (np.take_along_axis(risk, inner + side, axis=-1)[..., 0] for side in (-1, 0, 1))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shift = 0.5 * (left - right) / (left - 2 * middle + right)
-    refined = np.where((best == inner[..., 0]) & np.isfinite(shift), shift, 0.0)
-    step = np.log(grid[1] / grid[0])
-    return 1 - 1 / (grid[best] * np.exp(step * refined))
+    ages = np.subtract.outer(np.arange(len(steps)), np.arange(-1, len(steps)))
+    weights = np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
+    stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
+    return np.asarray((weights @ stacked).reshape(steps.shape))

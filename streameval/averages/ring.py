@@ -19,7 +19,7 @@ def push(state: State, blocks: Blocks, resolution: int) -> State:
     if resolution == blocks.size:
         return _append(state, blocks.moments)
     if resolution < blocks.size:
-        return _append(state, blocks.by_bucket(resolution))
+        return _append(state, blocks.by_bucket(resolution).moments)
     per_bucket = resolution // blocks.size
     opened = state["open_events"] // blocks.size
     closing = min(len(blocks), per_bucket - opened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array, State
 from streameval.estimators.base import Estimator, Terms
 from streameval.evidence import Evidence
-from streameval.labels import kind, strict
+from streameval.labels import strict
 
 CONTROL_VARIATE_HORIZON = 100_000
 
@@ -35,10 +36,10 @@ class IPS(Estimator):
     Source: Horvitz & Thompson 1952; Li et al., WSDM 2011.
     """
 
-    kind: Literal["ips"] = kind("ips")
+    kind: Literal["ips"] = field(default="ips", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        return Terms(evidence.importance_weight * evidence.reward[:, None]), state
+        return Terms(evidence.weighted_reward), state
 
 
 @dataclass(frozen=True, config=strict)
@@ -58,11 +59,10 @@ class SNIPS(Estimator):
     """
 
     ratio: ClassVar[bool] = True
-    kind: Literal["snips"] = kind("snips")
+    kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        weight = evidence.importance_weight
-        return Terms(weight * evidence.reward[:, None], weight), state
+        return Terms(evidence.weighted_reward, evidence.importance_weight), state
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
         """Range of `w (r - value)`: the value lies inside the reward range."""
@@ -85,7 +85,7 @@ class ClippedIPS(Estimator):
 
     cap: Annotated[float, Field(gt=0, allow_inf_nan=True)]
     covers_estimand: ClassVar[bool] = True
-    kind: Literal["clipped_ips"] = kind("clipped_ips")
+    kind: Literal["clipped_ips"] = field(default="clipped_ips", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if math.isnan(self.cap):
@@ -120,14 +120,14 @@ class ControlVariate(Estimator):
     Source: Owen, Monte Carlo theory, 2013, ch. 8.9; Swaminathan, thesis 2017.
     """
 
-    kind: Literal["control_variate"] = kind("control_variate")
+    kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
         return {"sums": np.zeros((policies, 5))}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         weight = evidence.importance_weight
-        weighted_reward = weight * evidence.reward[:, None]
+        weighted_reward = evidence.weighted_reward
         sums = np.stack(
             [
                 evidence.block_sums(column)

@@ -1,0 +1,96 @@
+"""Which window or decay suits a drift rate, and what bias it leaves.
+
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (section 5.3.5 of Jagerman's thesis). "Published" is the rule in the
+code of that paper, "mse" the one in its text.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from streameval.arrays import Array
+
+SHORTEST, LONGEST = 500, 500_000
+"""Limits of a window, and of the horizon `1 / (1 - alpha)` of a decay, in events."""
+PUBLISHED_UNIT = 100
+"""The published rule takes the drift per batch of 100 interactions."""
+GRID = np.geomspace(SHORTEST, LONGEST, 33)
+
+
+def window_bias(k: Array, tau: Array | float) -> Array:
+    """Bound on the bias of a window of `tau` events: `k (tau - 1) / 2`."""
+    return k * (tau - 1.0) / 2
+
+
+def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
+    """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
+    return k * _published_bias(np.asarray(alpha), np.asarray(float(t)))
+
+
+def _published_bias(alpha: Array, t: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(alpha / ((1 - alpha) * (1 - alpha**t)))
+
+
+def _exact_bias(alpha: Array, t: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(alpha / (1 - alpha) - t * alpha**t / (1 - alpha**t))
+
+
+def published_window(scaled_rate: Array) -> Array:
+    """`sqrt(2 / (lambda k))`, the window of the published code, before it is kept within its limits.
+
+    >>> published_window(np.array([250 * 1e-4])).round(6)
+    array([8.944272])
+    """
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.sqrt(2.0 / scaled_rate))
+
+
+def published_decay(scaled_rate: Array) -> Array:
+    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code.
+
+    >>> published_decay(np.array([250 * 1e-4])).round(6)
+    array([0.798879])
+    """
+    root = np.sqrt(scaled_rate)
+    return np.asarray((np.sqrt(2.0) - root) / (np.sqrt(2.0) + root))
+
+
+def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
+    """The window that minimises `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the real root of `tau^2 (tau - 1) = 2 s2 /
+    (lambda k^2)`.
+
+    >>> tau = mse_window(np.array([1e-5]), np.array([1.0]), bias_weight=1.0)
+    >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])
+    1.0
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        target = 2 * variance / (bias_weight * k * k)
+        tau = np.cbrt(target) + 1.0
+        for _ in range(6):
+            tau = tau - (tau * tau * (tau - 1.0) - target) / (tau * (3 * tau - 2))
+    return np.where(np.isinf(target), np.inf, tau)
+
+
+def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Literal["published", "exact"]) -> Array:
+    """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
+
+    The horizon `1 / (1 - alpha)` is searched on a logarithmic grid between its limits and refined by a parabola.
+    """
+    alpha = 1 - 1 / GRID
+    fading = alpha ** t[:, None]
+    bias_of = _published_bias if bias == "published" else _exact_bias
+    squared_bias = bias_weight * bias_of(alpha, t[:, None]) ** 2
+    squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
+    risk = (k * k)[..., None] * squared_bias[:, None] + variance[..., None] * squared_weights[:, None]
+    best = np.argmin(np.where(np.isnan(risk), np.inf, risk), axis=-1)
+    inner = np.clip(best, 1, len(GRID) - 2)[..., None]
+    left, middle, right = (np.take_along_axis(risk, inner + side, axis=-1)[..., 0] for side in (-1, 0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shift = 0.5 * (left - right) / (left - 2 * middle + right)
+    refined = np.where((best == inner[..., 0]) & np.isfinite(shift), shift, 0.0)
+    step = np.log(GRID[1] / GRID[0])
+    return np.asarray(1 - 1 / (GRID[best] * np.exp(step * refined)))

@@ -1,0 +1,127 @@
+"""Spread: the sums that variances are made of, kept over a long past that fades at block ends.
+
+A variance comes from a horizon ten times longer than the estimate's. Few large importance weights make an estimate
+and its own variance fail together: without the longer memory, 88 % of nominal 95 % intervals cover in a world that
+stands still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from streameval.arrays import Array
+from streameval.averages.moments import fold_sums, ratio
+
+if TYPE_CHECKING:
+    from streameval.averages.blocks import Blocks
+
+LONGER = 10
+"""How many times longer the horizon of the variance is than the estimate's."""
+FEWEST_BLOCKS = 10
+"""A variance of block sums from fewer blocks says nothing."""
+
+
+class SpreadRow(IntEnum):
+    """Places on the last axis of an array of spreads; all are plain sums."""
+
+    WEIGHT = 0  # sum q
+    U = 1  # sum q u
+    V = 2  # sum q v
+    UU = 3  # sum q u^2
+    UV = 4
+    VV = 5
+    WEIGHT_SQUARE = 6  # sum q^2
+    NONZERO = 7  # events with u != 0
+    BLOCK_UU = 8  # sum over blocks of (the block's sum of q u)^2
+    BLOCK_UV = 9
+    BLOCK_VV = 10
+    BLOCKS = 11  # blocks with evidence
+
+
+SPREAD_ROWS = len(SpreadRow)
+WITHIN = slice(0, SpreadRow.BLOCK_UU)
+"""The rows that a block which is not finished adds to."""
+
+
+def nothing(columns: int) -> Array:
+    """The spread of no events, [columns, rows]."""
+    return np.zeros((columns, SPREAD_ROWS))
+
+
+def fold(state: Array, blocks: Blocks, horizon: Array | float) -> Array:
+    """Add whole blocks to a past that fades with this horizon in events: a number, or [blocks, columns]."""
+    factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
+    return fold_sums(state, blocks.spread, np.broadcast_to(factors, factors.shape or (len(blocks),)))
+
+
+def merge(earlier: Array, later: Array, events: int, horizon: float) -> Array:
+    """The spread of two parts of a stream, the later one `events` long."""
+    return np.asarray(earlier * np.exp(-events / horizon) + later)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """An array of spreads [..., rows], read by name. What is not known is NaN.
+
+    Five terms 0, 0, 0, 1, 4:
+
+    >>> terms = np.zeros(SPREAD_ROWS)
+    >>> terms[WITHIN] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0, 5.0, 2.0]
+    >>> float(Spread(terms).residual)
+    2.4
+    """
+
+    array: Array
+
+    def __getitem__(self, row: SpreadRow) -> Array:
+        return self.array[..., row]
+
+    def with_tail(self, tail: Blocks | None) -> Spread:
+        """The events of the block that is not finished added to the sums over events."""
+        if tail is None:
+            return self
+        array = self.array.copy()
+        array[..., WITHIN] += tail.spread[0, :, WITHIN]
+        return Spread(array)
+
+    @property
+    def count(self) -> Array:
+        """Number of equally weighted events that would tell as much."""
+        return ratio(self[SpreadRow.WEIGHT] ** 2, self[SpreadRow.WEIGHT_SQUARE])
+
+    @property
+    def mean_denominator(self) -> Array:
+        """`V / S0`."""
+        return ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT])
+
+    @property
+    def residual(self) -> Array:
+        """Mean of `(u - E v)^2` around the spread's own value `E = U / V`, never below 0."""
+        value = ratio(self[SpreadRow.U], self[SpreadRow.V])
+        square = self[SpreadRow.UU] - 2 * value * self[SpreadRow.UV] + value * value * self[SpreadRow.VV]
+        return np.maximum(ratio(square, self[SpreadRow.WEIGHT]), 0.0)
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
+        return np.asarray(self.residual / self.mean_denominator**2)
+
+    @property
+    def design_effect(self) -> Array:
+        """Variance of block sums over what independent events would give; NaN before ten blocks.
+
+        Events of one session are alike; then the average of n of them is known less well than n independent ones would
+        make it, by this factor. Both variances are taken around the same value, over the same events.
+        """
+        value = ratio(self[SpreadRow.U], self[SpreadRow.V])
+        between = (
+            self[SpreadRow.BLOCK_UU] - 2 * value * self[SpreadRow.BLOCK_UV] + value * value * self[SpreadRow.BLOCK_VV]
+        )
+        within = self.residual * self[SpreadRow.WEIGHT_SQUARE]
+        blocks = self[SpreadRow.BLOCKS]
+        effect = ratio(between, within) * ratio(blocks, blocks - 1)
+        return np.where(blocks >= FEWEST_BLOCKS, effect, np.nan)
