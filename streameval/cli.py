@@ -6,15 +6,16 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -24,7 +25,7 @@ from streameval.events import EventFormat, json_schema
 from streameval.plots import Picture, read_truth
 from streameval.probing import probe
 from streameval.problems import closest, expecting, one_of
-from streameval.replay import Replay, read_lines
+from streameval.replay import Advance, Replay, read_lines
 from streameval.sources.settings import FileSettings, KafkaConnection, KafkaSettings, SimulatedSettings
 from streameval.tables import events_line, plan_table, report_table
 
@@ -34,8 +35,28 @@ PATIENCE = 15.0
 UNREACHED = "is it running, and are address, topic and security options right?"
 WIDTH_OF_FILES = 160
 
+
+class Verbs(typer.core.TyperGroup):
+    """The verbs, none of which complains when its reader leaves or when it is interrupted."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb that was asked for."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has gone, as `head` does; Python must not complain about it while it shuts down.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except KeyboardInterrupt:
+            _say("interrupted\nhint: what was written so far is incomplete")
+            raise typer.Exit(INTERRUPTED) from None
+        return result
+
+
 app = typer.Typer(
     name="streameval",
+    cls=Verbs,
     help="Off-policy estimates over an event stream: how good would another policy have been, and how good is it now?",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -129,13 +150,8 @@ def demo(
     rate: Annotated[float, typer.Option(min=0, help="Events a second; 0 is as fast as possible.")] = 2000.0,
 ) -> None:
     """Everything at once: an embedded broker, a simulated recommender whose users change, and the daemon."""
-    try:
-        from streameval.demo import run_demo
-    except ModuleNotFoundError as error:
-        if error.name != "confluent_kafka":
-            raise
-        missing = "the demo's embedded broker needs confluent-kafka, which is not installed"
-        raise InputError(missing, hint="pip install 'streameval[demo]'") from error
+    from streameval.demo import run_demo
+
     run_demo(events=events, port=port, seed=seed, rate=rate)
 
 
@@ -160,9 +176,11 @@ def replay(
     """Estimate from files, with the same evaluator as the daemon's; the configuration needs no source."""
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
-    picture = plot and _picture(settings, plot, plot_estimator, plot_average, plot_title or " ".join(files), truth)
+    picture = plot and _picture(
+        settings, plot, plot_estimator, plot_average, plot_title or ", ".join(Path(file).name for file in files), truth
+    )
     replayed = Replay(settings, traced=plot is not None)
-    with _progress(files) as advance:
+    with _progress() as advance:
         report = replayed.read(files, advance)
     for line in replayed.complaints(report):
         _say(line)
@@ -238,7 +256,7 @@ def produce(
     from streameval.sinks.producer import produce as send
 
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})
-    with _progress([file]) as advance:
+    with _progress() as advance:
         lines = (line for batch in read_lines([file], advance) for line in batch)
         sent = send(lines, topic, connection, partitions=partitions)
     _say(f"{sent:,} events sent to {topic} at {connection.address}")
@@ -253,17 +271,12 @@ def schema() -> None:
 def main() -> NoReturn:
     """The entry point: run a verb, and turn every error into words, a hint and an exit code."""
     try:
-        code = app(standalone_mode=False)
-        sys.stdout.flush()
+        code = app(prog_name="streameval", standalone_mode=False)
     except StreamevalError as error:
         code = _fail(error.report(), error.exit_code)
     except typer.TyperException as error:
         verb = getattr(getattr(error, "ctx", None), "command_path", "streameval")
         code = _fail(f"{error.format_message()}\nhint: `{verb} --help` shows how it is used", error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted\nhint: what was written so far is incomplete", INTERRUPTED)
-    except BrokenPipeError:
-        code = _leave_quietly()
     except Exception:  # noqa: BLE001 - the last place that can say anything
         traceback.print_exc()
         code = _fail("this is a fault in streameval\nhint: please report it, with the lines above", 1)
@@ -273,12 +286,6 @@ def main() -> NoReturn:
 def _fail(report: str, code: int) -> int:
     _say(f"error: {report}")
     return code
-
-
-def _leave_quietly() -> int:
-    """Whoever read our output has gone, as `head` does; Python must not complain about it while it shuts down."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
 
 
 def _say(line: str) -> None:
@@ -297,15 +304,13 @@ def _warn_of_parts_without_effect(parts: list[str]) -> None:
 
 
 @contextmanager
-def _progress(files: list[str]) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr that counts the bytes of the files as they are stored; none where nobody looks at a terminal."""
+def _progress() -> Iterator[Advance]:
+    """A bar on stderr that counts the bytes of files; none where nobody looks at a terminal."""
     console = Console(stderr=True)
-    sizes = [Path(file).stat().st_size for file in files if Path(file).is_file()]
-    total = sum(sizes) if len(sizes) == len(files) else None
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda read: progress.update(task, completed=read)
+        task = progress.add_task("", total=None)
+        yield lambda read, total: progress.update(task, completed=read, total=total)
 
 
 def _picture(

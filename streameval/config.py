@@ -166,20 +166,24 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
-    for index, average in enumerate(config.averages):
-        try:
-            average.start(columns=1, block=BLOCK)
-        except ValueError as error:
-            yield Problem(("averages", index), str(error), NOWHERE)
     averages = {average.label: average for average in config.averages}
+    for index, average in enumerate(config.averages):
+        yield from _refused(("averages", index), average, {})
     for label, bound in config.intervals.items():
-        if label not in averages:
+        if label in averages:
+            yield from _refused(("intervals", label), averages[label], {label: bound})
+        else:
             meant = closest(label, averages)
             hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
-        elif bound.drift == "include" and not averages[label].measures_drift:
-            hint = "adaptive averages, windows and decays measure drift; cumulative has none to include"
-            yield Problem(("intervals", label, "drift"), expecting("export", "'include'"), hint)
+
+
+def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyBound]) -> Iterator[Problem]:
+    """What an evaluator has against an average or its interval, which only it can know."""
+    try:
+        Evaluator(["candidate"], averages=[average], intervals=intervals, block=BLOCK)
+    except ValueError as error:
+        yield Problem(place, str(error), NOWHERE)
 
 
 def _policy_misfits(policies: Policies) -> Iterator[Problem]:

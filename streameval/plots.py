@@ -24,6 +24,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7
 """After Okabe and Ito, told apart by colour-blind readers too, and all legible on white."""
 PRODUCTION = "#333333"
 INK, FAINT, GRID = "#222222", "#6f6f6f", "#e6e6e6"
+MARGIN, LEFT = 0.025, 0.08
+"""Where text and the axis begin, as shares of the width."""
 ENDINGS = (".png", ".svg", ".pdf")
 LABEL_GAP = 0.052
 """Smallest distance between two labels, as a share of the height of the picture."""
@@ -76,7 +78,7 @@ class Picture:
         _scale(axes, curves)
         _dash_truth(axes, trace, moments, self.truth, colours)
         _label_ends(axes, curves, colours)
-        _describe(figure, axes, trace, self)
+        _describe(figure, trace, self)
         _save(figure, self.path)
 
 
@@ -109,7 +111,8 @@ def _figure_class() -> type[Figure]:
 
 
 def _axes(figure: Figure, longest: int) -> Axes:
-    axes = figure.add_axes((0.075, 0.115, 0.885 - min(0.0095 * (longest + 8), 0.4), 0.70))
+    labels = min(0.0085 * (longest + 9), 0.4)
+    axes = figure.add_axes((LEFT, 0.115, 0.97 - LEFT - labels, 0.675))
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(axis="y", color=GRID, linewidth=0.8)
@@ -128,12 +131,12 @@ def _moments(trace: Trace, axes: Axes) -> Any:
     known = [timestamp for timestamp in timestamps if timestamp is not None]
     if len(known) < len(timestamps) or known[0] == known[-1]:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
-        axes.set_xlabel("events", color=FAINT, fontsize=9, loc="right")
+        axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
         return np.array([report.events.accepted for report in trace.reports])
     locator = AutoDateLocator(tz=UTC, maxticks=9)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
-    axes.set_xlabel("event time (UTC)", color=FAINT, fontsize=9, loc="right")
+    axes.set_xlabel("event time (UTC)", color=FAINT, fontsize=9, loc="left")
     return np.array([datetime.fromtimestamp(timestamp, UTC) for timestamp in known])
 
 
@@ -150,7 +153,7 @@ def _line(axes: Axes, moments: Any, curve: Curve, colour: str, *, production: bo
 
 
 def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Fit the axis to lines and bands once they have settled: the wide intervals of the start would flatten the rest."""
+    """Fit the axis to lines and bands once they have settled: the wide bands of the start would flatten the rest."""
     settled = slice(int(len(curves[0].values) * SETTLED), None)
     ends = np.concatenate([column[settled] for curve in curves for column in (curve.values, curve.lower, curve.upper)])
     ends = ends[np.isfinite(ends)]
@@ -223,15 +226,14 @@ def _top(group: Sequence[float]) -> float:
     return _bottom(group) + LABEL_GAP * (len(group) - 1)
 
 
-def _describe(figure: Figure, axes: Axes, trace: Trace, picture: Picture) -> None:
+def _describe(figure: Figure, trace: Trace, picture: Picture) -> None:
     report = trace.reports[-1]
     parts = [f"{picture.estimator} on {picture.average}", f"bands: {report.confidence * 100:g}% intervals"]
     parts += ["dashes: the truth"] if picture.truth else []
     parts.append(f"{report.events.accepted:,} events, production: {report.production}")
-    left = axes.get_position().x0 - 0.045
-    figure.text(left, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")
-    figure.text(left, 0.893, "  ·  ".join(parts), fontsize=9.5, color=FAINT, verticalalignment="top")
-    axes.set_title("reward per event", loc="left", fontsize=9, color=FAINT, pad=8, x=-0.045)
+    figure.text(MARGIN, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")
+    figure.text(MARGIN, 0.893, "  ·  ".join(parts), fontsize=9.5, color=FAINT, verticalalignment="top")
+    figure.text(MARGIN, 0.815, "reward per event", fontsize=9, color=FAINT)
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -33,8 +33,8 @@ class Probe:
     @property
     def absent(self) -> list[str]:
         """The policies that none of the first events names."""
-        missing = np.isnan(self.events.probabilities).all(axis=0)
-        return [policy for policy, absent in zip(self.events.policies, missing, strict=True) if absent]
+        named = np.count_nonzero(~np.isnan(self.events.probabilities), axis=0).tolist()
+        return [policy for policy, count in zip(self.events.policies, named, strict=True) if not count]
 
 
 def probe(source: Source, events: EventFormat, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:

@@ -56,7 +56,7 @@ def refuse(problems: Iterable[Problem]) -> None:
 
 def problems_of(error: ValidationError, root: type) -> Iterator[Problem]:
     """What a validation of `root` has found, in its order."""
-    details = error.errors(include_url=False)
+    details = [detail for detail in error.errors(include_url=False) if not _follows_from_another(detail)]
     for place, group in groupby(details, key=lambda detail: _walk(root, detail["loc"])[0]):
         alternatives = list(group)  # a value that fits no member of a union has a detail for each of them
         if alternatives[0]["type"] == "problems":
@@ -96,6 +96,11 @@ def shown(value: object) -> str:
         return f"a mapping with {', '.join(map(str, value))}" if value else "an empty mapping"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _follows_from_another(detail: ErrorDetails) -> bool:
+    """Whether pydantic calls a list empty only because nothing in it is valid."""
+    return detail["type"] == "too_short" and bool(detail["input"])
 
 
 def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:

@@ -11,6 +11,9 @@ from streameval.report import Report
 from streameval.sources.file import FileSource
 from streameval.trace import Trace
 
+Advance = Callable[[int, int | None], None]
+"""Is told the bytes read so far, of the files as they are stored, and how many there are (None: a pipe)."""
+
 LONGEST_EXAMPLE = 120
 """Characters of a rejected event's detail."""
 
@@ -29,8 +32,8 @@ class Replay:
         self.examples: dict[str, Rejected] = {}
         self._first_lines: Sequence[bytes] = ()
 
-    def read(self, files: Sequence[str], advance: Callable[[int], None]) -> Report:
-        """The Report after all files; `advance` is told the bytes read so far."""
+    def read(self, files: Sequence[str], advance: Advance) -> Report:
+        """The Report after all files."""
         events = self.config.event_format()
         for lines in read_lines(files, advance):
             self._first_lines = self._first_lines or lines
@@ -70,13 +73,13 @@ class Replay:
         return ", ".join(EventFormat().decode_batch(self._first_lines).policies)
 
 
-def read_lines(files: Sequence[str], advance: Callable[[int], None]) -> Iterator[list[bytes]]:
-    """The lines of files, many at a time; `advance` is told the bytes read so far, of the files as they are stored."""
+def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
+    """The lines of files, many at a time."""
     source = FileSource(files)
     try:
         while not source.status().exhausted:
-            records = source.poll(0.0)
-            advance(source.bytes_read)
+            records = source.poll(1.0)
+            advance(source.bytes_read, source.bytes_total)
             yield [value for part in records for value in part.values if value is not None]
     finally:
         source.close()

@@ -33,7 +33,7 @@ class Trace:
     """
 
     points: int = 200
-    every: int = 100
+    every: int = 50
     reports: list[Report] = field(default_factory=list)
     taken: int = 0
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from yaml.composer import ComposerError
@@ -26,12 +26,10 @@ class RepeatedKey(ConstructorError):
 class StrictLoader(yaml.SafeLoader):
     """YAML 1.2's idea of plain values: `no` and `on` are strings, `1:30` is no number, `1e-5` is one."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
-
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         # An alias can contain itself, or grow a short file beyond all memory; a configuration needs none.
         if self.check_event(yaml.events.AliasEvent):
-            raise ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)
+            raise ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)  # type: ignore[no-untyped-call]
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
@@ -39,22 +37,25 @@ class StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+def _construct_int(loader: StrictLoader, node: ScalarNode) -> int:
+    return int(loader.construct_scalar(node))
+
+
+def _construct_float(loader: StrictLoader, node: ScalarNode) -> float:
+    return float(loader.construct_scalar(node).replace(".inf", "inf").replace(".nan", "nan"))
+
+
+StrictLoader.yaml_implicit_resolvers = {}
+# A plain value has the first type whose pattern fits, so whole numbers come before the others.
 for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|false", ["t", "f"]),
     ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.nan", list("-+.0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", list("-+.0123456789")),
 ):
     StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
-# A scalar takes the type of the first resolver that fits, so whole numbers are tried before the others.
-StrictLoader.add_constructor(
-    "tag:yaml.org,2002:float", lambda loader, node: float(_number(loader.construct_scalar(node)))
-)
-StrictLoader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: int(loader.construct_scalar(node)))
-
-
-def _number(text: str) -> str:
-    return text.replace(".inf", "inf").replace(".Inf", "inf").replace(".INF", "inf").replace(".nan", "nan")
+StrictLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+StrictLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 def _refuse_repeated_keys(node: MappingNode) -> None:

@@ -106,7 +106,10 @@ def test_the_evaluator_has_the_configured_policies_and_averages(load: Loader) ->
 
 def test_events_are_decoded_for_production_and_candidates_with_the_configured_reward(load: Loader) -> None:
     config = load("policies: {candidates: [a], production: p}\nreward: {field: revenue, min: 0, max: 50}")
-    event = b'{"event_id": "1", "timestamp": 1, "action": "x", "propensity": 0.5, "revenue": 20, "policies": {"a": 0.25, "p": 1, "z": 0}}'
+    event = (
+        b'{"event_id": "1", "timestamp": 1, "action": "x", "propensity": 0.5, "revenue": 20, '
+        b'"policies": {"a": 0.25, "p": 1, "z": 0}}'
+    )
     batch = config.event_format().decode_batch([event])
     assert batch.policies == ("p", "a")
     assert batch.reward.tolist() == [20.0]
@@ -180,6 +183,11 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
             "policies: {candidates: [a, 7]}",
             'policies.candidates.1 (line 1): expected text, found 7\nhint: put it in quotes: "7"',
             id="a number in place of a name",
+        ),
+        pytest.param(
+            ONE + "estimators: [{kind: clipped_ips, cap: 0}]",
+            "streameval.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0, found 0",
+            id="nothing but a wrong item in a list",
         ),
         pytest.param(
             "policies: [a]",
@@ -274,7 +282,7 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         ),
         pytest.param(
             ONE + "intervals: {cumulative: {kind: normal, drift: include}}",
-            "intervals.cumulative.drift (line 2): expected export, found 'include'",
+            "intervals.cumulative (line 2): the average 'cumulative' does not measure drift: its interval cannot",
             id="drift where none is measured",
         ),
         pytest.param(
