@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 
@@ -147,6 +148,16 @@ def test_a_stopped_server_has_given_its_port_back() -> None:
         assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
 
 
+def test_connections_that_ask_nothing_do_not_hold_up_the_stop() -> None:
+    with HttpServer(View(make_published()), port=0) as server:
+        idle = [socket.create_connection(server.address) for _ in range(50)]
+        assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
+        started = time.monotonic()
+    assert time.monotonic() - started < 4.0
+    for connection in idle:
+        connection.close()
+
+
 def test_a_server_that_never_started_can_be_stopped() -> None:
     server = HttpServer(View(make_published()), port=0)
     server.stop()
@@ -220,6 +231,16 @@ def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
     off = tuple(replace(each, importance_weight_mean=0.5) for each in report.estimates)
     assert "0.5 should be 1" in read(replace(report, estimates=off)).text
     assert "should be 1" not in " ".join(read(report).text)
+
+
+def test_a_candidate_whose_weights_are_off_is_marked_where_it_is_compared() -> None:
+    report = make_report()
+    off = tuple(
+        replace(each, importance_weight_mean=1.5) if each.policy == "challenger-b" else each
+        for each in report.estimates
+    )
+    assert read(replace(report, estimates=off)).text.count("weights off") == 1
+    assert "weights off" not in read(report).text
 
 
 def test_names_from_the_configuration_are_text_and_never_markup() -> None:

@@ -126,9 +126,9 @@ def _side(band: tuple[float, float], base: tuple[float, float]) -> str:
 
 
 def memory(each: Estimate) -> str:
-    """How far back the average looks at this moment, in events; empty for one that forgets nothing."""
+    """How far back the average looks at this moment; unknown for one that forgets nothing."""
     events = each.details.get("window_events") or each.details.get("horizon_events")
-    return f"{events:,.0f} events" if is_known(events) else ""
+    return f"{events:,.0f} events" if is_known(events) else UNKNOWN
 
 
 def is_known(value: float | None) -> TypeGuard[float]:

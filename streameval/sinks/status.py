@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from streameval.published import Published
 from streameval.report import Decision, Estimate, PolicyCounts, Report
-from streameval.sinks.charts import UNKNOWN, Chart, Scale, is_known, make_chart, memory
+from streameval.sinks.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
 
 STYLE = files("streameval.sinks").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.sinks").joinpath("status.js").read_text(encoding="utf-8")
@@ -50,33 +51,49 @@ class StatusPage:
         """The whole page as HTML."""
         report = now.report
         sections = tuple(_sections(report)) if report else ()
+        policies = tuple(_policies(report)) if report else ()
         return self._template.render(
             now=now,
             report=report,
             sections=sections,
-            standings=_standings(sections, report) if report else (),
-            candidates=tuple(_candidates(report)) if report else (),
+            policies=policies,
+            standings=tuple(_standings(report, policies, sections)) if report else (),
             decided=now.accepted + sum(now.rejected.values()),
         )
 
 
+class Column(NamedTuple):
+    """One column of the table below the charts of an average."""
+
+    name: str
+    text: Callable[[Estimate], str]
+
+
 @dataclass(frozen=True)
 class Section:
-    """All estimates over one average, on one axis. `memory` is filled when it is the same in every row."""
+    """All estimates over one average, on one axis. `memory` is filled when it is the same in every row.
+
+    `diagnostics`: the columns of its table, those that have something to say.
+    """
 
     average: str
     memory: str
     charts: tuple[Chart, ...]
     ticks: tuple[tuple[float, str], ...]
+    diagnostics: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How one candidate stands against production: per average, the verdict of each estimator."""
+    """How one candidate stands against production: per average, the verdict of each estimator.
+
+    `suspect`: its mean weight is off, so that none of them can be believed.
+    """
 
     policy: str
     verdicts: tuple[tuple[tuple[str, str], ...], ...]
     decision: Decision | None
+    suspect: bool
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,7 @@ def _sections(report: Report) -> Iterator[Section]:
                 for estimator, rows in _grouped(estimates, "estimator").items()
             ),
             tuple(scale.tick_texts()) if scale else (),
+            tuple(column for column in DIAGNOSTICS if any(column.text(each) != UNKNOWN for each in estimates)),
         )
 
 
@@ -112,36 +130,25 @@ def _grouped(estimates: Iterable[Estimate], label: str) -> dict[str, list[Estima
     return groups
 
 
-def _standings(sections: Iterable[Section], report: Report) -> tuple[Standing, ...]:
-    verdicts = {
-        (row.estimate.policy, section.average, chart.estimator): row.verdict
-        for section in sections
-        for chart in section.charts
-        for row in chart.rows
-    }
-    decisions = {decision.policy: decision for decision in report.promotion}
-    return tuple(
-        Standing(
-            each.policy,
-            tuple(
-                tuple(
-                    (chart.estimator, verdicts[each.policy, section.average, chart.estimator])
-                    for chart in section.charts
-                )
-                for section in sections
-            ),
-            decisions.get(each.policy),
-        )
-        for each in report.policies
-        if not each.production
-    )
-
-
-def _candidates(report: Report) -> Iterator[PolicyTrust]:
+def _policies(report: Report) -> Iterator[PolicyTrust]:
     for each in report.policies:
         first = next((estimate for estimate in report.estimates if estimate.policy == each.policy), None)
         seen = each.events + each.missing
         yield PolicyTrust(each, each.missing / seen if seen else None, first, first is not None and is_suspect(first))
+
+
+def _standings(report: Report, policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> Iterator[Standing]:
+    decisions = {decision.policy: decision for decision in report.promotion}
+    for each in policies:
+        if not each.counts.production:
+            name = each.counts.policy
+            verdicts = tuple(tuple(_verdicts(section, name)) for section in sections)
+            yield Standing(name, verdicts, decisions.get(name), each.suspect)
+
+
+def _verdicts(section: Section, policy: str) -> Iterator[tuple[str, str]]:
+    for chart in section.charts:
+        yield from ((chart.estimator, row.verdict) for row in chart.rows if row.estimate.policy == policy)
 
 
 def is_suspect(each: Estimate) -> bool:
@@ -184,3 +191,24 @@ def duration(seconds: float | None) -> str:
 def moment(epoch: float) -> str:
     """A time of day with its date, in UTC."""
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def interval(lower: float | None, upper: float | None) -> str:
+    """Both ends of an interval."""
+    return f"{number(lower)} to {number(upper)}" if between(lower, upper) else UNKNOWN
+
+
+DIAGNOSTICS = (
+    Column("Lift", lambda each: number(each.lift)),
+    Column("Lift interval", lambda each: interval(each.lift_lower, each.lift_upper)),
+    Column("Effective sample", lambda each: count(each.effective_sample_size)),
+    Column("Design effect", lambda each: number(each.details.get("design_effect"))),
+    Column("Mean weight", lambda each: number(each.importance_weight_mean, 4)),
+    Column("Largest weight", lambda each: number(each.importance_weight_max)),
+    Column("Share of largest term", lambda each: number(each.details.get("largest_term_share"), 2)),
+    Column("Looks back", memory),
+    Column("alpha", lambda each: number(each.details.get("alpha"), 6)),
+    Column("Drift per event", lambda each: number(each.details.get("lipschitz_per_event"), 2)),
+    Column("Bias bound", lambda each: number(each.details.get("bias_bound"), 2)),
+    Column("Interval", lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}"),
+)
