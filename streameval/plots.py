@@ -133,7 +133,7 @@ def _moments(trace: Trace, axes: Axes) -> Any:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
         axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
         return np.array([report.events.accepted for report in trace.reports])
-    locator = AutoDateLocator(tz=UTC, maxticks=9)  # type: ignore[no-untyped-call]
+    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
     axes.set_xlabel("event time (UTC)", color=FAINT, fontsize=9, loc="left")
