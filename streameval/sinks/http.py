@@ -134,6 +134,7 @@ class HttpServer:
             loop="asyncio",
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,
