@@ -92,7 +92,7 @@ class Normal(Bound):
 
     def _sampling_width(self, reading: Reading, claim: Claim) -> Array:
         z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
-        width = z * standard_error(reading, claim.ratio)
+        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, claim.ratio)
         return np.where(reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)
 
 
@@ -122,17 +122,20 @@ class EmpiricalBernstein(Bound):
         with np.errstate(divide="ignore", invalid="ignore"):
             others = reading.moments[Row.WEIGHT] / reading.moments[Row.LARGEST_WEIGHT] - 1
             range_term = 7 * claim.term_range / reading.moments.mean_denominator * log_term / (3 * others)
-        width = np.sqrt(2 * log_term) * standard_error(reading, claim.ratio) + range_term
+        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, claim.ratio)
+        width = np.sqrt(2 * log_term) * sampling + range_term
         return np.where(others > 0, width, np.nan)
 
 
 AnyBound = Annotated[Normal | EmpiricalBernstein, Field(discriminator="kind")]
 
 
-def standard_error(reading: Reading, ratio: Array) -> Array:
-    """`sqrt(s2 / n_eff)` of each column, with the variance of the longer horizon and the design effect."""
-    spread = reading.spread
+def standard_error(reading: Reading, variance: Array, count: Array, ratio: Array) -> Array:
+    """`sqrt(s2 / n_eff)` with the design effect, from the variance of a term and the number of events behind it.
+
+    NaN where one event is all there is: it has no variance.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        unbiased = np.where(ratio, spread.variance, spread.variance * spread.count / (spread.count - 1))
-        independent = unbiased / reading.moments.count
+        unbiased = np.where(count > 1 + 1e-9, variance * count / (count - 1), np.nan)
+        independent = np.where(ratio, variance, unbiased) / reading.moments.count
     return np.asarray(np.sqrt(independent * np.fmax(1.0, reading.design_effect)))

@@ -45,7 +45,7 @@ def published_window(scaled_rate: Array) -> Array:
     >>> published_window(np.array([250 * 1e-4])).round(6)
     array([8.944272])
     """
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.sqrt(2.0 / scaled_rate))
 
 
@@ -67,12 +67,12 @@ def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
     >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])
     1.0
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        target = 2 * variance / (bias_weight * k * k)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        target = np.minimum(2 * variance / (bias_weight * k * k), 8.0 * LONGEST**3)  # beyond that: the longest anyway
         tau = np.cbrt(target) + 1.0
         for _ in range(6):
             tau = tau - (tau * tau * (tau - 1.0) - target) / (tau * (3 * tau - 2))
-    return np.where(np.isinf(target), np.inf, tau)
+    return np.asarray(tau)
 
 
 def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Literal["published", "exact"]) -> Array:
@@ -86,6 +86,7 @@ def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Lit
     squared_bias = bias_weight * bias_of(alpha, t[:, None]) ** 2
     squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
     risk = (k * k)[..., None] * squared_bias[:, None] + variance[..., None] * squared_weights[:, None]
+    risk[~(risk.max(axis=-1) > 0)] = np.nan  # nothing moves and nothing varies: nothing to choose by
     best = np.argmin(np.where(np.isnan(risk), np.inf, risk), axis=-1)
     inner = np.clip(best, 1, len(GRID) - 2)[..., None]
     left, middle, right = (np.take_along_axis(risk, inner + side, axis=-1)[..., 0] for side in (-1, 0, 1))
