@@ -22,6 +22,7 @@ from streameval.errors import StreamevalError
 from streameval.estimators import IPS, SNIPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
+from streameval.logs import configure_logging
 from streameval.report import Report
 from streameval.sinks.http import HttpServer
 from streameval.sources.kafka import KafkaSource
@@ -65,7 +66,8 @@ def run_demo(
     `rate`: events a second, 0 = as fast as possible. `port`: of the status page; a free one is taken when another
     program has it. Raises InputError when the embedded broker is not installed.
     """
-    console = console or Console()
+    console = console or Console(highlight=False)
+    configure_logging("warning")
     settings = SimulatedSettings(
         events=events, rate=rate, seed=seed, span=SPAN, exploration=EXPLORATION, candidates=CANDIDATES
     )
@@ -176,7 +178,7 @@ class Watcher:
         return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
 
     def outcome(self) -> Table:
-        """The last estimates of each policy beside the truth, and how far each average was off on the way."""
+        """The last estimates of each policy beside the truth, and how far off each average was on the way."""
         report = self.daemon.published.report
         truth = self.recommender.truth(report.events.accepted if report else 0)
         table = Table(
@@ -184,6 +186,7 @@ class Watcher:
             pad_edge=False,
             title=f"After {self.read:,} events, by {ESTIMATOR}",
             title_justify="left",
+            caption_justify="left",
         )
         table.add_column("policy", style="bold", no_wrap=True)
         for heading in ("truth", *(average.label.replace("_", " ") for average in AVERAGES)):
@@ -191,8 +194,10 @@ class Watcher:
         for policy, value in truth.items():
             estimates = [_number(_value(report, policy, average.label)) for average in AVERAGES]
             table.add_row(policy, f"{value:.3f}", *estimates)
-        table.add_section()
-        table.add_row("typical error", "", *(_number(self.typical_error(average.label)) for average in AVERAGES))
+        if self.errors:
+            table.add_section()
+            table.add_row("typical error", "", *(_number(self.typical_error(average.label)) for average in AVERAGES))
+            table.caption = "Typical error: root mean square of estimate - truth on the way, over the candidates."
         return table
 
     def typical_error(self, average: str) -> float | None:
