@@ -22,7 +22,7 @@ INITIAL_TAU, INITIAL_ALPHA = 10_000, 0.9999
 
 @dataclass(frozen=True)
 class Terms:
-    """What one estimator makes of a stream: numerators `u`, denominators `v`, weights `w`, and `q` = 0 where missing."""
+    """What one estimator makes of a stream: numerators `u`, denominators `v`, weights `w`; `q` = 0 where missing."""
 
     q: Array
     u: Array
@@ -55,7 +55,7 @@ def terms(
 
 
 def past_slope(q: Array, w: Array, r: Array, blocks: int, block: int) -> float:
-    """`cov(w r, w) / var(w)` over the first `blocks` blocks, each counting `(1 - 1e-5)^block` times what the next counts."""
+    """`cov(w r, w) / var(w)` over the first `blocks` blocks; each counts `(1 - 1e-5)^block` times the next one."""
     end = blocks * block
     age = blocks - 1 - np.arange(end) // block
     kernel = q[:end] * (1 - 1 / 100_000) ** (block * age)

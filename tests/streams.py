@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,6 +18,11 @@ from streameval.events import EventBatch
 Array = NDArray[np.float64]
 
 CANDIDATE = "challenger"
+
+
+def close(expected: float | None, rel: float = 1e-9, abs: float = 1e-12) -> Any:
+    """What compares equal to numbers near `expected`; what is not known equals only what is not known."""
+    return None if expected is None else pytest.approx(expected, rel=rel, abs=abs)
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Stream:
 
 
 def from_weights(weight: Iterable[float], reward: Iterable[float]) -> Stream:
-    """A stream with these importance weights, of a candidate that always takes the logged action with probability p w."""
+    """A stream with these importance weights."""
     w = np.array(list(weight), dtype=float)
     propensity = np.full(len(w), 1 / max(1.0, w.max(initial=1.0)))
     return Stream(np.array(list(reward), dtype=float), propensity, propensity * w, np.ones(len(w)))
@@ -105,7 +112,7 @@ def cuttings(most: int = 12) -> st.SearchStrategy[list[float]]:
 def pieces(stream: Stream, cutting: Iterable[float]) -> Iterator[Stream]:
     """The consecutive pieces of a stream, which may be empty."""
     places = [0, *[round(cut * len(stream)) for cut in cutting], len(stream)]
-    for first, last in zip(places, places[1:], strict=False):
+    for first, last in pairwise(places):
         yield stream[first:last]
 
 
