@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from threading import Event
@@ -9,7 +10,15 @@ from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.cluster import ClusterMetadata
-from kafka.errors import KafkaError, KafkaTimeoutError, LogTruncationError, OffsetOutOfRangeError, UnsupportedCodecError
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
+)
 from kafka.net.compat import KafkaNetClient
 
 from streameval.errors import SourceError
@@ -70,15 +79,37 @@ def connected(make: Callable[..., Any], options: Mapping[str, Any], timeout: flo
         made[0].cluster.config["allow_auto_create_topics"] = False
         return made[0]
 
-    try:
-        client = make(kafka_client=make_network, bootstrap_timeout_ms=milliseconds(timeout), **options)
-        if isinstance(client, KafkaConsumer):
-            client.bootstrap(timeout_ms=milliseconds(timeout))
-    except BaseException:
-        for network in made:
-            network.close()
-        raise
+    with _reasons_to_fail() as reasons:
+        try:
+            client = make(kafka_client=make_network, bootstrap_timeout_ms=milliseconds(timeout), **options)
+            if isinstance(client, KafkaConsumer):
+                client.bootstrap(timeout_ms=milliseconds(timeout))
+        except BaseException as error:
+            for network in made:
+                network.close()
+            if isinstance(error, KafkaTimeoutError) and reasons:
+                raise KafkaConnectionError("; ".join(reasons)) from error
+            raise
     return client, made[0].cluster
+
+
+@contextmanager
+def _reasons_to_fail() -> Iterator[dict[str, None]]:
+    """Why connections fail while the block lasts, each reason once: the library tells it to its log only."""
+    reasons: dict[str, None] = {}
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told = record.args if isinstance(record.args, tuple) else ()
+            reasons.update((str(reason), None) for reason in told if isinstance(reason, Exception))
+
+    listener = Listener(logging.WARNING)
+    manager = logging.getLogger("kafka.net.manager")
+    manager.addHandler(listener)
+    try:
+        yield reasons
+    finally:
+        manager.removeHandler(listener)
 
 
 class KafkaPythonClient:
@@ -101,7 +132,7 @@ class KafkaPythonClient:
             answer.add_both(lambda _: answered.set())
             if not answered.wait(timeout):
                 raise KafkaTimeoutError(f"no metadata within {timeout:g} s")
-            if answer.failed():
+            if answer.failed() and not isinstance(answer.exception, UnknownTopicOrPartitionError):
                 raise answer.exception
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 

@@ -6,16 +6,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
-from integration.broker import Broker, RealBroker
-from kafka import KafkaAdminClient, TopicPartition
+from integration.broker import Broker, MockBroker, RealBroker
+from integration.conftest import skip_unless_ci
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from streameval.errors import SourceError
-from streameval.sinks.producer import TopicWriter, produce
+from streameval.sinks.producer import create_topic, produce
+from streameval.sources import SourceStatus
 from streameval.sources.kafka import KafkaSource
-from streameval.sources.settings import KafkaSettings
+from streameval.sources.settings import KafkaConnection, KafkaSettings
 
 pytestmark = pytest.mark.kafka
 
@@ -28,17 +31,23 @@ def topic(broker: Broker) -> str:
     return name
 
 
+@pytest.fixture
+def administrator(broker: Broker) -> Iterator[KafkaAdminClient]:
+    """Who may change topics, on brokers that allow it."""
+    if isinstance(broker, MockBroker):
+        skip_unless_ci("the mock cluster has no administration")
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as administrator:
+        yield administrator
+
+
 def numbers(count: int, begin: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(begin, begin + count)]
 
 
-def settings_for(broker: Broker, topic: str, **changes: object) -> KafkaSettings:
-    return KafkaSettings.model_validate(broker.connection.model_dump() | {"topic": topic} | changes)
-
-
 @contextmanager
-def reading(broker: Broker, topic: str, **changes: object) -> Iterator[Reading]:
-    with closing(KafkaSource(settings_for(broker, topic, **changes))) as source:
+def reading(connection: KafkaConnection, topic: str, **changes: object) -> Iterator[Reading]:
+    settings = KafkaSettings.model_validate(connection.model_dump() | {"topic": topic} | changes)
+    with closing(KafkaSource(settings)) as source:
         yield Reading(source)
 
 
@@ -49,12 +58,16 @@ class Reading:
         self.source = source
         self.seen: Counter[bytes | None] = Counter()
 
+    @property
+    def status(self) -> SourceStatus:
+        return self.source.status()
+
     def poll_until(self, done: Callable[[], bool], timeout: float = 20.0) -> float:
         """Polls until `done()`, and returns how long that took; fails with the source's status."""
         begin = time.monotonic()
         while not done():
             if time.monotonic() - begin > timeout:
-                pytest.fail(f"after {timeout} s: {self.seen.total()} messages, {self.source.status()}")
+                pytest.fail(f"after {timeout} s: {self.seen.total()} messages, {self.status}")
             for records in self.source.poll(0.2):
                 self.seen.update(records.values)
         return time.monotonic() - begin
@@ -63,8 +76,8 @@ class Reading:
         end = time.monotonic() + seconds
         self.poll_until(lambda: time.monotonic() > end, seconds + 10.0)
 
-    def poll_to_the_end(self, timeout: float = 20.0) -> float:
-        return self.poll_until(lambda: self.source.status().lag == 0, timeout)
+    def poll_to_the_end(self) -> None:
+        self.poll_until(lambda: self.status.lag == 0)
 
 
 def test_fifty_thousand_messages_of_four_partitions_come_once_each_and_the_lag_goes_to_zero(
@@ -72,10 +85,10 @@ def test_fifty_thousand_messages_of_four_partitions_come_once_each_and_the_lag_g
 ) -> None:
     sent = numbers(50_000)
     assert produce(sent, topic, broker.connection) == 50_000
-    with reading(broker, topic) as reader:
+    with reading(broker.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 50_000)
         reader.poll_for(0.5)
-        status = reader.source.status()
+        status = reader.status
     assert reader.seen == Counter(sent)
     assert status.reached
     assert status.lag == 0
@@ -97,16 +110,179 @@ def test_a_broker_that_is_away_for_a_minute_costs_no_message_and_doubles_none(
 
 def outage(broker: Broker, topic: str, seconds: float) -> None:
     produce(numbers(20_000), topic, broker.connection)
-    with reading(broker, topic, max_poll_records=100) as reader:
+    with reading(broker.connection, topic, max_poll_records=100) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 5000)
         broker.stop()
         reader.poll_for(seconds)
-        away = reader.source.status()
+        away = reader.status
         broker.start()
-        reader.poll_until(lambda: reader.source.status().reached, timeout=10.0)
+        reader.poll_until(lambda: reader.status.reached, timeout=10.0)
         produce(numbers(5000, begin=20_000), topic, broker.connection)
         reader.poll_until(lambda: reader.seen.total() >= 25_000)
         reader.poll_for(1.0)
     assert not away.reached
     assert broker.bootstrap in away.detail
     assert reader.seen == Counter(numbers(25_000))
+
+
+def test_a_broker_that_is_away_at_the_start_is_waited_for(stoppable_broker: Broker, topic: str) -> None:
+    produce(numbers(1000), topic, stoppable_broker.connection)
+    stoppable_broker.stop()
+    with reading(stoppable_broker.connection, topic) as reader:
+        begin = time.monotonic()
+        assert [reader.source.poll(0.2) for _ in range(5)] == [[]] * 5
+        assert time.monotonic() - begin < 2.0
+        assert not reader.status.reached
+        reader.poll_for(1.0)
+        stoppable_broker.start()
+        reader.poll_until(lambda: reader.seen.total() >= 1000, timeout=10.0)
+        assert reader.status.reached
+        assert reader.status.rebuilds == 0
+    assert reader.seen == Counter(numbers(1000))
+
+
+def delete_records(administrator: KafkaAdminClient, topic: str, before: int) -> None:
+    administrator.delete_records({TopicPartition(topic, partition): before for partition in range(4)})
+
+
+def test_records_deleted_before_they_were_read_are_counted_as_lost(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    produce(numbers(8000), topic, broker.connection)
+    with reading(broker.connection, topic, max_poll_records=100, fetch_max_bytes=1000) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 200)
+        delete_records(administrator, topic, before=1900)
+        reader.poll_to_the_end()
+        assert reader.status.lost > 0
+        assert reader.seen.total() + reader.status.lost == 8000
+        assert set(reader.seen.values()) == {1}
+
+
+def test_lost_records_stop_the_source_when_it_is_told_so(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    produce(numbers(8000), topic, broker.connection)
+    with reading(
+        broker.connection, topic, max_poll_records=100, fetch_max_bytes=1000, on_lost_offsets="fail"
+    ) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 200)
+        delete_records(administrator, topic, before=1900)
+        with pytest.raises(SourceError, match="gone before they were read"):
+            reader.poll_to_the_end()
+
+
+def test_a_partition_added_while_reading_is_read_from_its_beginning(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    with reading(broker.connection, topic, start="latest", discovery_interval=0.1) as reader:
+        reader.poll_until(lambda: reader.status.reached)
+        administrator.create_partitions({topic: 6})
+        produce(numbers(600), topic, broker.connection)
+        reader.poll_until(lambda: reader.seen.total() >= 600)
+        assert [part.position for part in reader.status.partitions] == [100] * 6
+    assert reader.seen == Counter(numbers(600))
+
+
+def test_latest_begins_after_what_is_there(broker: Broker, topic: str) -> None:
+    produce(numbers(100), topic, broker.connection)
+    with reading(broker.connection, topic, start="latest") as reader:
+        reader.poll_until(lambda: reader.status.reached)
+        produce(numbers(100, begin=100), topic, broker.connection)
+        reader.poll_until(lambda: reader.seen.total() >= 100)
+        reader.poll_to_the_end()
+    assert reader.seen == Counter(numbers(100, begin=100))
+
+
+def test_a_time_begins_with_the_first_message_since_then(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    produce(numbers(100), topic, broker.connection)
+    time.sleep(0.05)
+    since = datetime.now(UTC)
+    time.sleep(0.05)
+    produce(numbers(101, begin=100), topic, broker.connection)
+    with reading(broker.connection, topic, start=since) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 101)
+        reader.poll_to_the_end()
+    assert reader.seen == Counter(numbers(101, begin=100))
+
+
+def test_a_missing_topic_is_waited_for_and_not_created(broker: Broker, administrator: KafkaAdminClient) -> None:
+    name = f"missing-{uuid4().hex[:8]}"
+    with reading(broker.connection, name) as reader:
+        reader.poll_until(lambda: "does not exist" in reader.status.detail)
+        assert not reader.status.reached
+        assert name not in administrator.list_topics()
+        produce(numbers(40), name, broker.connection)
+        reader.poll_until(lambda: reader.seen.total() >= 40)
+    assert reader.seen == Counter(numbers(40))
+
+
+def test_a_topic_deleted_and_made_anew_is_read_from_its_beginning(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    produce(numbers(400), topic, broker.connection)
+    with reading(broker.connection, topic, stall_timeout=2) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 400)
+        administrator.delete_topics([topic])
+        reader.poll_for(1.0)
+        create_topic(topic, 2, broker.connection)
+        produce(numbers(900, begin=1000), topic, broker.connection)
+        reader.poll_until(lambda: reader.seen.total() >= 1300, timeout=30.0)
+        reader.poll_for(0.5)
+        assert [part.position for part in reader.status.partitions] == [450, 450]
+    assert reader.seen == Counter(numbers(400) + numbers(900, begin=1000))
+
+
+def test_messages_of_aborted_transactions_are_not_events(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=f"writer-{topic}")) as producer:
+        producer.init_transactions()
+        for number, ends in enumerate([producer.commit_transaction, producer.abort_transaction] * 2):
+            producer.begin_transaction()
+            producer.send(topic, b"%d" % number, partition=0).get(10)
+            ends()
+    with reading(broker.connection, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 2)
+        reader.poll_to_the_end()
+    assert reader.seen == Counter([b"0", b"2"])
+
+
+def test_a_tombstone_is_a_message_without_a_value(broker: Broker, topic: str) -> None:
+    connection = broker.connection
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap, api_version=connection.api_version)) as producer:
+        producer.send(topic, None, key=b"k").get(10)
+    with reading(connection, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 1)
+    assert reader.seen == Counter([None])
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_topic_is_read_through_tls_with_a_login(real_kafka: RealBroker, topic: str, mechanism: str) -> None:
+    secure = real_kafka.secure_connection(mechanism)
+    produce(numbers(100), topic, secure)
+    with reading(secure, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 100)
+    assert reader.seen == Counter(numbers(100))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts to connect end soon."""
+    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 2.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_wrong_password_is_told_in_the_status(real_kafka: RealBroker, topic: str) -> None:
+    with reading(real_kafka.secure_connection(password="wrong"), topic) as reader:
+        reader.poll_until(lambda: "uthentication" in reader.status.detail)
+        assert not reader.status.reached
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_certificate_of_an_unknown_authority_is_told_in_the_status(real_kafka: RealBroker, topic: str) -> None:
+    distrusting = real_kafka.secure_connection().model_copy(update={"ssl_cafile": None})
+    with reading(distrusting, topic) as reader:
+        reader.poll_until(lambda: "certificate" in reader.status.detail.lower())
+        assert not reader.status.reached
