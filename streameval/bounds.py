@@ -12,8 +12,8 @@ from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array
-from streameval.averages.base import Reading
 from streameval.averages.moments import Row
+from streameval.averages.reading import Reading
 from streameval.averages.spread import SpreadRow
 from streameval.labels import Labelled, strict
 

@@ -17,7 +17,7 @@ from streameval.bounds import AnyBound, Normal
 from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, Estimator
 from streameval.events import EventBatch
-from streameval.evidence import Evidence
+from streameval.evidence import LARGEST_WEIGHT, Evidence
 from streameval.policies import LOGGING, knows_support
 from streameval.report import EventCounts, PolicyCounts, Report
 from streameval.rows import Rows
@@ -291,8 +291,8 @@ def _bounds(averages: Sequence[Average], intervals: Mapping[str, Any]) -> tuple[
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
     low, high = map(float, reward_range)
-    if not (np.isfinite(low) and np.isfinite(high) and low < high):
-        raise ValueError(f"reward_range must be two finite numbers, the smaller first; found {reward_range}")
+    if not -LARGEST_WEIGHT <= low < high <= LARGEST_WEIGHT:
+        raise ValueError(f"reward_range must be two numbers, the smaller first, within 1e50; found {reward_range}")
     return low, high
 
 

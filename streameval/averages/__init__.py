@@ -7,8 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.averages.adaptive import AdaptiveDecay, AdaptiveWindow
-from streameval.averages.base import Average, Reading
+from streameval.averages.base import Average
 from streameval.averages.fixed import Cumulative, Decay, Window
+from streameval.averages.reading import Reading
 
 AnyAverage = Annotated[Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay, Field(discriminator="kind")]
 

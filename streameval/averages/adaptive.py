@@ -11,12 +11,13 @@ from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
 from streameval.averages import choice, ring, spread
-from streameval.averages.base import Average, Reading
+from streameval.averages.base import Average
 from streameval.averages.blocks import Blocks
 from streameval.averages.choice import LONGEST, PUBLISHED_UNIT, SHORTEST
 from streameval.averages.fixed import DEFAULT_ALPHA
 from streameval.averages.lipschitz import DRIFT_SPAN, Lipschitz, Pace
 from streameval.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.averages.reading import Reading
 from streameval.averages.spread import LONGER, Spread
 from streameval.labels import strict
 
@@ -110,7 +111,7 @@ class AdaptiveWindow(Adaptive):
         buckets, block = state["ring"], state["block"]
         grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
         counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
-        counts = np.clip(counts, 0, min(buckets["written"], len(buckets["buckets"])))
+        counts = np.clip(counts, late == 0, min(buckets["written"], len(buckets["buckets"])))
         inside = [ring.newest(buckets, count, slice(place, place + 1)) for place, count in enumerate(counts)]
         return np.concatenate([total(part) for part in inside]), counts * block + float(late)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,22 +12,54 @@ from streameval.arrays import Array, per_block
 from streameval.averages.moments import ROWS, Row
 from streameval.averages.spread import SPREAD_ROWS, SpreadRow
 
-ONE, IMPORTANCE, IMPORTANCE_SQUARE, UNSUPPORTED = range(4)
-"""The first series of every policy; then come the numerators and denominators of the terms."""
+
+class Places(NamedTuple):
+    """Where the products of one estimator's terms lie among the series."""
+
+    u: int
+    v: int
+    uu: int
+    uv: int
+    vv: int
+
+
+class Series:
+    """Numbers per event, [events, policies], each kept once however many estimators need it."""
+
+    ONE = 0
+
+    def __init__(self) -> None:
+        self.kept: list[Array | None] = [None]  # a product without factors: 1
+        self._places: dict[tuple[int, ...], int] = {(): self.ONE}
+
+    def place(self, *factors: Array | None) -> int:
+        """Where the product of these factors lies; None counts as 1."""
+        given = [factor for factor in factors if factor is not None]
+        key = tuple(sorted(map(id, given)))
+        if key not in self._places:
+            self._places[key] = len(self.kept)
+            self.kept.append(given[0] if len(given) == 1 else given[0] * given[1])
+        return self._places[key]
+
+    def places(self, u: Array, v: Array | None) -> Places:
+        """Where the products of a term lie."""
+        return Places(self.place(u), self.place(v), self.place(u, u), self.place(u, v), self.place(v, v))
 
 
 class Blocks:
     """Series of numbers per event, [blocks, policies, series, events], from which all sums over a block are made.
 
-    A column is one policy under one estimator, policy by policy: `columns[c]` of a policy with E estimators is
-    `policy * E + estimator`. Each estimator names the series of its numerator and of its denominator (`ONE` if it has
-    none). The blocks are whole, or there is one that is not finished.
+    A column is one policy under one estimator, policy by policy: column `policy * E + estimator` of E estimators. The
+    blocks are whole, or there is one that is not finished.
     """
 
-    def __init__(self, series: Array, weighted: Array, numerators: Sequence[int], denominators: Sequence[int]) -> None:
-        self.series = series
+    def __init__(
+        self, weighted: Array, importance: Array, places: Sequence[Places], diagnostics: Sequence[int]
+    ) -> None:
         self.weighted = weighted  # the series times the averaging weight
-        self.numerators, self.denominators = list(numerators), list(denominators)
+        self.importance = importance
+        self.places = list(places)
+        self.diagnostics = list(diagnostics)  # places of w, w^2 and the unsupported probability
 
     @classmethod
     def of(
@@ -38,99 +70,87 @@ class Blocks:
         unsupported: Array,
         terms: Sequence[tuple[Array, Array | None]],
     ) -> Blocks:
-        """The blocks of these terms `(u, v)`; all arrays are [events, policies]. An array given twice is kept once."""
-        places = {id(None): ONE, id(importance): IMPORTANCE}
-        kept = [None, importance, None, unsupported]
-        for values in chain.from_iterable(terms):
-            if id(values) not in places:
-                places[id(values)] = len(kept)
-                kept.append(values)
-        events, policies = averaging_weight.shape
-        series = np.empty((blocks, policies, len(kept), events // blocks))
-        series[:, :, ONE] = 1.0
-        for place, values in enumerate(kept):
+        """The blocks of these terms `(u, v)`; all arrays are [events, policies]."""
+        series = Series()
+        diagnostics = [series.place(importance), series.place(importance, importance), series.place(unsupported)]
+        places = [series.places(u, v) for u, v in terms]
+        q = per_block(averaging_weight, blocks)
+        weighted = np.empty((*q.shape[:2], len(series.kept), q.shape[2]))
+        weighted[:, :, Series.ONE] = q
+        for place, values in enumerate(series.kept):
             if values is not None:
-                series[:, :, place] = per_block(values, blocks)
-        np.square(series[:, :, IMPORTANCE], out=series[:, :, IMPORTANCE_SQUARE])
-        weighted = series * per_block(averaging_weight, blocks)[:, :, None]
-        return cls(series, weighted, [places[id(u)] for u, _ in terms], [places[id(v)] for _, v in terms])
+                np.multiply(per_block(values, blocks), q, out=weighted[:, :, place])
+        return cls(weighted, per_block(importance, blocks), places, diagnostics)
 
     def __len__(self) -> int:
-        return int(self.series.shape[0])
+        return int(self.weighted.shape[0])
 
     @property
     def size(self) -> int:
         """Events in each block."""
-        return int(self.series.shape[-1])
+        return int(self.weighted.shape[-1])
 
     def since(self, event: int) -> Blocks:
         """The events from this place of each block on."""
-        return Blocks(self.series[..., event:], self.weighted[..., event:], self.numerators, self.denominators)
+        return Blocks(self.weighted[..., event:], self.importance[..., event:], self.places, self.diagnostics)
 
     def by_bucket(self, resolution: int) -> Blocks:
         """The same events in blocks of `resolution` events, which divides the size."""
-        return Blocks(
-            _split(self.series, resolution), _split(self.weighted, resolution), self.numerators, self.denominators
-        )
+        weighted = _split(self.weighted, resolution)
+        return Blocks(weighted, _split(self.importance[:, :, None], resolution)[:, :, 0], self.places, self.diagnostics)
 
     @cached_property
     def moments(self) -> Array:
         """Moments of each block, every event counting alike, [blocks, columns, rows]."""
-        return self._moments(
-            self._summed[:, :, None, :].repeat(len(self.numerators), axis=2), self._weight_square[..., None]
-        )
+        largest = np.abs(self._compared).max(axis=-1)
+        return self._moments(self._summed[:, :, None], self._weight_square[..., None], largest)
 
     @cached_property
     def spread(self) -> Array:
         """Spread of each block, [blocks, columns, rows]."""
-        products = np.matmul(self.weighted, self.series.transpose(0, 1, 3, 2))
-        u, v = self.numerators, self.denominators
-        spread = np.empty((*self._summed.shape[:2], len(u), SPREAD_ROWS))
-        spread[..., SpreadRow.WEIGHT] = self._summed[:, :, ONE, None]
-        spread[..., SpreadRow.U] = self._summed[:, :, u]
-        spread[..., SpreadRow.V] = self._summed[:, :, v]
-        spread[..., SpreadRow.UU] = products[:, :, u, u]
-        spread[..., SpreadRow.UV] = products[:, :, u, v]
-        spread[..., SpreadRow.VV] = products[:, :, v, v]
+        spread = np.empty((*self._summed.shape[:2], len(self.places), SPREAD_ROWS))
+        self._fill_products(spread, self._summed[:, :, None])
+        u, v = spread[..., SpreadRow.U], spread[..., SpreadRow.V]
         spread[..., SpreadRow.WEIGHT_SQUARE] = self._weight_square[..., None]
-        spread[..., SpreadRow.NONZERO] = np.count_nonzero(self.weighted, axis=-1)[:, :, u]
-        np.square(spread[..., SpreadRow.U], out=spread[..., SpreadRow.BLOCK_UU])
-        np.multiply(spread[..., SpreadRow.U], spread[..., SpreadRow.V], out=spread[..., SpreadRow.BLOCK_UV])
-        np.square(spread[..., SpreadRow.V], out=spread[..., SpreadRow.BLOCK_VV])
-        spread[..., SpreadRow.BLOCKS] = self._summed[:, :, ONE, None] > 0
+        spread[..., SpreadRow.NONZERO] = np.count_nonzero(self._compared[:, :, 1:], axis=-1)
+        spread[..., SpreadRow.BLOCK_UU] = u * u
+        spread[..., SpreadRow.BLOCK_UV] = u * v
+        spread[..., SpreadRow.BLOCK_VV] = v * v
+        spread[..., SpreadRow.BLOCKS] = spread[..., SpreadRow.WEIGHT] > 0
         return self._by_column(spread)
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
 
-        `alpha` is one number, or [blocks, columns]. Maxima do not fade within a block.
+        `alpha` is one number, or [blocks, columns].
         """
         alpha = np.asarray(alpha)
-        if alpha.ndim:
-            alpha = alpha.reshape(len(self), self.series.shape[1], -1)
+        alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
         kernel = powers(alpha, self.size)[..., ::-1]
-        q = self.weighted[:, :, ONE]
-        if alpha.ndim == 0:
-            summed = (self.weighted @ kernel)[:, :, None, :].repeat(len(self.numerators), axis=2)
-            square = ((q * q) @ (kernel * kernel))[..., None]
-        else:
-            summed = np.matmul(kernel, self.weighted.transpose(0, 1, 3, 2))
-            square = np.matmul(kernel * kernel, (q * q)[..., None])[..., 0]
-        return self._moments(summed, square)
+        summed = np.matmul(kernel, self.weighted.swapaxes(2, 3))
+        square = np.einsum("bpei,bpi->bpe", kernel * kernel, self._compared[:, :, 0] ** 2)
+        kernels = np.concatenate([kernel[:, :, :1], kernel], axis=2) if kernel.shape[2] > 1 else kernel
+        largest = np.abs(self._compared * kernels).max(axis=-1)
+        return self._moments(summed, square, largest)
 
-    def _moments(self, summed: Array, square: Array) -> Array:
-        """Moments from the sums of all series for each estimator [blocks, policies, estimators, series], and of `q^2`."""
-        every = np.arange(len(self.numerators))
-        moments = np.empty((*summed.shape[:3], ROWS))
-        moments[..., Row.WEIGHT] = summed[..., ONE]
-        moments[..., Row.U] = summed[:, :, every, self.numerators]
-        moments[..., Row.V] = summed[:, :, every, self.denominators]
-        moments[..., Row.IMPORTANCE : Row.UNSUPPORTED + 1] = summed[..., IMPORTANCE : UNSUPPORTED + 1]
+    def _moments(self, summed: Array, square: Array, largest: Array) -> Array:
+        """Moments from the sums of all series and of `q^2`, per estimator or one for all, and the largest values."""
+        moments = np.empty((*self._summed.shape[:2], len(self.places), ROWS))
+        self._fill_products(moments, summed)
+        for row, place in zip((Row.IMPORTANCE, Row.IMPORTANCE_SQUARE, Row.UNSUPPORTED), self.diagnostics, strict=True):
+            moments[..., row] = summed[..., place]
         moments[..., Row.WEIGHT_SQUARE] = square
-        moments[..., Row.LARGEST_WEIGHT] = self._largest[:, :, ONE, None]
-        moments[..., Row.LARGEST_TERM] = self._largest[:, :, self.numerators]
-        moments[..., Row.LARGEST_IMPORTANCE] = self._largest[:, :, IMPORTANCE, None]
+        moments[..., Row.LARGEST_WEIGHT] = largest[:, :, :1]
+        moments[..., Row.LARGEST_TERM] = largest[:, :, 1:]
+        moments[..., Row.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
         return self._by_column(moments)
+
+    def _fill_products(self, target: Array, summed: Array) -> None:
+        """The first rows of moments and of spreads: sums of q, u, v, u^2, u v, v^2."""
+        target[..., Row.WEIGHT] = summed[..., Series.ONE]
+        for estimator, places in enumerate(self.places):
+            of = min(estimator, summed.shape[2] - 1)
+            target[:, :, estimator, Row.U : Row.VV + 1] = summed[:, :, of, list(places)]
 
     def _by_column(self, array: Array) -> Array:
         return np.asarray(array.reshape(len(self), -1, array.shape[-1]))
@@ -140,13 +160,18 @@ class Blocks:
         return np.asarray(self.weighted @ np.ones(self.size))
 
     @cached_property
+    def _compared(self) -> Array:
+        """The averaging weight, then the numerator of each estimator: what is looked at one by one."""
+        return self.weighted[:, :, [Series.ONE, *(places.u for places in self.places)]]
+
+    @cached_property
     def _weight_square(self) -> Array:
-        q = self.weighted[:, :, ONE]
+        q = self.weighted[:, :, Series.ONE]
         return np.asarray(np.einsum("bpi,bpi->bp", q, q))
 
     @cached_property
-    def _largest(self) -> Array:
-        return np.asarray(np.abs(self.weighted).max(axis=-1))
+    def _largest_importance(self) -> Array:
+        return np.asarray(self.importance.max(axis=-1))
 
 
 def _split(series: Array, resolution: int) -> Array:

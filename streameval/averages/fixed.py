@@ -11,11 +11,12 @@ from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
 from streameval.averages import ring, spread
-from streameval.averages.base import Average, Reading
+from streameval.averages.base import Average
 from streameval.averages.blocks import Blocks
 from streameval.averages.choice import decay_bias, window_bias
 from streameval.averages.lipschitz import Lipschitz, Pace
 from streameval.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.averages.reading import Reading
 from streameval.averages.spread import LONGER, Spread
 from streameval.labels import strict
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from streameval.arrays import Array, State
 from streameval.averages.blocks import Blocks
-from streameval.averages.moments import Row
-from streameval.averages.spread import Spread, SpreadRow
+from streameval.averages.moments import ROUNDING, Row, variance
+from streameval.averages.spread import SpreadRow
 
 DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000
@@ -60,10 +60,10 @@ class Lipschitz:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
         before = _exchange(state["values"], state["blocks"], values)
-        rates = np.concatenate([state["latest"], np.abs(values - before) / (len(state["values"]) * blocks.size)])
+        rates = np.concatenate([state["latest"], _distance(values, before) / (len(state["values"]) * blocks.size)])
         recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
         windows = np.lib.stride_tricks.sliding_window_view(rates[1:], LATEST_RATES, axis=0)
-        return Pace(_mean_of_known(windows), Spread(recent).variance), {
+        return Pace(_mean_of_known(windows), variance(recent)), {
             "values": state["values"],
             "blocks": state["blocks"] + len(blocks),
             "latest": rates[-LATEST_RATES:],
@@ -74,6 +74,12 @@ class Lipschitz:
     def rate(self, state: State) -> Array:
         """The drift rate at the last block end, [columns]."""
         return _mean_of_known(state["latest"].T)
+
+
+def _distance(values: Array, before: Array) -> Array:
+    """How far values have moved; a difference that is mere rounding counts as none."""
+    distance = np.abs(values - before)
+    return np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
 
 
 def _mean_of_known(values: Array) -> Array:

@@ -22,18 +22,26 @@ class Row(IntEnum):
     WEIGHT = 0  # S0 = sum q
     U = 1  # sum q u, u the numerator of the term
     V = 2  # sum q v, v its denominator (1 where the estimator has none)
-    IMPORTANCE = 3  # sum q w
-    IMPORTANCE_SQUARE = 4  # sum q w^2
-    UNSUPPORTED = 5  # sum q times the probability of actions that are never logged
-    WEIGHT_SQUARE = 6  # S2 = sum q^2
-    LARGEST_WEIGHT = 7  # Q = max q
-    LARGEST_TERM = 8  # max q |u|
-    LARGEST_IMPORTANCE = 9  # max q w
+    UU = 3  # sum q u^2
+    UV = 4
+    VV = 5
+    IMPORTANCE = 6  # sum q w
+    IMPORTANCE_SQUARE = 7  # sum q w^2
+    UNSUPPORTED = 8  # sum q times the probability of actions that are never logged
+    WEIGHT_SQUARE = 9  # S2 = sum q^2
+    LARGEST_WEIGHT = 10  # Q = max q
+    LARGEST_TERM = 11  # max q |u|
+    LARGEST_IMPORTANCE = 12  # max w, however old or downsampled the event
 
 
 ROWS = len(Row)
 SUMS = slice(0, Row.WEIGHT_SQUARE)
 MAXIMA = slice(Row.LARGEST_WEIGHT, ROWS)
+FADING_MAXIMA = slice(Row.LARGEST_WEIGHT, Row.LARGEST_IMPORTANCE)
+
+
+ROUNDING = 1e-12
+"""A variance smaller than this share of the mean square is rounding."""
 
 
 def nothing(columns: int) -> Array:
@@ -68,6 +76,7 @@ def fade(moments: Array, factor: Array | float) -> Array:
     factor = np.asarray(factor)
     faded = moments * factor[..., None]
     faded[..., Row.WEIGHT_SQUARE] *= factor
+    faded[..., Row.LARGEST_IMPORTANCE] = moments[..., Row.LARGEST_IMPORTANCE]
     return faded
 
 
@@ -80,8 +89,9 @@ def fold(state: Array, blocks: Array, factors: Array) -> Array:
     new = np.empty_like(state)
     new[:, SUMS] = weighted_sum(blocks[..., SUMS], later)
     new[:, Row.WEIGHT_SQUARE] = weighted_sum(blocks[..., Row.WEIGHT_SQUARE, None], later * later)[:, 0]
-    faded = blocks[..., MAXIMA] * later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))
-    new[:, MAXIMA] = faded.max(axis=0)
+    fading = later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))
+    new[:, FADING_MAXIMA] = (blocks[..., FADING_MAXIMA] * fading).max(axis=0)
+    new[:, Row.LARGEST_IMPORTANCE] = blocks[..., Row.LARGEST_IMPORTANCE].max(axis=0)
     return merge(fade(state, whole), new)
 
 
@@ -109,7 +119,7 @@ def _products(factors: Array) -> tuple[Array, Array]:
 class Moments:
     """An array of moments [..., rows], read by name. Ratios are NaN where there is no evidence.
 
-    >>> moments = Moments(np.array([4.0, 6.0, 4.0, 4.0, 8.0, 0.0, 4.0, 1.0, 3.0, 2.0]))
+    >>> moments = Moments(np.array([4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 4.0, 1.0, 3.0, 2.0]))
     >>> float(moments.value), float(moments.count), float(moments.effective_sample_size)
     (1.5, 4.0, 2.0)
     """
@@ -135,6 +145,11 @@ class Moments:
         return ratio(self[Row.V], self[Row.WEIGHT])
 
     @property
+    def variance(self) -> Array:
+        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
+        return variance(self.array)
+
+    @property
     def effective_sample_size(self) -> Array:
         """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
         return ratio(
@@ -155,6 +170,18 @@ class Moments:
     def largest_term_share(self) -> Array:
         """Share of `|U|` that the largest single term carries."""
         return ratio(self[Row.LARGEST_TERM], np.abs(self[Row.U]))
+
+
+def variance(sums: Array) -> Array:
+    """Variance of the term from sums whose first rows are those of `Row` up to `VV`, around their own value.
+
+    What is left of a constant by rounding counts as 0: an average that adapts to it would depend on how sums were cut.
+    """
+    value = ratio(sums[..., Row.U], sums[..., Row.V])
+    size = sums[..., Row.UU] + value * value * sums[..., Row.VV]
+    square = size - 2 * value * sums[..., Row.UV]
+    spread = np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
+    return ratio(spread * sums[..., Row.WEIGHT], sums[..., Row.V] ** 2)
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:

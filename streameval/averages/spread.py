@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from streameval.arrays import Array
-from streameval.averages.moments import fold_sums, ratio
+from streameval.averages.moments import fold_sums, ratio, variance
 
 if TYPE_CHECKING:
     from streameval.averages.blocks import Blocks
@@ -71,7 +71,7 @@ class Spread:
 
     >>> terms = np.zeros(SPREAD_ROWS)
     >>> terms[WITHIN] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0, 5.0, 2.0]
-    >>> float(Spread(terms).residual)
+    >>> float(Spread(terms).variance)
     2.4
     """
 
@@ -94,21 +94,9 @@ class Spread:
         return ratio(self[SpreadRow.WEIGHT] ** 2, self[SpreadRow.WEIGHT_SQUARE])
 
     @property
-    def mean_denominator(self) -> Array:
-        """`V / S0`."""
-        return ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT])
-
-    @property
-    def residual(self) -> Array:
-        """Mean of `(u - E v)^2` around the spread's own value `E = U / V`, never below 0."""
-        value = ratio(self[SpreadRow.U], self[SpreadRow.V])
-        square = self[SpreadRow.UU] - 2 * value * self[SpreadRow.UV] + value * value * self[SpreadRow.VV]
-        return np.maximum(ratio(square, self[SpreadRow.WEIGHT]), 0.0)
-
-    @property
     def variance(self) -> Array:
         """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return np.asarray(self.residual / self.mean_denominator**2)
+        return variance(self.array)
 
     @property
     def design_effect(self) -> Array:
@@ -121,7 +109,7 @@ class Spread:
         between = (
             self[SpreadRow.BLOCK_UU] - 2 * value * self[SpreadRow.BLOCK_UV] + value * value * self[SpreadRow.BLOCK_VV]
         )
-        within = self.residual * self[SpreadRow.WEIGHT_SQUARE]
+        within = self.variance * ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT]) ** 2 * self[SpreadRow.WEIGHT_SQUARE]
         blocks = self[SpreadRow.BLOCKS]
         effect = ratio(between, within) * ratio(blocks, blocks - 1)
         return np.where(blocks >= FEWEST_BLOCKS, effect, np.nan)

@@ -143,7 +143,7 @@ class ControlVariate(Estimator):
         return Terms(weighted_reward - beta * (weight - 1.0)), {"sums": past}
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Range of `w (r - beta) + beta` for any `beta` inside the reward range."""
+        """Range of `w (r - beta) + beta` for any `beta` inside the reward range; a beta outside of it is possible."""
         return 2 * max_weight * (reward_range[1] - reward_range[0])
 
 

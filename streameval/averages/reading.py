@@ -1,0 +1,32 @@
+"""A reading: what an average knows at one moment, which is all that bounds and reports see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from streameval.arrays import Array
+from streameval.averages.blocks import Blocks
+from streameval.averages.moments import Moments
+from streameval.averages.spread import Spread
+
+
+class Reading:
+    """What an average knows at one moment, one entry a column.
+
+    `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
+    `design_effect` by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from
+    drift. `details`: what the average has to say of itself. What is not known is NaN.
+    """
+
+    def __init__(
+        self,
+        moments: Moments,
+        spread: Spread,
+        tail: Blocks | None,
+        bias: Array,
+        details: Mapping[str, Array] = MappingProxyType({}),
+    ) -> None:
+        self.moments, self.bias, self.details = moments, bias, details
+        self.design_effect = spread.design_effect
+        self.spread = spread.with_tail(tail)
