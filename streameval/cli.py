@@ -22,6 +22,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from streameval.config import Config
 from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventFormat, json_schema
+from streameval.logs import configure_logging
 from streameval.plots import Picture, read_truth
 from streameval.probing import probe
 from streameval.problems import closest, expecting, one_of
@@ -114,7 +115,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
-    pass
+    configure_logging("critical")  # errors are for `main` to tell; only the daemon logs
 
 
 @app.command()
@@ -125,7 +126,6 @@ def run(
 ) -> None:
     """Run the daemon: read the source, follow the policies' values, serve metrics, report and status page."""
     from streameval.daemon import Daemon
-    from streameval.logs import configure_logging
     from streameval.sinks.http import HttpServer
     from streameval.sources.opening import open_source
 
@@ -348,13 +348,11 @@ def _try_source(settings: KafkaSettings | FileSettings | SimulatedSettings, even
     found = probe(open_source(settings), events, timeout=PATIENCE)
     if not found.status.reached:
         raise SourceError(f"the source cannot be reached: {found.status.detail}", hint=UNREACHED)
-    lag = found.status.lag
-    waiting = "" if lag is None else f", {lag + found.count:,} events"
-    print(f"reached: {len(found.status.partitions)} partitions{waiting}")
-    if not found.count:
-        print("no event has come yet")
+    held = "an unknown number of" if found.held is None else f"{found.held:,}"
+    print(f"reached: {held} events in {len(found.status.partitions)} partitions")
+    if not found.tried:
         return
-    print(f"of the first {found.count} events {len(found.events)} can be used")
+    print(f"of the first {found.tried} events {len(found.events)} can be used")
     if not len(found.events):
         first = found.events.rejected[0]
         raise SourceError(

@@ -20,13 +20,14 @@ POLL = 0.2
 
 @dataclass(frozen=True)
 class Probe:
-    """What a source showed: its status at the end, and the first events of it."""
+    """What a source showed: its status at the end, how many events it holds (None: not known), and the first ones."""
 
     status: SourceStatus
+    held: int | None
     events: EventBatch
 
     @property
-    def count(self) -> int:
+    def tried(self) -> int:
         """The number of events tried."""
         return len(self.events) + len(self.events.rejected)
 
@@ -40,16 +41,17 @@ class Probe:
 def probe(source: Source, events: EventFormat, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:
     """Read the first events and close the source; gives it `timeout` seconds to be reached."""
     values: list[bytes | None] = []
-    patience = clock() + timeout
+    patience, reached = clock() + timeout, False
     try:
-        while len(values) < ENOUGH and clock() < patience:
-            before = source.status()
+        while clock() < patience:
             values += [value for part in source.poll(POLL) for value in part.values]
             status = source.status()
-            if status.exhausted or (values and status.lag == 0):
+            if status.exhausted or (status.lag is not None and (values or not status.lag)):
                 break
-            if status.reached and not before.reached:
-                patience = clock() + QUIET
-        return Probe(source.status(), events.decode_batch(values[:ENOUGH]))
+            if status.reached and not reached:
+                patience, reached = clock() + QUIET, True
+        status = source.status()
+        held = None if status.lag is None else status.lag + len(values)
+        return Probe(status, held, events.decode_batch(values[:ENOUGH]))
     finally:
         source.close()

@@ -50,6 +50,7 @@ def blocks(markdown: str) -> Iterator[Block]:
 def run_document(markdown: str, directory: Path) -> int:
     """Run all blocks inside `directory` (the working directory); the number of blocks that ran."""
     for source, name in GIVEN.findall(markdown):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, directory / name)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run = {"python": lambda block: run_python(block, namespace), "console": run_console, "yaml": save_yaml}

@@ -11,11 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import httpx
 import pytest
+from commands import Outcome, command
 
 from streameval import cli
 from streameval.events import json_schema
@@ -28,32 +29,15 @@ EVENT = (
 )
 
 
-class Outcome(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
 Run = Callable[..., Outcome]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command in an empty directory, as the entry point does."""
+    """Runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
-
-    def run_command(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["streameval", *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        code = left.value.code
-        assert isinstance(code, int)
-        return Outcome(code, *capfd.readouterr())
-
-    return run_command
+    return partial(command, capfd)
 
 
 @pytest.fixture

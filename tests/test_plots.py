@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import Outcome, command
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval import cli
 from streameval.averages import Cumulative, Window
 from streameval.errors import InputError
 from streameval.estimators import IPS
@@ -213,28 +213,24 @@ def test_the_truth_is_read_by_policy(tmp_path: Path) -> None:
         read_truth(path)
 
 
-def test_replay_draws_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_draws_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("policies: {candidates: [candidate-1]}")
-    invoke(monkeypatch, "simulate", "events.ndjson", "--events", "1000")
-    assert invoke(monkeypatch, "replay", "c.yaml", "events.ndjson", "--plot", "plot.png") == 0
+    assert command(capfd, "simulate", "events.ndjson", "--events", "1000").code == 0
+    assert command(capfd, "replay", "c.yaml", "events.ndjson", "--plot", "plot.png").code == 0
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plot_of_an_average_that_is_not_configured_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("policies: {candidates: [candidate-1]}")
-    assert invoke(monkeypatch, "replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == 2
-    assert capsys.readouterr().err == (
+    assert command(capfd, "replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == Outcome(
+        2,
+        "",
         "error: --plot-average: expected one of cumulative, window, decay, adaptive_window or adaptive_decay, "
-        "found 'windw'\nhint: did you mean 'window'?\n"
+        "found 'windw'\nhint: did you mean 'window'?\n",
     )
-
-
-def invoke(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    monkeypatch.setattr(sys, "argv", ["streameval", *arguments])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    return left.value.code
