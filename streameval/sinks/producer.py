@@ -102,8 +102,13 @@ class TopicWriter:
             if kind is None:
                 self.flush()
         finally:
-            with suppress(KafkaError):  # what is still under way after an error is given up
-                self._producer.close(timeout=0)
+            self._close()
+
+    def _close(self) -> None:
+        """Give up what is still under way, after an error; by itself the library would not close then."""
+        self._producer._sender.force_close()
+        with suppress(KafkaError):
+            self._producer.close(timeout=CONNECT_TIMEOUT)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error

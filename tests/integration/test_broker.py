@@ -1,0 +1,50 @@
+"""The brokers that tests run on are trustworthy themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from integration.broker import LEASH, NoBrokerError, kafka_libraries
+from integration.which_broker import expected_broker
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+
+
+def on_a_leash() -> subprocess.Popen[bytes]:
+    """A program that lasts a minute, once it is up."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LEASH, *SLEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    return process
+
+
+@pytest.mark.parametrize("word", [b"", b"stop\n"])
+def test_a_broker_ends_when_it_is_told_or_when_the_tests_are_gone(word: bytes) -> None:
+    with on_a_leash() as process:
+        process.communicate(word, timeout=10)
+        assert process.returncode != 0
+
+
+def test_without_java_the_header_says_that_the_mock_cluster_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STREAMEVAL_TEST_KAFKA", raising=False)
+    monkeypatch.setattr("shutil.which", lambda program: None if program == "java" else f"/bin/{program}")
+    assert expected_broker() == "librdkafka's mock cluster, because java cannot be found"
+
+
+def test_a_broker_of_ones_own_is_named_in_the_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STREAMEVAL_TEST_KAFKA", "kafka:9092")
+    assert "kafka:9092" in expected_broker()
+
+
+def test_without_maven_and_without_fetched_jars_there_is_no_real_broker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    with pytest.raises(NoBrokerError, match="mvn"):
+        kafka_libraries()

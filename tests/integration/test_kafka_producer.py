@@ -1,0 +1,106 @@
+"""Writing events to Kafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from integration.broker import Broker, MockBroker, free_ports
+from integration.conftest import skip_unless_ci
+from kafka import KafkaConsumer, TopicPartition
+
+from streameval.errors import SourceError
+from streameval.sinks.producer import TopicWriter, create_topic, produce
+from streameval.sources.settings import KafkaConnection
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a topic that does not exist."""
+    return f"written-{uuid4().hex[:8]}"
+
+
+def read_all(broker: Broker, topic: str, partitions: int) -> list[list[bytes]]:
+    """The values of each partition, as another client sees them."""
+    keys = [TopicPartition(topic, partition) for partition in range(partitions)]
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, api_version=broker.connection.api_version)
+    try:
+        consumer.assign(keys)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(keys)
+        values: list[list[bytes]] = [[] for _ in keys]
+        while any(len(values[key.partition]) < ends[key] for key in keys):
+            for key, messages in consumer.poll(500).items():
+                values[key.partition] += [message.value for message in messages]
+        return values
+    finally:
+        consumer.close()
+
+
+def test_values_go_to_the_partitions_in_turn_and_in_order(broker: Broker, name: str) -> None:
+    broker.create_topic(name, 3)
+    values = [b"%d" % number for number in range(3000)]
+    assert produce(values, name, broker.connection) == 3000
+    assert read_all(broker, name, 3) == [values[0::3], values[1::3], values[2::3]]
+
+
+def test_progress_is_told_while_it_goes_on(broker: Broker, name: str) -> None:
+    broker.create_topic(name, 1)
+    told: list[int] = []
+    produce([b"x"] * 2500, name, broker.connection, progress=told.append)
+    assert told == [1000, 2000, 2500]
+
+
+def test_a_missing_topic_is_created_once_with_the_partitions_asked_for(broker: Broker, name: str) -> None:
+    if isinstance(broker, MockBroker):
+        skip_unless_ci("the mock cluster has no administration")
+    produce([b"a", b"b"], name, broker.connection, partitions=2)
+    produce([b"c"], name, broker.connection, partitions=5)
+    assert read_all(broker, name, 2) == [[b"a", b"c"], [b"b"]]
+    assert not create_topic(name, 7, broker.connection)
+
+
+def test_a_value_that_is_too_large_is_an_error_with_a_hint(broker: Broker, name: str) -> None:
+    broker.create_topic(name, 1)
+    with pytest.raises(SourceError, match="cannot write to Kafka") as raised:
+        produce([b"x" * 3_000_000], name, broker.connection)
+    assert raised.value.hint
+
+
+def test_a_broker_that_cannot_be_reached_is_an_error_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.sinks.producer.CONNECT_TIMEOUT", 0.5)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with pytest.raises(SourceError, match=address):
+        produce([b"x"], "any", KafkaConnection(bootstrap_servers=[address]))
+
+
+def test_an_error_of_the_writer_is_not_hidden_by_its_end(broker: Broker, name: str) -> None:
+    broker.create_topic(name, 1)
+
+    def torn() -> Iterator[bytes]:
+        yield b"x"
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), TopicWriter(name, broker.connection) as writer:
+        writer.write(torn())
+
+
+def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
+    stoppable_broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.sinks.producer.DELIVERY_TIMEOUT", 1.0)
+    monkeypatch.setattr("streameval.sinks.producer.CONNECT_TIMEOUT", 1.0)
+    stoppable_broker.create_topic(name, 1)
+    threads = threading.active_count()
+    writer = TopicWriter(name, stoppable_broker.connection)
+    writer.write([b"x"])
+    writer.flush()
+    stoppable_broker.stop()
+    writer.write([b"y"])
+    with pytest.raises(SourceError, match="cannot write to Kafka"):
+        writer.__exit__(None, None, None)
+    assert threading.active_count() == threads

@@ -1,0 +1,77 @@
+"""The embedded broker of the demo, read by the same source as a real one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from streameval.errors import InputError
+from streameval.sinks.producer import produce
+from streameval.sources.kafka import KafkaSource
+from streameval.sources.mock_broker import EmbeddedBroker
+from streameval.sources.settings import KafkaSettings
+
+VALUES = [b"%d" % number for number in range(600)]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    """With a topic of three partitions."""
+    with EmbeddedBroker({"clicks": 3}) as broker:
+        yield broker
+
+
+def poll_until(source: KafkaSource, done: Callable[[], bool], timeout: float = 10.0) -> list[bytes | None]:
+    seen: list[bytes | None] = []
+    end = time.monotonic() + timeout
+    while not done():
+        assert time.monotonic() < end, source.status()
+        seen += [value for part in source.poll(0.1) for value in part.values]
+    return seen
+
+
+def source_of(broker: EmbeddedBroker) -> closing[KafkaSource]:
+    settings = KafkaSettings.model_validate(broker.connection.model_dump() | {"topic": "clicks"})
+    return closing(KafkaSource(settings))
+
+
+def test_what_is_produced_is_read_from_all_partitions(broker: EmbeddedBroker) -> None:
+    produce(VALUES, "clicks", broker.connection)
+    with source_of(broker) as source:
+        seen = poll_until(source, lambda: source.status().lag == 0)
+        assert [part.position for part in source.status().partitions] == [200, 200, 200]
+    assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
+
+
+def test_messages_outlast_an_outage_and_come_once(broker: EmbeddedBroker) -> None:
+    produce(VALUES[:300], "clicks", broker.connection)
+    with source_of(broker) as source:
+        seen = poll_until(source, lambda: source.status().lag == 0)
+        broker.stop()
+        for _ in range(10):
+            seen += [value for part in source.poll(0.1) for value in part.values]
+        broker.start()
+        produce(VALUES[300:], "clicks", broker.connection)
+        seen += poll_until(source, lambda: sum(source.positions.values()) == 600)
+    assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
+
+
+def test_closing_twice_is_harmless(broker: EmbeddedBroker) -> None:
+    broker.close()
+    broker.close()
+
+
+def test_a_topic_that_cannot_be_is_refused(broker: EmbeddedBroker) -> None:
+    with pytest.raises(InputError, match="0 partitions"):
+        broker.create_topic("odd", 0)
+
+
+def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
+    with pytest.raises(InputError) as raised:
+        EmbeddedBroker()
+    assert raised.value.hint == "pip install 'streameval[demo]'"
