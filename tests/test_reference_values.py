@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from streams import CANDIDATE, Stream, from_weights
 
-from streameval.averages import Average, Cumulative, Decay, Window, lipschitz
+from streameval.averages import Average, Cumulative, Decay, Window, choice
 from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
@@ -171,7 +171,7 @@ def test_decayed_snips_is_the_published_one_after_each_event(block: int) -> None
 def test_the_published_rule_chooses_the_published_alpha_and_tau() -> None:
     case = "wsdm19_adaptive_rule"
     scaled = inputs(case)["factor"] * np.array(inputs(case)["k"])
-    assert lipschitz.published_decay(scaled).tolist() == close(case, "alpha")
-    assert lipschitz.published_window(scaled).tolist() == close(case, "tau_raw")
-    limited = np.clip(lipschitz.published_window(scaled), lipschitz.SHORTEST, lipschitz.LONGEST)
+    assert choice.published_decay(scaled).tolist() == close(case, "alpha")
+    assert choice.published_window(scaled).tolist() == close(case, "tau_raw")
+    limited = np.clip(choice.published_window(scaled), choice.SHORTEST, choice.LONGEST)
     assert limited.tolist() == close(case, "tau_clipped")
