@@ -124,7 +124,10 @@ def run(
     log_level: Annotated[LogLevel, typer.Option(help="The least important messages to log.")] = LogLevel.info,
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people or for machines.")] = LogFormat.auto,
 ) -> None:
-    """Run the daemon: read the source, follow the policies' values, serve metrics, report and status page."""
+    """Run the daemon until it is stopped.
+
+    Reads the source, follows the values of the policies, and serves metrics, the report and a status page.
+    """
     from streameval.daemon import Daemon
     from streameval.sinks.http import HttpServer
     from streameval.sources.opening import open_source
@@ -149,7 +152,10 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal events.")] = 1,
     rate: Annotated[float, typer.Option(min=0, help="Events a second; 0 is as fast as possible.")] = 2000.0,
 ) -> None:
-    """Everything at once: an embedded broker, a simulated recommender whose users change, and the daemon."""
+    """Try everything at once on this machine.
+
+    Starts an embedded broker, a simulated recommender whose users change their minds, and the daemon.
+    """
     from streameval.demo import run_demo
 
     run_demo(events=events, port=port, seed=seed, rate=rate)
@@ -173,7 +179,10 @@ def replay(
         Path | None, typer.Option(metavar="FILE", help="Draw the truth that `simulate --truth` wrote.")
     ] = None,
 ) -> None:
-    """Estimate from files, with the same evaluator as the daemon's; the configuration needs no source."""
+    """Estimate from files of events.
+
+    Uses the same evaluator as the daemon. The configuration needs no source.
+    """
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
     picture = plot and _picture(
@@ -198,7 +207,10 @@ def check(
     config: ConfigPath,
     broker: Annotated[bool, typer.Option(help="Try the source too: reachable, topic there, events readable?")] = True,
 ) -> None:
-    """Validate a configuration, show what it would run, and try its source."""
+    """Validate a configuration and try its source.
+
+    Shows what would run. Exits with 1 when the source cannot be used, with 2 when the configuration is wrong.
+    """
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
     _console().print(plan_table(settings))
@@ -222,7 +234,10 @@ def simulate(
     action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions with features.")] = False,
     truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the true values as well.")] = None,
 ) -> None:
-    """Write events of a recommender whose users change their minds, and whose truth is known."""
+    """Write events whose truth is known.
+
+    They come from a simulated recommender whose users change their minds.
+    """
     from streameval.sinks.lines import write_lines
     from streameval.sources.simulated import SimulatedRecommender
 
@@ -252,7 +267,10 @@ def produce(
     bootstrap_servers: Servers = "localhost:9092",
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic, if it has to be made.")] = 1,
 ) -> None:
-    """Send the events of a file to a Kafka topic, one message a line, in order."""
+    """Send a file of events to a Kafka topic.
+
+    One message a line, to each partition in turn.
+    """
     from streameval.sinks.producer import produce as send
 
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})

@@ -13,8 +13,8 @@ from streameval.sources import Source, SourceStatus
 
 ENOUGH = 100
 """Events that tell whether the rest can be read."""
-QUIET = 3.0
-"""Seconds that a source which has been reached gets to deliver them."""
+GRACE = 3.0
+"""Seconds between the first answer of a source, good or bad, and the end of our patience."""
 POLL = 0.2
 
 
@@ -39,17 +39,20 @@ class Probe:
 
 
 def probe(source: Source, events: EventFormat, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:
-    """Read the first events and close the source; gives it `timeout` seconds to be reached."""
+    """Read the first events and close the source.
+
+    Gives it `timeout` seconds to be reached or to tell of trouble, and then a few more to deliver or to get over it.
+    """
     values: list[bytes | None] = []
-    patience, reached = clock() + timeout, False
+    untried, patience, answered = source.status().detail, clock() + timeout, False
     try:
         while clock() < patience:
             values += [value for part in source.poll(POLL) for value in part.values]
             status = source.status()
             if status.exhausted or (status.lag is not None and (values or not status.lag)):
                 break
-            if status.reached and not reached:
-                patience, reached = clock() + QUIET, True
+            if not answered and (status.reached or status.detail != untried):
+                patience, answered = clock() + GRACE, True
         status = source.status()
         held = None if status.lag is None else status.lag + len(values)
         return Probe(status, held, events.decode_batch(values[:ENOUGH]))
