@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -102,6 +103,10 @@ def test_a_broker_that_goes_and_comes_back_costs_no_message_and_doubles_none(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    not (os.environ.get("CI") or os.environ.get("STREAMEVAL_SLOW_TESTS")),
+    reason="takes more than a minute; STREAMEVAL_SLOW_TESTS=1 runs it",
+)
 def test_a_broker_that_is_away_for_a_minute_costs_no_message_and_doubles_none(
     stoppable_broker: Broker, topic: str
 ) -> None:
