@@ -90,5 +90,6 @@ def _known(number: Any) -> float | None:
 def _clipped(lower: Array, upper: Array, reward_range: tuple[float, float]) -> tuple[Array, Array]:
     """The interval inside the reward range; where nothing would be left of it, as it is."""
     low, high = reward_range
-    overlaps = (lower <= high) & (upper >= low)
-    return np.where(overlaps, np.maximum(lower, low), lower), np.where(overlaps, np.minimum(upper, high), upper)
+    rounding = 1e-9 * (high - low)
+    overlaps = (lower <= high + rounding) & (upper >= low - rounding)
+    return np.where(overlaps, np.clip(lower, low, high), lower), np.where(overlaps, np.clip(upper, low, high), upper)
