@@ -3,56 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
-import typer.core
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streameval.config import Config
-from streameval.errors import InputError, SourceError, StreamevalError
+from streameval.errors import SourceError
 from streameval.events import EventFormat, json_schema
 from streameval.logs import configure_logging
-from streameval.plots import Picture, read_truth
 from streameval.probing import probe
-from streameval.problems import closest, expecting, one_of
-from streameval.replay import Advance, Replay, read_lines
+from streameval.replay import Replay, choose_picture, read_lines
 from streameval.sources.settings import FileSettings, KafkaConnection, KafkaSettings, SimulatedSettings
 from streameval.tables import events_line, plan_table, report_table
+from streameval.terminal import Verbs, console, progress_of_bytes, run_app, say
 
-INTERRUPTED = 130
 PATIENCE = 15.0
 """Seconds in which `check` must reach a source."""
 UNREACHED = "is it running, and are address, topic and security options right?"
-WIDTH_OF_FILES = 160
-
-
-class Verbs(typer.core.TyperGroup):
-    """The verbs, none of which complains when its reader leaves or when it is interrupted."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb that was asked for."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader has gone, as `head` does; Python must not complain about it while it shuts down.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except KeyboardInterrupt:
-            _say("interrupted\nhint: what was written so far is incomplete")
-            raise typer.Exit(INTERRUPTED) from None
-        return result
 
 
 app = typer.Typer(
@@ -66,37 +37,10 @@ app = typer.Typer(
 )
 
 
-class LogLevel(StrEnum):
-    """How much is logged."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-class LogFormat(StrEnum):
-    """How it is logged: `auto` is `console` on a terminal, else `json`."""
-
-    auto = "auto"
-    console = "console"
-    json = "json"
-
-
-class Drift(StrEnum):
-    """How the users of the simulated recommender change."""
-
-    smooth = "smooth"
-    abrupt = "abrupt"
-    stationary = "stationary"
-
-
-class EventsFormat(StrEnum):
-    """How the events in files are written."""
-
-    json = "json"
-
-
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["auto", "console", "json"]
+Drift = Literal["smooth", "abrupt", "stationary"]
+EventsFormat = Literal["json"]
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
 ]
@@ -121,8 +65,8 @@ def _options(
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration.")] = Path("streameval.yaml"),
-    log_level: Annotated[LogLevel, typer.Option(help="The least important messages to log.")] = LogLevel.info,
-    log_format: Annotated[LogFormat, typer.Option(help="Lines for people or for machines.")] = LogFormat.auto,
+    log_level: Annotated[LogLevel, typer.Option(help="The least important messages to log.")] = "info",
+    log_format: Annotated[LogFormat, typer.Option(help="Lines for people or for machines.")] = "auto",
 ) -> None:
     """Run the daemon until it is stopped.
 
@@ -167,9 +111,7 @@ def replay(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE", help="NDJSON, plain, .gz or .zst; - is stdin.", show_default=False)
     ],
-    events_format: Annotated[
-        EventsFormat, typer.Option("--format", help="How the events are written.")
-    ] = EventsFormat.json,
+    events_format: Annotated[EventsFormat, typer.Option("--format", help="How the events are written.")] = "json",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole Report as JSON, not a table.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the values over time.")] = None,
     plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="The estimator to draw.")] = None,
@@ -185,21 +127,20 @@ def replay(
     """
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
-    picture = plot and _picture(
-        settings, plot, plot_estimator, plot_average, plot_title or ", ".join(Path(file).name for file in files), truth
-    )
+    title = plot_title or ", ".join(Path(file).name for file in files)
+    picture = plot and choose_picture(settings, plot, plot_estimator, plot_average, title, truth)
     replayed = Replay(settings, traced=plot is not None)
-    with _progress() as advance:
+    with progress_of_bytes() as advance:
         report = replayed.read(files, advance)
     for line in replayed.complaints(report):
-        _say(line)
+        say(line)
     replayed.require_events(report)
     if picture:
         picture.draw(replayed.trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
     else:
-        _console().print(report_table(report, title=events_line(report)))
+        console().print(report_table(report, title=events_line(report)))
 
 
 @app.command()
@@ -213,7 +154,7 @@ def check(
     """
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
-    _console().print(plan_table(settings))
+    console().print(plan_table(settings))
     if broker and settings.source is not None:
         _try_source(settings.source, settings.event_format())
 
@@ -225,7 +166,7 @@ def simulate(
     ] = None,
     events: Annotated[int, typer.Option(min=1, help="How many events.")] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal events.")] = 1,
-    drift: Annotated[Drift, typer.Option(help="How the users change.")] = Drift.smooth,
+    drift: Annotated[Drift, typer.Option(help="How the users change.")] = "smooth",
     span: Annotated[int, typer.Option(min=1, help="Events between one cluster of users and the next.")] = 100_000,
     candidates: Annotated[int, typer.Option(min=1, max=100, help="How many candidates.")] = 3,
     rate: Annotated[float, typer.Option(min=0.001, help="Events a second, by their timestamps.")] = 10.0,
@@ -244,7 +185,7 @@ def simulate(
     settings = SimulatedSettings(
         events=events,
         seed=seed,
-        drift=drift.value,
+        drift=drift,
         span=span,
         candidates=candidates,
         exploration=exploration,
@@ -274,10 +215,10 @@ def produce(
     from streameval.sinks.producer import produce as send
 
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})
-    with _progress() as advance:
+    with progress_of_bytes() as advance:
         lines = (line for batch in read_lines([file], advance) for line in batch)
         sent = send(lines, topic, connection, partitions=partitions)
-    _say(f"{sent:,} events sent to {topic} at {connection.address}")
+    say(f"{sent:,} events sent to {topic} at {connection.address}")
 
 
 @app.command()
@@ -287,74 +228,13 @@ def schema() -> None:
 
 
 def main() -> NoReturn:
-    """The entry point: run a verb, and turn every error into words, a hint and an exit code."""
-    try:
-        code = app(prog_name="streameval", standalone_mode=False)
-    except StreamevalError as error:
-        code = _fail(error.report(), error.exit_code)
-    except typer.TyperException as error:
-        verb = getattr(getattr(error, "ctx", None), "command_path", "streameval")
-        code = _fail(f"{error.format_message()}\nhint: `{verb} --help` shows how it is used", error.exit_code)
-    except Exception:  # noqa: BLE001 - the last place that can say anything
-        traceback.print_exc()
-        code = _fail("this is a fault in streameval\nhint: please report it, with the lines above", 1)
-    sys.exit(code or 0)
-
-
-def _fail(report: str, code: int) -> int:
-    _say(f"error: {report}")
-    return code
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
-
-
-def _console() -> Console:
-    """Stdout; where it is no terminal, wide enough that nothing is cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
+    """The entry point."""
+    run_app(app)
 
 
 def _warn_of_parts_without_effect(parts: list[str]) -> None:
     for part in parts:
-        _say(f"warning: `{part}` is valid, and has no effect in this version\nhint: remove it to silence this warning")
-
-
-@contextmanager
-def _progress() -> Iterator[Advance]:
-    """A bar on stderr that counts the bytes of files; none where nobody looks at a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda read, total: progress.update(task, completed=read, total=total)
-
-
-def _picture(
-    settings: Config, path: Path, estimator: str | None, average: str | None, title: str, truth: Path | None
-) -> Picture:
-    """The picture to be drawn after a replay, checked before it."""
-    estimators = [choice.label for choice in settings.estimators]
-    averages = [choice.label for choice in settings.averages]
-    following = [choice.label for choice in settings.averages if choice.kind.startswith("adaptive")]
-    picture = Picture(
-        path,
-        _chosen("--plot-estimator", estimator, estimators) or ("snips" if "snips" in estimators else estimators[0]),
-        _chosen("--plot-average", average, averages) or [*following, averages[-1]][0],
-        title,
-        read_truth(truth) if truth else {},
-    )
-    picture.check()
-    return picture
-
-
-def _chosen(option: str, label: str | None, labels: list[str]) -> str | None:
-    if label is not None and label not in labels:
-        meant = closest(label, labels)
-        hint = f"did you mean '{meant}'?" if meant else "it must be configured to be drawn"
-        raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
-    return label
+        say(f"warning: `{part}` is valid, and has no effect in this version\nhint: remove it to silence this warning")
 
 
 def _try_source(settings: KafkaSettings | FileSettings | SimulatedSettings, events: EventFormat) -> None:
@@ -378,4 +258,4 @@ def _try_source(settings: KafkaSettings | FileSettings | SimulatedSettings, even
             hint="`streameval schema` prints what an event looks like",
         )
     for policy in found.absent:
-        _say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")
+        say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from streameval.config import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, EventFormat, Rejected
+from streameval.plots import Picture, read_truth
+from streameval.problems import closest, expecting, one_of
 from streameval.report import Report
 from streameval.sources.file import FileSource
 from streameval.trace import Trace
@@ -83,3 +86,32 @@ def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
             yield [value for part in records for value in part.values if value is not None]
     finally:
         source.close()
+
+
+def choose_picture(
+    config: Config, path: Path, estimator: str | None, average: str | None, title: str, truth: Path | None
+) -> Picture:
+    """The picture to draw after a replay, checked before it.
+
+    Without a choice: snips, or else the first estimator; the first average that adapts, or else the last one.
+    """
+    estimators = [choice.label for choice in config.estimators]
+    averages = [choice.label for choice in config.averages]
+    adaptive = [choice.label for choice in config.averages if choice.kind.startswith("adaptive")]
+    picture = Picture(
+        path,
+        _chosen("--plot-estimator", estimator, estimators) or ("snips" if "snips" in estimators else estimators[0]),
+        _chosen("--plot-average", average, averages) or [*adaptive, averages[-1]][0],
+        title,
+        read_truth(truth) if truth else {},
+    )
+    picture.check()
+    return picture
+
+
+def _chosen(option: str, label: str | None, labels: Sequence[str]) -> str | None:
+    if label is not None and label not in labels:
+        meant = closest(label, labels)
+        hint = f"did you mean '{meant}'?" if meant else "it must be configured to be drawn"
+        raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
+    return label
