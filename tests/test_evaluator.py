@@ -337,19 +337,16 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
 
 
 def assert_finite(evaluator: Evaluator) -> None:
-    """No sum is infinite or NaN; what a ring has not known yet may be."""
-    state = evaluator.state()
-    found = list(arrays(from_plain(state["averages"]))) + list(arrays(from_plain(state["estimators"])))
-    assert found
-    assert not any(np.isinf(array).any() for array in found)
-    assert not any(np.isnan(array).any() for array in arrays(from_plain(state["estimators"])))
-    for number in known(evaluator.report(), CANDIDATE).values():
-        assert math.isfinite(number)
-
-
-def extreme(propensity: list[float], target: list[float]) -> Stream:
-    n = len(propensity)
-    return Stream(np.arange(n) % 2.0, np.array(propensity), np.array(target), np.ones(n))
+    """Every sum in the state and every number of the report is finite; a drift rate may be unknown (NaN)."""
+    state = from_plain(evaluator.state())
+    sums = list(arrays([state["averages"], state["estimators"], state["counts"]]))
+    assert sums
+    assert all(np.isfinite(array).all() for array in sums)
+    for drift in state["drift"]:
+        assert not any(np.isinf(array).any() for array in arrays(drift))
+        assert all(np.isfinite(array).all() for array in arrays([drift["recent"], drift["smoother"]]))
+    for policy in evaluator.policies:
+        assert all(math.isfinite(number) for number in known(evaluator.report(), policy).values())
 
 
 def test_a_weight_that_overflows_makes_the_event_missing_for_that_candidate_alone() -> None:
