@@ -9,8 +9,6 @@ SOURCES := $(shell find streameval -not -name '*.pyc')
 # Tests may not see the checkout through the working directory, nor may programs that they start.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 
-SHELL := /bin/bash
-.SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint tests bench lock clean
 
@@ -64,8 +62,8 @@ clean:  ## remove what make made
 
 # set_up(venv, lock)
 define set_up
-	echo "installing $(2) into $(1)"; \
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'; \
-	test -x $(1)/bin/python || $(PYTHON) -m venv $(1); \
+	echo "installing $(2) into $(1)" && \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")' && \
+	{ test -x $(1)/bin/python || $(PYTHON) -m venv $(1); } && \
 	$(1)/bin/python $(PIP_INSTALL) --require-hashes -r $(2)
 endef
