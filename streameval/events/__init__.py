@@ -1,8 +1,8 @@
 """Events: the wire format, and many of them as columns.
 
-A message is decoded to an `Event` or is `Rejected` with its reason; many messages become one `EventBatch`. The road
-inside, in the order of reading: `wire` (the types, which are the schema), `format` (the way of a message), `second_look`
-(what the decoder refused), `shapes` (lists that must fit), `columns`, `rules` (numbers that must make sense), `batch`.
+A message is decoded to an `Event` or is `Rejected` with its reason; many messages become one `EventBatch`. In the order
+of reading: `wire` (the types, which are the schema), `format` (the way of a message), `second_look` (what the decoder
+refused), `shapes` (lists that must fit), `columns`, `rules` (numbers that must make sense), `batch`, `action_sets`.
 """
 
 from streameval.events.action_sets import ActionSets

@@ -22,7 +22,7 @@ class EventBatch:
     """n accepted events as columns, and what was rejected while they were read.
 
     policies: names of the P columns of `probabilities`
-    probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = the event lacks it
+    probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
     propensity: [n] in (0, 1], the logging policy's probability of the logged action
     reward: [n]
     timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
@@ -57,7 +57,7 @@ class EventBatch:
 
     def take(self, events: Mask | Index) -> EventBatch:
         """The events where the mask [n] is true, or of these rows in this order; what was rejected stays."""
-        rows = np.flatnonzero(events) if events.dtype == np.bool_ else events
+        rows = np.arange(len(self))[events]
         return self._rows(rows, self.action_sets and self.action_sets.take(rows), self.rejected)
 
     def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
@@ -132,7 +132,7 @@ class EventBatch:
         elif propensity is None and propensities is not None and action is not None:
             logged, probabilities, sets = with_action_sets(n, action, propensities, features, policies or {})
         else:
-            raise ValueError("give either `propensity`, or `propensities` and `action` (and `features` with these only)")
+            raise ValueError("give `propensity`, or else `propensities`, `action` and perhaps `features`")
         batch = cls(
             policies=tuple(policies or {}),
             probabilities=probabilities,
@@ -153,7 +153,8 @@ class EventBatch:
         sets = self.action_sets
         columns: State = {name: getattr(self, name) for name in _PER_EVENT}
         columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
-        return to_plain(columns | {"action_sets": sets and sets.to_state()})
+        state: State = to_plain(columns | {"action_sets": sets and sets.to_state()})
+        return state
 
     @classmethod
     def from_state(cls, state: State) -> EventBatch:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Sequence
+from itertools import chain, starmap
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,77 +21,81 @@ Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
 
 
 def compact_columns(events: Sequence[Event], policies: Names | None) -> EventBatch | None:
-    """The columns of events in the compact form; None when one has a list or a null, which takes `ragged_columns`.
+    """The columns of events in the compact form; None when one of them has a list, which takes `ragged_columns`.
 
     `policies`: the names in the events' type; None = all that occur. Values out of their range are still among these.
     """
-    if any([event.actions is not None or event.propensities is not None or event.features is not None for event in events]):
+    if [e for e in events if e.actions is not None or e.propensities is not None or e.features is not None]:
         return None
-    given = [event.policies for event in events]
-    try:
-        if policies is None:
-            policies = _names(given)
-            probabilities = _floats(chain.from_iterable(_open_cells(given, policies)), len(policies), len(events))
-        else:
-            by_event = _floats(chain.from_iterable(map(astuple, given)), len(events), len(policies))
-            probabilities = by_event.T.copy()
-    except struct.error:
-        return None
-    return _batch(events, policies, probabilities)
+    given: list[Any] = [event.policies for event in events]
+    names = _names(given) if policies is None else policies
+    if policies is None:
+        numbers = _table(_open_cells(given, names), len(names), len(events))
+        return None if numbers is None else _batch(events, names, numbers)
+    numbers = _table(list(map(astuple, given)), len(events), len(names))
+    return None if numbers is None else _batch(events, names, numbers.T.copy())
 
 
 def ragged_columns(events: Sequence[Event], policies: Names | None) -> EventBatch:
     """The columns of events in any form, once it is known that the lists of each of them fit together."""
-    given = [event.policies for event in events]
+    given: list[Any] = [event.policies for event in events]
     names = _names(given) if policies is None else policies
     cells = _open_cells(given, names) if policies is None else list(zip(*map(astuple, given), strict=True))
-    probabilities = np.array([[_number(cell) for cell in column] for column in cells]).reshape(len(names), len(events))
-    if all(event.actions is None for event in events):
-        return _batch(events, names, probabilities)
-    return _batch(events, names, probabilities, _action_sets(events, cells))
+    by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in cells])
+    sets = None if all(event.actions is None for event in events) else _action_sets(events, cells)
+    return _batch(events, names, by_policy.reshape(len(names), len(events)), sets)
 
 
-def _batch(
-    events: Sequence[Event], names: Names, probabilities: Array, sets: ActionSets | None = None
-) -> EventBatch:
-    propensity = np.array(_optional([event.propensity for event in events]))
-    sampling = _optional([event.sampling_probability for event in events])
+def _batch(events: Sequence[Event], names: Names, by_policy: Array, sets: ActionSets | None = None) -> EventBatch:
+    propensity = _or([event.propensity for event in events], NAN)
     if sets is not None:
-        reconcile(sets, probabilities.T, sets.probabilities)
+        reconcile(sets, by_policy.T, sets.probabilities)
         reconcile(sets, propensity, sets.propensities)
     return EventBatch(
         policies=names,
-        probabilities=probabilities.T,
+        probabilities=by_policy.T,
         propensity=propensity,
-        reward=_floats([event.reward for event in events], len(events)),
+        reward=_floats([event.reward for event in events]),
         timestamp=_seconds([event.timestamp for event in events]),
-        sampling_probability=np.where(np.isnan(sampling), 1.0, sampling),
+        sampling_probability=_or([event.sampling_probability for event in events], 1.0),
         action_sets=sets,
     )
 
 
-def _floats(numbers: Iterable[Any], *shape: int) -> Array:
-    """An array of Python numbers, filled three times as fast as numpy does it; struct.error where one is none."""
-    packed = struct.pack(f"{int(np.prod(shape))}d", *numbers)
-    return np.frombuffer(packed).reshape(shape)
+def _floats(numbers: Sequence[Any]) -> Array:
+    """An array of Python numbers, filled three times as fast as by numpy; struct.error when one is none."""
+    return np.frombuffer(bytearray(struct.pack(f"{len(numbers)}d", *numbers)))
 
 
-def _optional(numbers: Sequence[float | None]) -> Array:
+def _or(numbers: Sequence[float | None], absent: float) -> Array:
     try:
-        return _floats(numbers, len(numbers))
+        return _floats(numbers)
     except struct.error:
-        return np.array([NAN if number is None else number for number in numbers])
+        return np.array([absent if number is None else number for number in numbers])
 
 
 def _seconds(moments: Sequence[Any]) -> Array:
     try:
-        return _floats(moments, len(moments))
+        return _floats(moments)
     except struct.error:
         return np.array([moment if isinstance(moment, float) else moment.timestamp() for moment in moments])
 
 
-def _names(given: Sequence[Any]) -> Names:
-    return tuple(dict.fromkeys(chain.from_iterable(filter(None, given))))
+def _table(rows: Sequence[Sequence[PolicyCell]], *shape: int) -> Array | None:
+    """Rows of numbers as an array, NaN for null; None when there is a list among them."""
+    pack = struct.Struct(f"{shape[1]}d").pack
+    try:
+        return np.frombuffer(b"".join(starmap(pack, rows))).reshape(shape)
+    except struct.error:
+        return _table_with_nulls(rows, shape)
+
+
+def _table_with_nulls(rows: Sequence[Sequence[PolicyCell]], shape: tuple[int, ...]) -> Array | None:
+    try:
+        numbers = np.array(rows, dtype=np.float64)
+    except ValueError:
+        return None
+    return numbers if numbers.shape == shape else None
 
 
 def _open_cells(given: Sequence[Any], names: Names) -> Cells:
@@ -99,18 +103,18 @@ def _open_cells(given: Sequence[Any], names: Names) -> Cells:
     return [[policies.get(name, NAN) for policies in dicts] for name in names]
 
 
-def _number(cell: PolicyCell) -> float:
-    return cell if isinstance(cell, float) else NAN
+def _names(given: Sequence[Any]) -> Names:
+    return tuple(dict.fromkeys(chain.from_iterable(filter(None, given))))
 
 
 def _action_sets(events: Sequence[Event], cells: Cells) -> ActionSets:
-    sizes = np.array([0 if event.actions is None else len(event.actions) for event in events])
+    sizes = np.array([len(event.actions or ()) for event in events])
     return ActionSets(
         index=np.array([_position(event) for event in events]),
         offsets=offsets_of(sizes),
         propensities=_end_to_end([event.propensities for event in events], sizes),
         features=_features([event.features for event in events], sizes),
-        probabilities=np.array([_end_to_end(column, sizes) for column in cells]).reshape(len(cells), -1).T,
+        probabilities=np.array([_end_to_end(column, sizes) for column in cells]).reshape(len(cells), sizes.sum()).T,
     )
 
 
@@ -120,15 +124,19 @@ def _position(event: Event) -> int:
 
 
 def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
-    """All lists in one column; NaN for each action of an event that has none."""
-    spread = [cell if isinstance(cell, list) else [NAN] * size for cell, size in zip(lists, sizes.tolist(), strict=True)]
-    return np.array(list(chain.from_iterable(spread)))
+    """All lists in one column; where an event has none, NaN for each of its actions."""
+    pairs = zip(lists, sizes.tolist(), strict=True)
+    return _floats(
+        list(chain.from_iterable([cell if isinstance(cell, list) else [NAN] * size for cell, size in pairs]))
+    )
 
 
 def _features(tables: Sequence[list[list[float]] | None], sizes: Index) -> Array | None:
-    """[total, d], d that of the event with the most; shorter rows, and those of events without, end in NaN."""
-    width = max((len(table[0]) for table in tables if table), default=0)
-    if width == 0:
-        return None
-    rows = chain.from_iterable(table or [[]] * size for table, size in zip(tables, sizes.tolist(), strict=True))
-    return np.array([row + [NAN] * (width - len(row)) for row in rows])
+    """[total, d], d that of the event with most; the rows of others, and of events without, end in NaN."""
+    pairs = zip(tables, sizes.tolist(), strict=True)
+    rows = list(chain.from_iterable([table or [[]] * size for table, size in pairs]))
+    widths = set(map(len, rows))
+    width = max(widths, default=0)
+    if len(widths) > 1:
+        rows = [row + [NAN] * (width - len(row)) for row in rows]
+    return _floats(list(chain.from_iterable(rows))).reshape(len(rows), width) if width else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -16,17 +16,19 @@ from streameval.events.rejections import Rejected
 from streameval.events.rules import Fault, faults
 from streameval.events.second_look import UNREADABLE, second_look
 from streameval.events.shapes import misfit
-from streameval.events.wire import Event, event_type, policy_items
+from streameval.events.wire import Event, event_type, policy_cells, policy_names
+
+Messages: TypeAlias = Sequence[bytes | None]
 
 
 class EventFormat:
     """How the messages of one stream are read: which policies, which reward, and the range that it must keep.
 
-    `policies`: these names become the columns of every batch, in this order; None = every name that a batch's events use.
+    `policies`: these become the columns of every batch, in this order; None = all that the events of a batch name.
     `reward_field`: the field that is the reward. `reward_range`: rewards outside of it are rejected; None = any.
 
     >>> events = EventFormat(["bts"], reward_range=(0, 1))
-    >>> message = b'{"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "reward": 1, "policies": {"bts": 0.75}}'
+    >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
     >>> events.decode_batch([message, b"null", message]).probabilities
     array([[0.75],
            [0.75]])
@@ -48,60 +50,60 @@ class EventFormat:
         self._fields = self._type.__struct_encode_fields__
 
     def decode(self, value: bytes | None) -> Event | Rejected:
-        """One message: the event, its `policies` a dict of those it has, or why it is none."""
-        (outcome,), _ = self._decode_all([value])
-        if isinstance(outcome, Rejected):
-            return outcome
-        return replace(outcome, policies={name: cell for name, cell in policy_items(outcome.policies) if cell == cell})
+        """One message: the event, its `policies` a dict of those that it has, or why it is none."""
+        events, rejected, _ = self._decode_all([value])
+        if rejected:
+            return rejected[0]
+        policies = events[0].policies
+        cells = zip(policy_names(policies), policy_cells(policies), strict=True)
+        return replace(events[0], policies={name: cell for name, cell in cells if cell is not None and cell == cell})
 
     def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch:
         """Many messages as columns; those that are no events are in `rejected`, in their order."""
-        _, batch = self._decode_all(list(values))
-        return batch
+        _, rejected, batch = self._decode_all(list(values))
+        return dataclasses.replace(batch, rejected=tuple(rejected[place] for place in sorted(rejected)))
 
-    def _decode_all(self, messages: Sequence[bytes | None]) -> tuple[list[Event | Rejected], EventBatch]:
-        """What becomes of each message, and the columns of the events among them."""
-        outcomes = self._read(messages)
-        batch = compact_columns(_events(outcomes), self.policies)
+    def _decode_all(self, messages: Messages) -> tuple[list[Event], dict[int, Rejected], EventBatch]:
+        """The events among the messages, the others by their place, and the columns of the events."""
+        rejected: dict[int, Rejected] = {}
+        events = self._read(messages, rejected)
+        batch = compact_columns(events, self.policies)
         if batch is None:
-            _reject_misfits(outcomes, messages)
-            batch = ragged_columns(_events(outcomes), self.policies)
+            misfits = {row: Fault("malformed", detail) for row, event in enumerate(events) if (detail := misfit(event))}
+            events = _without(events, misfits, messages, rejected)
+            batch = ragged_columns(events, self.policies)
         broken = faults(batch, self.reward_range)
         if broken:
-            batch = batch.take(np.delete(np.arange(len(batch)), list(broken)))
-            _reject_broken(outcomes, messages, broken)
-        rejected = tuple([outcome for outcome in outcomes if isinstance(outcome, Rejected)])
-        return outcomes, dataclasses.replace(batch, rejected=rejected)
+            events = _without(events, broken, messages, rejected)
+            if self.policies is not None and batch.action_sets is None:
+                batch = batch.take(np.delete(np.arange(len(batch)), list(broken)))
+            else:  # anew, because the bad ones may be the only events with actions, or with some policy
+                batch = ragged_columns(events, self.policies)
+        return events, rejected, batch
 
-    def _read(self, messages: Sequence[bytes | None]) -> list[Event | Rejected]:
-        """What the decoder makes of each message; the lists of these events may not fit, nor their numbers make sense."""
-        decode = cast(Callable[[bytes | None], Event], self._decode)
-        outcomes: list[Event | Rejected] = []
-        for message in messages:
+    def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Event]:
+        """What the decoder takes for events: their lists may not fit, nor their numbers make sense."""
+        decode: Any = self._decode
+        events: list[Event] = []
+        for message in cast(Sequence[bytes], messages):  # None is one of the things that fail
             try:
-                outcome: Event | Rejected = decode(message)
-                if not message.isascii():  # type: ignore[union-attr]
-                    message.decode()  # the decoder does not look into what it skips, but all of it has to be text
+                event = decode(message)
+                if not message.isascii():  # the decoder does not look into what it skips, but all of it has to be text
+                    message.decode()
             except UNREADABLE:
-                outcome = second_look(message, self._decode, self._fields, self.policies, self.reward_field)
-            outcomes.append(outcome)
-        return outcomes
+                event = second_look(message, decode, self._fields, self.policies, self.reward_field)
+                if isinstance(event, Rejected):
+                    rejected[len(events) + len(rejected)] = event
+                    continue
+            events.append(event)
+        return events
 
 
-def _events(outcomes: Iterable[Event | Rejected]) -> list[Event]:
-    return [outcome for outcome in outcomes if not isinstance(outcome, Rejected)]
-
-
-def _reject_misfits(outcomes: list[Event | Rejected], messages: Sequence[bytes | None]) -> None:
-    for place, outcome in enumerate(outcomes):
-        detail = None if isinstance(outcome, Rejected) else misfit(outcome)
-        if detail is not None:
-            outcomes[place] = Rejected("malformed", detail, messages[place] or b"")
-
-
-def _reject_broken(
-    outcomes: list[Event | Rejected], messages: Sequence[bytes | None], broken: Mapping[int, Fault]
-) -> None:
-    places = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Rejected)]
-    for row, fault in broken.items():
-        outcomes[places[row]] = Rejected(*fault, messages[places[row]] or b"")
+def _without(
+    events: list[Event], bad: Mapping[int, Fault], messages: Messages, rejected: dict[int, Rejected]
+) -> list[Event]:
+    """The events without the bad rows, which are added to `rejected` by the place of their message."""
+    places = [place for place in range(len(messages)) if place not in rejected]
+    for row, fault in bad.items():
+        rejected[places[row]] = Rejected(fault.reason, fault.detail, messages[places[row]] or b"")
+    return [event for row, event in enumerate(events) if row not in bad]

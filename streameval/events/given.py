@@ -17,7 +17,8 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
         taken = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: not an array of numbers: {error}") from None
-    if taken.ndim != len(shape) or any(have != want for have, want in zip(taken.shape, shape, strict=True) if want is not None):
+    wanted = tuple(have if want is None else want for have, want in zip(taken.shape, shape, strict=False))
+    if taken.shape != wanted or len(wanted) != len(shape):
         raise ValueError(f"{name}: expected the shape {_shape(shape)}, found {_shape(taken.shape)}")
     return taken
 
@@ -51,7 +52,9 @@ def with_action_sets(
             per_event[row] = column(f"policies[{name!r}]", values, n)
         else:
             per_action[row] = column(f"policies[{name!r}]", values, n, actions).ravel()
-    described = None if features is None else column("features", features, n, actions, None).reshape(n * actions, -1)
+    described = None if features is None else column("features", features, n, actions, None)
+    if described is not None:
+        described = described.reshape(n * actions, described.shape[2])
     sets = ActionSets(index, np.arange(n + 1) * actions, logged.ravel(), described, per_action.T)
     reconcile(sets, per_event.T, sets.probabilities)
     return sets.propensities[sets.logged[1]], per_event.T, sets
@@ -64,5 +67,5 @@ def _positions(action: ArrayLike, n: int, actions: int) -> Index:
     outside = np.flatnonzero((index < 0) | (index >= actions))
     if len(outside):
         row = outside[0]
-        raise ValueError(f"row {row}: action: {index[row]} is not a position among {actions} actions (0 to {actions - 1})")
+        raise ValueError(f"row {row}: action: {index[row]} is not a position among {actions} actions, counted from 0")
     return index.astype(np.int64)

@@ -40,8 +40,8 @@ class Fault(NamedTuple):
 def faults(batch: EventBatch, reward_range: tuple[float, float] | None = None) -> dict[int, Fault]:
     """The rows of `batch` that are not events, each with the first rule that it breaks."""
     found: dict[int, Fault] = {}
-    for rule in _rules(batch, reward_range):
-        if rule.broken.any():
+    with np.errstate(invalid="ignore"):  # comparisons with NaN are false, as they should be
+        for rule in _rules(batch, reward_range):
             for row in np.flatnonzero(rule.broken).tolist():
                 if row not in found:
                     found[row] = Fault(rule.reason, rule.detail(row))
@@ -50,7 +50,7 @@ def faults(batch: EventBatch, reward_range: tuple[float, float] | None = None) -
 
 def _rules(batch: EventBatch, reward_range: tuple[float, float] | None) -> Iterator[Rule]:
     yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
-    yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))
+    yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
     if batch.action_sets is not None:
         yield _known_action(batch.action_sets)
     yield Rule("missing_field", np.isnan(batch.propensity), lambda row: "propensity: missing, and so is `propensities`")
@@ -81,12 +81,13 @@ def _finite(field: str, column: Array, broken: Mask) -> Rule:
 
 
 def _chance(field: str, column: Array) -> Rule:
-    broken = ~((column > 0.0) & (column <= 1.0))
+    broken: Mask = ~((column > 0.0) & (column <= 1.0))
     return Rule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
 
 
 def _improbable(values: Array, most: float) -> Mask:
-    return (values < 0.0) | (values > most)
+    improbable: Mask = (values < 0.0) | (values > most)
+    return improbable
 
 
 def _probabilities(batch: EventBatch) -> Rule:
@@ -96,7 +97,7 @@ def _probabilities(batch: EventBatch) -> Rule:
         policy = int(improbable[row].argmax())
         return f"policies.{batch.policies[policy]}: {batch.probabilities[row, policy]:.10g} is not in [0, 1]"
 
-    return Rule("probability_range", improbable.any(axis=1), detail)
+    return Rule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
 
 
 def _reward_range(reward: Array, low: float, high: float) -> Rule:
@@ -113,7 +114,7 @@ def _consistent(sets: ActionSets, propensity: Array) -> Rule:
     events, rows = sets.logged
     listed = np.full(len(propensity), np.nan)
     listed[events] = sets.propensities[rows]
-    broken = np.abs(propensity - listed) > DISAGREEMENT * np.maximum(propensity, listed)
+    broken: Mask = np.abs(propensity - listed) > DISAGREEMENT * np.maximum(propensity, listed)
 
     def detail(row: int) -> str:
         return f"propensity: {propensity[row]:.10g}, but `propensities` has {listed[row]:.10g} for the action"
@@ -137,5 +138,5 @@ def _entries(
 
 def _sums_to_one(sets: ActionSets, field: str, values: Array) -> Rule:
     sums = np.bincount(sets.owner, weights=values, minlength=len(sets.index))
-    broken = (np.abs(sums - 1.0) > NOISE) & (sets.sizes > 0)
+    broken: Mask = (np.abs(sums - 1.0) > NOISE) & (sets.sizes > 0)
     return Rule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")

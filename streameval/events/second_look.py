@@ -17,7 +17,7 @@ import msgspec
 from streameval.events.rejections import Rejected
 
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
-"""What decoding one bad message may raise: no JSON or wrong types, not UTF-8 (a ValueError), too deep, no message at all."""
+"""What a bad message may raise: wrong types, no JSON, not UTF-8 (a ValueError), too deep, no message at all."""
 
 _REQUIRED = ("event_id", "timestamp", "action")
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
@@ -26,6 +26,10 @@ _LONGEST_INTEGER = 300  # digits; longer ones go through float, which knows infi
 
 class _Refused(Exception):
     """Not an event, for this reason and with this detail."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
 
 
 def second_look(
@@ -44,7 +48,7 @@ def second_look(
     try:
         return decode(_mended(value, fields, policies, reward_field))
     except _Refused as refused:
-        return Rejected(*refused.args, value)
+        return Rejected(refused.reason, refused.detail, value)
     except UNREADABLE as error:
         return Rejected("malformed", _explained(error), value)
 
@@ -107,6 +111,6 @@ def _explained(error: Exception) -> str:
         return f"not UTF-8: {error.reason} at byte {error.start}"
     if not isinstance(error, msgspec.ValidationError):
         return f"not JSON: {error}"
-    message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", ""))
+    message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", "").replace(" | null", ""))
     problem, field = message.group("problem", "field") if message else (str(error), None)
     return f"{field}: {problem[0].lower()}{problem[1:]}" if field else problem

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-from streameval.events.wire import Event, Identifier, policy_items
+from collections.abc import Iterator
+from typing import Any
 
-
-def has_lists(event: Event) -> bool:
-    """Whether the event has anything per action, its policies aside."""
-    return event.actions is not None or event.propensities is not None or event.features is not None
+from streameval.events.wire import Event, policy_cells, policy_names
 
 
 def misfit(event: Event) -> str | None:
     """The first thing that does not fit, as `field: problem`; None when all of it does."""
+    return None if _fits(event) else next(_misfits(event))
+
+
+def _fits(event: Event) -> bool:
+    lists: list[Any] = [cell for cell in policy_cells(event.policies) if cell.__class__ is list]
+    lists += [values for values in (event.propensities, event.features) if values is not None]
     if event.actions is None:
-        return _needs_actions(event)
-    return _not_distinct(event.actions) or _wrong_length(event, len(event.actions)) or _ragged(event.features or [])
+        return not lists
+    actions = len(event.actions)
+    widths = set(map(len, event.features or ()))
+    return 0 < actions == len(set(event.actions)) and {actions}.issuperset(map(len, lists)) and len(widths) <= 1
 
 
-def _needs_actions(event: Event) -> str | None:
-    lists = {"propensities": event.propensities, "features": event.features} | _distributions(event)
-    given = [name for name, values in lists.items() if values is not None]
-    return f"{given[0]}: a list over actions, but `actions` is missing" if given else None
-
-
-def _not_distinct(actions: list[Identifier]) -> str | None:
-    if not actions:
-        return "actions: empty"
-    if len(set(actions)) == len(actions):
-        return None
-    twice = next(action for place, action in enumerate(actions) if action in actions[:place])
-    return f"actions: {twice!r} is listed twice"
-
-
-def _wrong_length(event: Event, expected: int) -> str | None:
-    lists = {"propensities": event.propensities, "features": event.features} | _distributions(event)
-    for name, values in lists.items():
-        if values is not None and len(values) != expected:
-            return f"{name}: {len(values)} entries for {expected} actions"
-    return None
-
-
-def _ragged(rows: list[list[float]]) -> str | None:
+def _misfits(event: Event) -> Iterator[str]:
+    actions, rows = event.actions or [], event.features or []
+    if event.actions is not None and not actions:
+        yield "actions: empty"
+    for place, action in enumerate(actions):
+        if action in actions[:place]:
+            yield f"actions: {action!r} is listed twice"
+    for name, values in _lists(event):
+        if event.actions is None:
+            yield f"{name}: a list over actions, but `actions` is missing"
+        elif len(values) != len(actions):
+            yield f"{name}: {len(values)} entries for {len(actions)} actions"
     for place, row in enumerate(rows):
         if len(row) != len(rows[0]):
-            return f"features[{place}]: {len(row)} numbers, where features[0] has {len(rows[0])}"
-    return None
+            yield f"features[{place}]: {len(row)} numbers, where features[0] has {len(rows[0])}"
 
 
-def _distributions(event: Event) -> dict[str, list[float]]:
-    return {f"policies.{name}": cell for name, cell in policy_items(event.policies) if isinstance(cell, list)}
+def _lists(event: Event) -> Iterator[tuple[str, list[Any]]]:
+    cells = zip(policy_names(event.policies), policy_cells(event.policies), strict=True)
+    named = {"propensities": event.propensities, "features": event.features}
+    for name, values in (named | {f"policies.{policy}": cell for policy, cell in cells}).items():
+        if isinstance(values, list):
+            yield name, values

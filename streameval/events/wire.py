@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 NAN = float("nan")  # JSON cannot say NaN, so in a decoded event it always means "not given"
 
@@ -17,7 +17,7 @@ PolicyCell: TypeAlias = float | list[float] | None
 
 
 def _schema(description: str, **keywords: Any) -> Meta:
-    """Words and bounds for the schema alone: a number out of its range is for the rules to name, not for the decoder."""
+    """Words and bounds for the schema alone: a number out of its range is for the rules to name, not the decoder."""
     return Meta(description=description, extra_json_schema=keywords)
 
 
@@ -41,18 +41,6 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 
     event_id: Annotated[Identifier, _schema("Identifies the event.")]
     timestamp: Annotated[Moment, _schema("When it was decided: seconds since 1970 (UTC), or RFC 3339 with its offset.")]
-    context: Annotated[msgspec.Raw | msgspec.UnsetType, _schema("What was known at decision time; anything.")] = msgspec.UNSET
-    unit: Annotated[Identifier | None, _schema("The user or session it belongs to.")] = None
-    actions: Annotated[
-        list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
-    ] = None
-    features: Annotated[
-        list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
-    ] = None
-    propensities: Annotated[
-        list[float] | None,
-        _schema("The logging policy's distribution over `actions`; each in [0, 1], their sum 1 within 1e-6."),
-    ] = None
     action: Annotated[Identifier, _schema("The chosen action; one of `actions` where these are given.")]
     propensity: Annotated[
         float | None,
@@ -60,11 +48,23 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     ] = None
     reward: Reward
     policies: OpenPolicies = None
+    actions: Annotated[
+        list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
+    ] = None
+    propensities: Annotated[
+        list[float] | None,
+        _schema("The logging policy's distribution over `actions`: each in [0, 1], their sum 1 within 1e-6."),
+    ] = None
+    features: Annotated[
+        list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
+    ] = None
     sampling_probability: Annotated[
         float | None,
         _schema("The log was downsampled, keeping this event with this probability: it stands for 1/it.", **_POSITIVE),
     ] = 1.0
+    unit: Annotated[Identifier | None, _schema("The user or session it belongs to.")] = None
     logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
+    context: Annotated[Raw | UnsetType, _schema("What was known at decision time; anything.")] = UNSET
 
 
 def event_type(policies: Sequence[str] | None = None, reward_field: str = "reward") -> type[Event]:
@@ -79,7 +79,8 @@ def event_type(policies: Sequence[str] | None = None, reward_field: str = "rewar
     if policies is not None:
         known = _policies_type(policies)
         fields.append(("policies", known, msgspec.field(default_factory=known)))
-    return msgspec.defstruct("Event", fields, bases=(Event,), kw_only=True, frozen=True, gc=False, module=__name__)
+    made = msgspec.defstruct("Event", fields, bases=(Event,), kw_only=True, frozen=True, gc=False, module=__name__)
+    return cast("type[Event]", made)
 
 
 def _policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
@@ -89,11 +90,19 @@ def _policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Policies", fields, frozen=True, gc=False, module=__name__)
 
 
-def policy_items(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
-    """Names and cells of an event's `policies`, struct or dict alike."""
-    if isinstance(policies, dict):
-        return policies.items()
-    return zip(policies.__struct_encode_fields__, msgspec.structs.astuple(policies), strict=True) if policies else ()
+def policy_names(policies: Any) -> Iterable[str]:
+    """The names in an event's `policies`, struct or dict or nothing."""
+    if isinstance(policies, dict) or policies is None:
+        return policies or ()
+    names: tuple[str, ...] = policies.__struct_encode_fields__
+    return names
+
+
+def policy_cells(policies: Any) -> Iterable[PolicyCell]:
+    """What an event's `policies` say, in the order of `policy_names`."""
+    if isinstance(policies, dict) or policies is None:
+        return policies.values() if policies else ()
+    return msgspec.structs.astuple(policies)
 
 
 def json_schema(reward_field: str = "reward") -> dict[str, Any]:

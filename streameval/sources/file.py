@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,8 +29,8 @@ def read_events(
 ) -> Iterator[EventBatch]:
     """The events of NDJSON files (plain, gzip or zstd; `-` is standard input), in batches of at most `batch_size`.
 
-    `policies` become the columns of every batch; None = in each batch, all that its events name. Lines that are no events
-    are in the `rejected` of their batch. InputError for a file that is missing, or that is damaged: after all before it.
+    `policies` become the columns of every batch; None = in each batch, all that its events name. Lines that are no
+    events are in the `rejected` of their batch. InputError for a file that is missing, or damaged: after all before it.
     """
     events = EventFormat(policies, reward_field, reward_range)
     source = FileSource(paths, batch=batch_size)
@@ -42,10 +43,10 @@ def read_events(
 
 
 class FileSource:
-    """Files as a source, one after another: topic = the path, partition = its place among the paths, offset = the line.
+    """Files as a source, one after another. Topic: the path; partition: its place among the paths; offset: the line.
 
-    Lines count from 1; blank ones are left out, but counted. With `follow`, the last file is waited for at its end, and an
-    unfinished last line until its newline comes (see `LineFile` for rotation).
+    Lines count from 1; blank ones are left out, but counted. With `follow`, the last file is waited for at its end, and
+    its last line until the newline has come (see `LineFile` for rotation).
     """
 
     def __init__(self, paths: Path | Iterable[Path], *, follow: bool = False, batch: int = 2000) -> None:
@@ -122,6 +123,8 @@ class FileSource:
 
     def _numbered(self, lines: list[bytes]) -> list[Records]:
         first = self._positions[self._place]
+        if first == 1 and lines:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
         self._positions[self._place] += len(lines)
         numbers: Sequence[int] = range(first, first + len(lines))
         if not all(lines) or any(map(bytes.isspace, lines)):

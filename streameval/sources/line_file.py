@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import select
 import stat
@@ -14,9 +13,7 @@ from streameval.errors import InputError
 from streameval.sources.lines import DAMAGE, LineSplitter, Members, members_of
 
 STDIN = "-"
-CHUNK = 256 * 1024
-COMPRESSED_CHUNK = 16 * 1024
-"""Bytes. Small: the text in it may be a thousand times larger, and is lost with it when the file is damaged there."""
+CHUNK = 128 * 1024
 LOOK_AGAIN = 0.1
 """Seconds between looks at the end of a file that is followed."""
 
@@ -44,6 +41,7 @@ class LineFile:
         self._stream = stream
         self._splitter = LineSplitter()
         self._members: Members | None = None
+        self._damage: Exception | None = None
         self._untouched, self._replaced = True, False
 
     def read(self, timeout: float) -> list[bytes]:
@@ -71,30 +69,37 @@ class LineFile:
             self._stream.close()
 
     def _next_lines(self, timeout: float) -> list[bytes]:
+        if self._damage:
+            raise self._damage
         if self._may_block and not select.select([self._stream], [], [], timeout)[0]:
             self.waiting = True
             return []
-        chunk = self._stream.read1(COMPRESSED_CHUNK if self._members else CHUNK)  # type: ignore[attr-defined]
+        chunk = self._stream.read1(CHUNK)  # type: ignore[attr-defined]
         self.waiting = not chunk
         self.bytes_read += len(chunk)
         if chunk:
-            return self._splitter.feed(self._text(chunk))
+            return self._lines_of(chunk)
         return self._at_end_of_growing_file(timeout) if self._follow else self._finish()
 
-    def _text(self, chunk: bytes) -> bytes:
-        untouched, self._untouched = self._untouched, False
-        if untouched:
+    def _lines_of(self, chunk: bytes) -> list[bytes]:
+        if self._untouched:
+            self._untouched = False
             self._members = members_of(chunk)
             if self._members and self._follow:
                 raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow the log itself")
-        text = self._members.feed(chunk) if self._members else chunk
-        return text.removeprefix(codecs.BOM_UTF8) if untouched else text
+        lines = []
+        try:
+            for text in self._members.feed(chunk) if self._members else [chunk]:
+                lines += self._splitter.feed(text)
+        except DAMAGE as damage:
+            self._damage = damage  # the lines before it come first
+        return lines
 
     def _finish(self) -> list[bytes]:
         """The last line, if there is one without a newline."""
-        self.ended = True
         if self._members and not self._members.complete:
             raise self._failure("is cut off", "the compressed data ends in the middle")
+        self.ended = True
         return self._last_line()
 
     def _last_line(self) -> list[bytes]:
@@ -102,9 +107,9 @@ class LineFile:
         return [last] if last else []
 
     def _at_end_of_growing_file(self, timeout: float) -> list[bytes]:
-        if self._replaced:
-            return self._go_to_successor()
         now = _stat(self.path)
+        if now is not None and self._replaced:
+            return self._go_to_successor()
         here = os.fstat(self._stream.fileno())
         if now is not None and not os.path.samestat(now, here):
             self._replaced = True  # a last look: it may have grown since

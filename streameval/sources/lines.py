@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import zstandard
@@ -11,6 +11,8 @@ import zstandard
 LONGEST_LINE = 64 * 2**20
 """Bytes. A longer line is cut down to its beginning and a remark, which no decoder takes for an event."""
 EXCERPT = 1024
+PIECE = 1024
+"""Compressed bytes taken at a time. Their text may be a thousand times larger, and is lost if they are damaged."""
 
 GZIP, ZSTD, ZSTD_SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"
 DAMAGE = (zlib.error, zstandard.ZstdError)
@@ -31,8 +33,8 @@ class Members:
 
     >>> import gzip
     >>> members = Members(lambda: zlib.decompressobj(31))
-    >>> members.feed(gzip.compress(b"one ") + gzip.compress(b"two")), members.complete
-    (b'one two', True)
+    >>> list(members.feed(gzip.compress(b"one ") + gzip.compress(b"two"))), members.complete
+    ([b'one ', b'two'], True)
     """
 
     def __init__(self, start: Callable[[], Decompressor]) -> None:
@@ -44,18 +46,20 @@ class Members:
         """Whether the data may end here."""
         return self._member.eof
 
-    def feed(self, data: bytes) -> bytes:
-        """The text of the next `data`; one of `DAMAGE` if it is not what a compressor wrote."""
-        text = []
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The text of the next `data`, bit by bit; one of `DAMAGE` where it is not what a compressor wrote."""
+        for start in range(0, len(data), PIECE):
+            yield from self._texts(data[start : start + PIECE])
+
+    def _texts(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._member.eof:
                 data = data.lstrip(b"\0")  # padding, as tapes and block devices have it
                 if not data:
-                    break
+                    return
                 self._member = self._start()
-            text.append(self._member.decompress(data))
+            yield self._member.decompress(data)
             data = self._member.unused_data
-        return b"".join(text)
 
 
 def members_of(first_bytes: bytes) -> Members | None:
