@@ -183,11 +183,15 @@ def adaptive_window(n: int, block: int, choices: Sequence[float], growth: str) -
 
 
 def adaptive_decay(n: int, block: int, choices: Sequence[float]) -> Array:
-    """The kernel after `n` events of `S <- alpha_t S + q`, alpha having been chosen at the block end before event t."""
+    """The kernel after `n` events of `S <- alpha_t S + (1 - alpha_t) q`, alpha chosen at the block end before event t.
+
+    So the published code has it. With `S <- alpha_t S + q`, events that came while alpha was large would outweigh the
+    newer ones for long after alpha has fallen.
+    """
     alpha, kernel = INITIAL_ALPHA, np.zeros(n)
     for t in range(n):
         kernel[:t] *= alpha
-        kernel[t] = 1.0
+        kernel[t] = 1 - alpha
         if (t + 1) % block == 0:
             choice = choices[(t + 1) // block - 1]
             alpha = INITIAL_ALPHA if math.isnan(choice) else min(max(choice, 1 - 1 / SHORTEST), 1 - 1 / LONGEST)

@@ -294,6 +294,40 @@ def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_pas
             assert decay["alpha"] == 0.9999
 
 
+def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
+    block, span, n = 250, 3_000, 27_000
+    stream = drifting(n, seed=44)
+    silent = (np.arange(n) >= 12_000) & (np.arange(n) < 13_000)
+    stream = stream.with_(target=np.where(silent, np.nan, stream.target))
+    averages = [AdaptiveWindow(drift_span=span), AdaptiveDecay(drift_span=span)]
+    for estimator in (IPS(), SNIPS()):
+        given_terms = terms(estimator, stream, block)
+        windowed = brute_force.drift_rates(given_terms, block, span, brute_force.smooth_window)
+        decayed = brute_force.drift_rates(given_terms, block, span, brute_force.smooth_decay(block))
+        evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=averages, block=block)
+        for place, expected in enumerate(zip(windowed, decayed, strict=True)):
+            evaluator.update(stream[place * block : (place + 1) * block].batch())
+            report = evaluator.report()
+            for average, rate in zip(averages, expected, strict=True):
+                found = report.get(CANDIDATE, estimator.label, average.label).details["lipschitz_per_event"]
+                assert found == (None if math.isnan(rate) else pytest.approx(rate, rel=1e-9))
+
+
+def test_the_bias_bounds_are_the_thesis_s() -> None:
+    n, tau, alpha = 60_130, 640, 0.99
+    stream = drifting(n, seed=45)
+    averages = [Window(tau=tau, resolution=1), Decay(alpha=alpha), AdaptiveWindow(), AdaptiveDecay()]
+    report = evaluated(stream, estimators=[SNIPS()], averages=averages).report()
+    found = {average.label: report.get(CANDIDATE, "snips", average.label).details for average in averages}
+    for label in ("window", "adaptive_window"):
+        k, held = found[label]["lipschitz_per_event"], found[label]["window_events"]
+        assert found[label]["bias_bound"] == pytest.approx(k * (held - 1) / 2, rel=1e-12)
+    for label in ("decay", "adaptive_decay"):
+        k, alpha = found[label]["lipschitz_per_event"], found[label]["alpha"]
+        assert found[label]["bias_bound"] == pytest.approx(k * alpha / ((1 - alpha) * (1 - alpha**n)), rel=1e-9)
+    assert found["window"]["window_events"] == tau
+
+
 def test_the_drift_of_a_ramp_is_its_slope() -> None:
     n, slope = 30_000, 2e-5
     stream = from_weights(np.ones(n), slope * np.arange(n))
