@@ -40,23 +40,30 @@ clean:  ## remove what make made
 	rm -rf .venv .venv-test dist build
 
 .venv/deps: requirements/dev.lock
-	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
-	.venv/bin/python $(PIP_INSTALL) --require-hashes -r requirements/dev.lock
-	touch $@
+	@$(call set_up,.venv,requirements/dev.lock)
+	@touch $@
 
 .venv/ready: .venv/deps pyproject.toml
-	.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
-	touch $@
+	@.venv/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
 
 .venv-test/deps: requirements/test.lock
-	test -x .venv-test/bin/python || $(PYTHON) -m venv .venv-test
-	.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/test.lock
-	touch $@
+	@$(call set_up,.venv-test,requirements/test.lock)
+	@touch $@
 
 .venv-test/ready: .venv/deps .venv-test/deps pyproject.toml $(SOURCES)
-	rm -rf dist
-	.venv/bin/python -m build --no-isolation --outdir dist . >/dev/null
-	.venv-test/bin/python $(PIP_INSTALL) --no-deps --force-reinstall dist/*.whl
-	.venv-test/bin/python -m pip check
-	touch $@
+	@echo "building the wheel and installing it into .venv-test"
+	@rm -rf dist
+	@.venv/bin/python -m build --no-isolation --outdir dist . >dist.log 2>&1 || { cat dist.log; exit 1; }
+	@rm dist.log
+	@.venv-test/bin/python $(PIP_INSTALL) --no-deps --force-reinstall dist/*.whl
+	@.venv-test/bin/python -m pip --disable-pip-version-check check
+	@touch $@
+
+# set_up(venv, lock)
+define set_up
+	echo "installing $(2) into $(1)" && \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")' && \
+	{ test -x $(1)/bin/python || $(PYTHON) -m venv $(1); } && \
+	$(1)/bin/python $(PIP_INSTALL) --require-hashes -r $(2)
+endef

@@ -31,6 +31,7 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(shared, as_json))
     handler.addFilter(RateLimit(CHATTY))
+    handler.setLevel(level.upper())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

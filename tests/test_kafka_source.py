@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from fake_kafka import TOPIC, FakeCluster
@@ -297,7 +298,10 @@ def test_reached_is_said_for_some_seconds_after_the_last_answer() -> None:
     assert PROBE_INTERVAL * 2 < REACHED_FOR
 
 
-def test_security_settings_become_the_clients_arguments() -> None:
+def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
+    authority, certificate, key = (str(tmp_path / name) for name in ("ca.pem", "me.pem", "me.key"))
+    for path in (authority, certificate, key):
+        Path(path).touch()
     settings = KafkaSettings.model_validate(
         {
             "topic": TOPIC,
@@ -306,9 +310,9 @@ def test_security_settings_become_the_clients_arguments() -> None:
             "sasl_mechanism": "SCRAM-SHA-512",
             "sasl_username": "reader",
             "sasl_password": "of-nobodys-business",
-            "ssl_cafile": "/etc/ca.pem",
-            "ssl_certfile": "/etc/me.pem",
-            "ssl_keyfile": "/etc/me.key",
+            "ssl_cafile": authority,
+            "ssl_certfile": certificate,
+            "ssl_keyfile": key,
             "ssl_password": "nor-this",
             "ssl_check_hostname": False,
             "api_version": 2.3,
@@ -321,9 +325,9 @@ def test_security_settings_become_the_clients_arguments() -> None:
         "sasl_mechanism": "SCRAM-SHA-512",
         "sasl_plain_username": "reader",
         "sasl_plain_password": "of-nobodys-business",
-        "ssl_cafile": "/etc/ca.pem",
-        "ssl_certfile": "/etc/me.pem",
-        "ssl_keyfile": "/etc/me.key",
+        "ssl_cafile": authority,
+        "ssl_certfile": certificate,
+        "ssl_keyfile": key,
         "ssl_password": "nor-this",
         "ssl_check_hostname": False,
         "api_version": (2, 3),
@@ -354,6 +358,7 @@ def test_options_that_were_not_given_are_left_to_the_client() -> None:
         {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
         {"topic": TOPIC, "sasl_username": "reader"},
         {"topic": TOPIC, "bootstrap_servers": " , "},
+        {"topic": TOPIC, "ssl_cafile": "/nowhere/ca.pem"},
         {"topic": TOPIC, "stall_timeout": 0},
         {"topic": TOPIC, "group": "x"},
     ],

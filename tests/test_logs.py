@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import structlog
@@ -126,3 +127,15 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
         source.poll(0.2)
     source.close()
     assert 1 <= len(lines(capsys)) < 40
+
+
+def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 0.2)
+    configure_logging("critical")
+    with closing(KafkaSource(KafkaSettings(bootstrap_servers=["127.0.0.1:1"], topic="clicks"))) as source:
+        for _ in range(3):
+            source.poll(0.2)
+        assert "REFUSED" in source.status().detail
+    assert capsys.readouterr().err == ""

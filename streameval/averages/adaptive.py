@@ -126,7 +126,8 @@ class AdaptiveWindow(Adaptive):
 class AdaptiveDecay(Adaptive):
     """A decay whose alpha follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
 
-    All moments follow `S <- alpha_t S + q`; what one alpha has faded stays faded, so there is no growth to choose.
+    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen, what is
+    old is outweighed within one new horizon. What one alpha has faded stays faded, so there is no growth to choose.
     `bias`: the published bound on the bias, which explodes for small t, or the exact one (better early).
 
     Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
@@ -153,7 +154,7 @@ class AdaptiveDecay(Adaptive):
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
         return {
             "events": int(events[-1]),
-            "kernel": fold(state["kernel"], blocks.decayed(alpha), alpha**blocks.size),
+            "kernel": fold(state["kernel"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size),
             "alpha": chosen[-1],
             "spread": spread.fold(state["spread"], blocks, LONGER / (1 - alpha)),
         }
@@ -170,7 +171,7 @@ class AdaptiveDecay(Adaptive):
         moments, alpha, events = state["kernel"], state["alpha"], state["events"]
         if tail is not None:
             events += tail.size
-            moments = merge(fade(moments, alpha**tail.size), tail.decayed(alpha[None])[0])
+            moments = merge(fade(moments, alpha**tail.size), fade(tail.decayed(alpha[None])[0], 1 - alpha))
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
         bias = choice.decay_bias(rate, alpha, events)
         return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from streameval.errors import SourceError
-from streameval.sources.kafka_python import connected, connection_options
+from streameval.sources.kafka_python import connected, connection_options, plain
 from streameval.sources.settings import KafkaConnection
 
 CONNECT_TIMEOUT = 10.0
@@ -124,6 +124,6 @@ def _explained(connection: KafkaConnection) -> Iterator[None]:
         yield
     except KafkaError as error:
         raise SourceError(
-            f"cannot write to Kafka at {connection.address}: {error}",
+            f"cannot write to Kafka at {connection.address}: {plain(error)}",
             hint="check the address, the security settings and the rights to create and write the topic",
         ) from error

@@ -101,14 +101,18 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             told = record.args if isinstance(record.args, tuple) else ()
-            reasons.update((str(reason), None) for reason in told if isinstance(reason, Exception))
+            causes = [reason for reason in told if isinstance(reason, Exception)]
+            reasons.update((plain(cause), None) for cause in causes if not isinstance(cause, KafkaTimeoutError))
 
     listener = Listener(logging.WARNING)
     manager = logging.getLogger("kafka.net.manager")
+    level = manager.level
     manager.addHandler(listener)
+    manager.setLevel(logging.WARNING)  # we listen even where nothing is to be written
     try:
         yield reasons
     finally:
+        manager.setLevel(level)
         manager.removeHandler(listener)
 
 
@@ -188,7 +192,7 @@ def translated_errors() -> Iterator[None]:
     >>> with translated_errors():  # doctest: +IGNORE_EXCEPTION_DETAIL
     ...     raise KafkaTimeoutError("no metadata")
     Traceback (most recent call last):
-    ClientError: KafkaTimeoutError: no metadata
+    ClientError: no metadata
     """
     try:
         yield
@@ -202,9 +206,19 @@ def translated_errors() -> Iterator[None]:
     except UnsupportedCodecError as error:
         raise SourceError(str(error), hint="install the codec, for snappy: pip install python-snappy") from error
     except KafkaError as error:
-        raise ClientError(str(error)) from error
+        raise ClientError(plain(error)) from error
     except Exception as error:  # the library's network thread hands its own crash to whoever asks next
         raise ClientError(repr(error)) from error
+
+
+def plain(error: Exception) -> str:
+    """An error in words; kafka-python puts the names of its classes before them.
+
+    >>> plain(KafkaTimeoutError("no metadata within 1 s"))
+    'no metadata within 1 s'
+    """
+    wordy = isinstance(error, KafkaConnectionError | KafkaTimeoutError) and error.args
+    return ", ".join(map(str, error.args)) if wordy else str(error)
 
 
 def milliseconds(seconds: float) -> int:

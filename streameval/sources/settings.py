@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -29,6 +31,15 @@ def _servers(value: object) -> object:
 def _version(value: object) -> object:
     return tuple(str(value).split(".")) if isinstance(value, str | float) else value
 
+
+def _file(value: str) -> str:
+    if not Path(value).is_file():
+        raise ValueError(f"expected a file, and {value} is none")
+    return value
+
+
+PemFile = Annotated[str, AfterValidator(_file)]
+"""A pydantic type: the path of a file that is there."""
 
 Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
 """A pydantic type: `host:port`, several separated by commas, or a list of them."""
@@ -57,9 +68,11 @@ class KafkaConnection(Settings):
     )
     sasl_username: str | None = Field(default=None, description="User name for SASL.")
     sasl_password: SecretStr | None = Field(default=None, description="Password for SASL.")
-    ssl_cafile: str | None = Field(default=None, description="PEM file of the authority that signed the brokers' keys.")
-    ssl_certfile: str | None = Field(default=None, description="PEM file of this client's certificate.")
-    ssl_keyfile: str | None = Field(default=None, description="PEM file of this client's private key.")
+    ssl_cafile: PemFile | None = Field(
+        default=None, description="PEM file of the authority that signed the brokers' keys."
+    )
+    ssl_certfile: PemFile | None = Field(default=None, description="PEM file of this client's certificate.")
+    ssl_keyfile: PemFile | None = Field(default=None, description="PEM file of this client's private key.")
     ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(default=True, description="Whether the broker's certificate must name its host.")
     api_version: Version | None = Field(

@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 
 from streameval.sources import Records
-from streameval.sources.kafka_client import ClientError, Connect, KafkaClient, Place
+from streameval.sources.kafka_client import ClientError, Connect, KafkaClient, OffsetsGoneError, Place
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 
@@ -81,6 +81,8 @@ class TopicReader:
         self._probe_at = now + PROBE_INTERVAL
         try:
             self._probe(now)
+        except OffsetsGoneError:
+            raise
         except ClientError as error:
             if now - self.answered_at > self._settings.stall_timeout:
                 raise ClientError(f"no answer for {now - self.answered_at:.0f} s: {error}") from error
@@ -120,7 +122,7 @@ def open_topic(
     try:
         partitions = set(client.partitions(CONNECT_TIMEOUT))
         if not partitions:
-            raise ClientError(f"the topic {settings.topic!r} does not exist at {settings.address}; waiting for it")
+            raise ClientError(f"the topic {settings.topic!r} does not exist yet")
         begin = starting_positions(client, partitions, positions, newcomers, CONNECT_TIMEOUT)
         client.assign(begin)
         return TopicReader(client, begin, settings, clock)
