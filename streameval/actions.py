@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from streameval.arrays import Array
+from streameval.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
 from streameval.policies import LOGGING
 
@@ -19,13 +19,14 @@ class Actions:
 
     `sets`: which rows belong to which event. `probability` [rows, P] and `propensity` [rows]: the distributions of the
     policies and of the logging policy, 0 where not known. `complete` [n, P]: whether an event tells both as a whole.
-    `prediction` [rows]: what the reward model expected of each action before it saw the event (0 where it knows nothing).
+    `prediction` [rows]: what the reward model expected of each action before it saw the event (0 where it knows
+    nothing).
     """
 
     sets: ActionSets
     probability: Array
     propensity: Array
-    complete: Array
+    complete: Mask
     prediction: Array
 
     @classmethod
@@ -52,13 +53,13 @@ class Actions:
         return np.where(self.probability == 0, 0.0, weight)
 
     @cached_property
-    def described(self) -> Array:
+    def described(self) -> Mask:
         """Whether all actions of an event have features, [n]."""
         features = self.sets.features
         if features is None:
             return np.zeros(len(self.sets.index), dtype=bool)
         finite = np.isfinite(features).all(axis=1).astype(float)
-        return (self.sum(finite[:, None])[:, 0] == self.sets.sizes) & (self.sets.sizes > 0)
+        return np.asarray((self.sum(finite[:, None])[:, 0] == self.sets.sizes) & (self.sets.sizes > 0))
 
     def sum(self, values: Array) -> Array:
         """Sums over the actions of each event, [rows, P] to [n, P]."""
@@ -76,7 +77,7 @@ def sum_of_actions(sets: ActionSets, values: Array) -> Array:
     """Sums over the rows of each event, [rows, P] to [n, P]; events of one size are summed as a cube."""
     sizes, columns = sets.sizes, np.ascontiguousarray(values.T)
     if len(sizes) and sizes[0] > 0 and (sizes == sizes[0]).all():
-        return columns.reshape(len(columns), len(sizes), sizes[0]).sum(axis=-1).T
+        return np.asarray(columns.reshape(len(columns), len(sizes), sizes[0]).sum(axis=-1).T)
     filled = np.flatnonzero(sizes)
     sums = np.zeros((len(columns), len(sizes)))
     if len(filled):

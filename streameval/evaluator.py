@@ -34,7 +34,8 @@ class Evaluator:
     Parameters
     ----------
     candidates: names under which the events carry the probabilities of the policies in question.
-    estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the published
+    estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the
+    published
         forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_dr` when the first
         event tells whole distributions and features, else `stratified_ips`.
     reward_range: smallest and largest possible reward; events outside are rejected and counted.
@@ -72,6 +73,14 @@ class Evaluator:
             candidates, estimators, averages, reward_range, production, intervals, confidence, block, reward_model
         )
         self._start()
+
+    @classmethod
+    def of(cls, plan: Plan) -> Evaluator:
+        """A fresh evaluator of a plan."""
+        evaluator = cls.__new__(cls)
+        evaluator.plan = plan
+        evaluator._start()
+        return evaluator
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -206,9 +215,7 @@ class Evaluator:
                 f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
                 hint="use the version that wrote it, or start anew",
             )
-        evaluator = cls.__new__(cls)
-        evaluator.plan = Plan.from_settings(state["settings"])
-        evaluator._start()
+        evaluator = cls.of(Plan.from_settings(state["settings"]))
         evaluator._restore(state)
         return evaluator
 

@@ -23,8 +23,9 @@ UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
 class Grid:
     """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
 
-    All estimators of a grid have the same needs: with `needs_actions`, events that do not tell all about their actions are
-    missing. `candidates` [policies]: whether a policy is one whose behaviour is compared with that of others.
+    All estimators of a grid have the same needs: with `needs_actions`, events that do not tell all about their
+    actions are missing. `candidates` [policies]: whether a policy is one whose behaviour is compared with that of
+    others.
     """
 
     estimators: tuple[AnyEstimator, ...]

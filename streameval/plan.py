@@ -76,10 +76,10 @@ class Plan:
 
     def _check(self) -> None:
         for described in (False, True):
-            for estimators, averages in self._products(described):
+            for estimators, averages in self.products(described):
                 _distinct("estimator", [estimator.label for estimator in estimators])
                 _distinct("average", [average.label for average in averages])
-        known = {average.label: average for _, averages in self._products(False) for average in averages}
+        known = {average.label: average for _, averages in self.products(False) for average in averages}
         unknown = sorted(set(self.intervals) - set(known))
         if unknown:
             raise ValueError(
@@ -90,8 +90,11 @@ class Plan:
         for average in known.values():
             average.check(self.block)
 
-    def _products(self, described: bool) -> list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]:
-        """What is estimated on what: each of some estimators on each of some averages."""
+    def products(self, described: bool) -> list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]:
+        """What is estimated on what: each of some estimators on each of some averages.
+
+        `described`: events tell whole distributions and the features of their actions.
+        """
         best: AnyEstimator = StratifiedDR() if described else StratifiedIPS()
         if self.estimators is not None or self.averages is not None:
             estimators = (*PUBLISHED_ESTIMATORS, best) if self.estimators is None else self.estimators
@@ -103,13 +106,17 @@ class Plan:
         """The grids to fold events into; `described`: events tell whole distributions and features of their actions."""
         candidates = tuple(policy != LOGGING for policy in self.policies)
         grids = []
-        for estimators, averages in self._products(described):
-            bounds = tuple(self.intervals.get(average.label, _default(average)) for average in averages)
+        for estimators, averages in self.products(described):
+            bounds = tuple(map(self.bound, averages))
             for needs in (False, True):
                 some = tuple(estimator for estimator in estimators if estimator.needs_actions == needs)
                 if some:
                     grids.append(Grid(some, averages, bounds, candidates, needs))
         return tuple(grids)
+
+    def bound(self, average: AnyAverage) -> AnyBound:
+        """The kind of interval on an average."""
+        return self.intervals.get(average.label, DriftAware() if isinstance(average, Mixture) else Normal())
 
     def settings(self) -> State:
         """The plan as a plain value."""
@@ -138,10 +145,6 @@ _ESTIMATORS: TypeAdapter[Any] = TypeAdapter(tuple[AnyEstimator, ...])
 _AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
 _BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
-
-
-def _default(average: AnyAverage) -> AnyBound:
-    return DriftAware() if isinstance(average, Mixture) else Normal()
 
 
 def _policies(production: str, candidates: Sequence[str]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ HORIZON = 100_000
 class Recent(NamedTuple):
     """Means after each block; NaN before the first event.
 
-    `reward` and `reward_square` [blocks]: of all logged events. `weight_square` [blocks, P]: of the importance weights of
-    the events that have the policy.
+    `reward` and `reward_square` [blocks]: of all logged events. `weight_square` [blocks, P]: of the importance
+    weights of the events that have the policy.
     """
 
     reward: Array

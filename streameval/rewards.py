@@ -19,8 +19,8 @@ class Ridge(Labelled):
     """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
 
     Old events fade with `horizon` (events), `penalty` keeps coefficients small while little is known. The coefficients
-    change at block ends only, so an event's own reward never touches its own prediction. Predictions are kept inside the
-    reward range; whatever the features are, they are finite.
+    change at block ends only, so an event's own reward never touches its own prediction. Predictions are kept inside
+    the reward range; whatever the features are, they are finite.
 
     Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10.
     """
@@ -34,7 +34,13 @@ class Ridge(Labelled):
         return {"square": None, "product": None}
 
     def fold(
-        self, state: State, sets: ActionSets, reward: Array, weight: Array, block: int, reward_range: tuple[float, float]
+        self,
+        state: State,
+        sets: ActionSets,
+        reward: Array,
+        weight: Array,
+        block: int,
+        reward_range: tuple[float, float],
     ) -> tuple[Array, State]:
         """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
 
@@ -43,7 +49,7 @@ class Ridge(Labelled):
         if sets.features is None:
             return np.zeros(len(sets.propensities)), state
         design = _design(sets.features, state)
-        known = ~np.isnan(design).any(axis=1)
+        known = np.asarray(~np.isnan(design).any(axis=1))
         design = np.where(known[:, None], design, 0.0)
         events, rows = sets.logged
         learned = np.zeros((len(reward), design.shape[1]))
@@ -70,7 +76,8 @@ class Ridge(Labelled):
             before[0][index], before[1][index] = square, product
             square, product = square * fading + squares[index], product * fading + products[index]
         solvable = before[0] + self.penalty * np.eye(width)
-        return np.linalg.solve(solvable, before[1][..., None])[..., 0], {"square": square, "product": product}
+        coefficients = np.asarray(np.linalg.solve(solvable, before[1][..., None])[..., 0], dtype=np.float64)
+        return coefficients, {"square": square, "product": product}
 
 
 AnyRewardModel = Ridge

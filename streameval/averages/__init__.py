@@ -12,6 +12,18 @@ from streameval.averages.fixed import Cumulative, Decay, Window
 from streameval.averages.mixture import Mixture
 from streameval.averages.reading import Reading
 
-AnyAverage = Annotated[Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay | Mixture, Field(discriminator="kind")]
+AnyAverage = Annotated[
+    Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay | Mixture, Field(discriminator="kind")
+]
 
-__all__ = ["AdaptiveDecay", "AdaptiveWindow", "AnyAverage", "Average", "Cumulative", "Decay", "Mixture", "Reading", "Window"]
+__all__ = [
+    "AdaptiveDecay",
+    "AdaptiveWindow",
+    "AnyAverage",
+    "Average",
+    "Cumulative",
+    "Decay",
+    "Mixture",
+    "Reading",
+    "Window",
+]

@@ -1,6 +1,7 @@
 """The mixture: a bank of decays that a stream of losses weighs, for each component of a term on its own.
 
-Exponentially weighted aggregation: how long it pays to remember is learned from how well each memory foretold the next block.
+Exponentially weighted aggregation: how long it pays to remember is learned from how well each memory foretold the
+next block.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Layout(NamedTuple):
 class Parts(NamedTuple):
     """The components of some whole blocks.
 
-    `blocks`: their terms, one column a component. `prior` [blocks, columns]: the value to begin with (NaN: nothing), and
-    `prior_square` the second moment that a term is presumed to have, both as known after each block.
+    `blocks`: their terms, one column a component. `prior` [blocks, columns]: the value to begin with (NaN: nothing),
+    and `prior_square` the second moment that a term is presumed to have, both as known after each block.
     """
 
     blocks: Blocks
@@ -60,13 +61,14 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, config=strict)
 class Mixture(Labelled):
-    """A mixture of decays with horizons from 1,000 events to all there are, weighed by their discounted one-step losses.
+    """A mixture of decays with horizons from 1,000 events to all there are, weighed by their discounted one-step
+    losses.
 
-    At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against the
-    block's mean, in units of the noise of such a mean. Weights `om_j ~ exp(-rate (Loss_j - min Loss))`; the estimate is
-    `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are pooled over
-    them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Each decay begins with 500
-    pseudo-events at a start-up value that fades with it. It sees a block when it ends.
+    At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
+    the block's mean, in units of the noise of such a mean. Weights `om_j ~ exp(-rate (Loss_j - min Loss))`; the
+    estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
+    pooled over them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Each decay begins with
+    500 pseudo-events at a start-up value that fades with it. It sees a block when it ends.
 
     Source: Vovk, COLT 1990, for the weights; Cesa-Bianchi & Lugosi, Prediction, learning, and games, 2006, ch. 2.
     """
@@ -81,7 +83,9 @@ class Mixture(Labelled):
         """The state before the first event."""
         policies = len(layout.candidates)
         columns, decays = policies * layout.parts, len(HORIZONS)
-        bank = {name: np.zeros((columns, decays)) for name in ("weight", "total", "age", "importance", "square", "loss")}
+        bank = {
+            name: np.zeros((columns, decays)) for name in ("weight", "total", "age", "importance", "square", "loss")
+        }
         return {
             "events": 0,
             "block": block,
@@ -185,7 +189,7 @@ class Mixture(Labelled):
 
 
 class Mixed(NamedTuple):
-    """A mixture per component column: estimate, variance by sampling, variance between decays, mean age, mean horizon."""
+    """A mixture per component column: estimate, its variances, mean age and horizon, and the kernel that was used."""
 
     value: Array
     sampling: Array
@@ -197,7 +201,7 @@ class Mixed(NamedTuple):
 
 
 def _pseudo_events(state: State) -> Array:
-    """How many pseudo-events are left of each decay's start, [columns, decays]; none where there is no start-up value."""
+    """How many pseudo-events are left of each decay's start, [columns, decays]; none without a start-up value."""
     left = PSEUDO_EVENTS * np.exp(-state["events"] / HORIZONS)
     return np.where(np.isnan(state["prior"])[:, None], 0.0, left)
 
@@ -213,10 +217,10 @@ def _estimates(state: State) -> Array:
 def _noise(state: State) -> Array:
     """Variance of one event's term, with a prior second moment that the first events are held against, [columns]."""
     recent, prior = state["recent"], NOISE_EVENTS * np.exp(-state["events"] / MEMORY)
-    weight, mean = recent[:, SpreadRow.WEIGHT], recent[:, SpreadRow.U] / recent[:, SpreadRow.WEIGHT]
+    weight, mean = recent[:, SpreadRow.WEIGHT], ratio(recent[:, SpreadRow.U], recent[:, SpreadRow.WEIGHT])
     plain = (recent[:, SpreadRow.UU] + prior * state["prior_square"]) / (weight + prior) - mean**2
     linear = (weight * variance(recent) + prior * state["prior_square"]) / (weight + prior)
-    return np.maximum(np.where(recent[:, SpreadRow.V] == weight, plain, linear), SMALLEST_VARIANCE)
+    return np.asarray(np.maximum(np.where(recent[:, SpreadRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
 
 
 def _decay(state: State, block: Array, mean: Array) -> None:
@@ -233,14 +237,14 @@ def _decay(state: State, block: Array, mean: Array) -> None:
 
 
 def _drift(past: Array, now: Mixed, layout: Layout) -> Array:
-    """Drift per event of each component: the mean square over candidates of how far it came, less what is mere noise."""
+    """Drift per event of each component: root mean square over candidates of how far it came, less mere noise."""
     moved = ((now.value - past[0]) ** 2 - now.sampling - past[1]) / DRIFT_SPAN**2
     by_policy = moved.reshape(-1, layout.parts)
     candidates = np.array(layout.candidates)
     known = ~np.isnan(by_policy) & candidates[:, None]
     pooled = ratio(np.where(known, by_policy, 0.0).sum(axis=0), known.sum(axis=0))
     shared = np.where(candidates[:, None], pooled, by_policy)
-    return np.sqrt(np.maximum(shared, 0.0)).ravel()
+    return np.asarray(np.sqrt(np.maximum(shared, 0.0)).ravel())
 
 
 def _over_components(values: Array, layout: Layout, combine: np.ufunc) -> Array:

@@ -15,9 +15,9 @@ class Reading:
     """What an average knows at one moment, one entry a column; what is not known is NaN.
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
-    `design_effect`: by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from drift.
-    `details`: what the average has to say of itself. `parts`: the standard deviations `se`, `spread` and `drift` that make
-    up the error of the present value, where the average knows them.
+    `design_effect`: by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from
+    drift. `details`: what the average has to say of itself. `parts`: the standard deviations `se`, `spread` and
+    `drift` that make up the error of the present value, where the average knows them.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
-import numpy as np
 from streameval.arrays import Array, State
 from streameval.evidence import Evidence
 from streameval.labels import Labelled, strict
@@ -39,8 +39,8 @@ class Terms(NamedTuple):
 class Estimator(Labelled):
     """Turns the evidence of whole blocks into terms.
 
-    `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its terms
-    have a denominator. `needs_actions`: events must tell whole distributions and the features of all actions.
+    `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its
+    terms have a denominator. `needs_actions`: events must tell whole distributions and the features of all actions.
     `parts`: into how many components its term falls.
     """
 

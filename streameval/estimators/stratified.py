@@ -1,7 +1,7 @@
 """Stratified estimators: few events with large weights carry the noise, many with small ones the drift.
 
-A term is split by the importance weight at a threshold, so that an average that can (`mixture`) remembers each part as long
-as suits it. On other averages the parts are simply added up again.
+A term is split by the importance weight at a threshold, so that an average that can (`mixture`) remembers each part
+as long as suits it. On other averages the parts are simply added up again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Threshold = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class StratifiedIPS(Estimator):
     """IPS in two parts: `w r 1[w <= c]`, and `w r 1[w > c] - beta (w - 1)` with the weight as control variate.
 
-    `threshold` c > 0 separates the strata; anything between 2 and 10 works. Both parts together are unbiased where support
-    is full. `beta` as in `control_variate`, for the second part alone.
+    `threshold` c > 0 separates the strata; anything between 2 and 10 works. Both parts together are unbiased where
+    support is full. `beta` as in `control_variate`, for the second part alone.
 
     >>> evidence = Evidence.of(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
     >>> estimator = StratifiedIPS()
@@ -110,7 +110,7 @@ class StratifiedDR(Estimator):
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:
-    """Means of the columns over the last 100,000 events after each block, [columns, blocks, P], and the sums after them."""
+    """Means over the last 100,000 events after each block, [columns, blocks, P], and the sums after them."""
     sums = np.stack([evidence.block_sums(column) for column in (None, *columns)], axis=-1)
     path = decayed_path(state, sums, fading_of(evidence.block))
     with np.errstate(divide="ignore", invalid="ignore"):
