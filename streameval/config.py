@@ -91,13 +91,13 @@ class Config(Settings):
         None, description="write source: {kind: kafka, topic: NAME}"
     )
     reward: Reward = Reward()
-    estimators: tuple[Annotated[AnyEstimator, ByName], ...] | None = Field(
-        None,
+    estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
+        (),
         min_length=1,
         description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]",
     )
-    averages: tuple[Annotated[AnyAverage, ByName], ...] | None = Field(
-        None,
+    averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
+        (),
         min_length=1,
         description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
     )
@@ -149,8 +149,8 @@ class Config(Settings):
         """What is to be evaluated: these policies, by these estimators on these averages."""
         return Plan.of(
             candidates=self.policies.candidates,
-            estimators=self.estimators,
-            averages=self.averages,
+            estimators=self.estimators or None,
+            averages=self.averages or None,
             reward_range=(self.reward.min, self.reward.max),
             production=self.policies.production,
             intervals=self.intervals,
@@ -175,9 +175,9 @@ def _misfits(config: Config) -> Iterator[Problem]:
         hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     for part in ("estimators", "averages"):
-        yield from _repeated_labels(part, [choice.label for choice in getattr(config, part) or ()])
+        yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
-    for index, average in enumerate(config.averages or ()):
+    for index, average in enumerate(config.averages):
         yield from _refused(("averages", index), average, {})
     for label, bound in config.intervals.items():
         if label in averages:

@@ -172,11 +172,17 @@ class Evaluator:
             policies=tuple(self._policy_counts(counts["present"])),
             estimates=tuple(
                 estimate
-                for grid, state in zip(self._grids or self.plan.grids(False), self._states, strict=False)
+                for grid, state in self._worked()
                 for average, bound, reading in grid.read(state, tail)
                 for estimate in self._rows(grid, counts).of(average, bound, reading)
             ),
         )
+
+    def _worked(self) -> list[tuple[Grid, State]]:
+        """The grids and their states; before the first event those of events that tell nothing of their actions."""
+        if self._grids:
+            return list(zip(self._grids, self._states, strict=True))
+        return [(grid, grid.start(self.plan.block)) for grid in self.plan.grids(described=False)]
 
     def _rows(self, grid: Grid, counts: dict[str, Array]) -> Rows:
         return Rows(
