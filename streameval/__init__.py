@@ -1,12 +1,13 @@
 """Streaming off-policy evaluation: which candidate policy would do better than the one in production now."""
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.bounds import EmpiricalBernstein, Interval, Normal
+from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.bounds import DriftAware, EmpiricalBernstein, Interval, Normal
 from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
-from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
+from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate, StratifiedDR, StratifiedIPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.report import Estimate, Report
+from streameval.rewards import Ridge
 
 __all__ = [
     "AdaptiveDecay",
@@ -16,6 +17,7 @@ __all__ = [
     "ControlVariate",
     "Cumulative",
     "Decay",
+    "DriftAware",
     "EmpiricalBernstein",
     "Estimate",
     "Evaluator",
@@ -23,11 +25,15 @@ __all__ = [
     "IPS",
     "InputError",
     "Interval",
+    "Mixture",
     "Normal",
     "Report",
+    "Ridge",
     "SNIPS",
     "SourceError",
     "StateError",
+    "StratifiedDR",
+    "StratifiedIPS",
     "StreamevalError",
     "Window",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 State = dict[str, Any]
 
 _MARK = "__array__"
@@ -22,6 +23,18 @@ def per_block(columns: Array, blocks: int) -> Array:
     """
     by_policy = columns.T.reshape(columns.shape[1], blocks, -1)
     return by_policy.transpose(1, 0, 2)
+
+
+def decayed_path(state: Array, steps: Array, factor: float) -> Array:
+    """The states after each step of `state = factor state + step`, stacked on the first axis.
+
+    >>> decayed_path(np.array([8.0]), np.array([[1.0], [1.0]]), 0.5).ravel()
+    array([5. , 3.5])
+    """
+    ages = np.subtract.outer(np.arange(len(steps)), np.arange(-1, len(steps)))
+    weights = np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
+    stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
+    return np.asarray((weights @ stacked).reshape(steps.shape))
 
 
 def to_plain(value: Any) -> Any:

@@ -14,11 +14,13 @@ from streameval.bounds import AnyBound
 from streameval.durations import Seconds
 from streameval.errors import ConfigError
 from streameval.estimators import AnyEstimator
-from streameval.evaluator import DEFAULT_AVERAGES, DEFAULT_ESTIMATORS, Evaluator
+from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
 from streameval.overrides import Overrides, overlaid, overrides_in
+from streameval.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.policies import LOGGING
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
+from streameval.rewards import AnyRewardModel, Ridge
 from streameval.sources.settings import FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
@@ -90,14 +92,17 @@ class Config(Settings):
     )
     reward: Reward = Reward()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
-        DEFAULT_ESTIMATORS,
+        (),
         min_length=1,
         description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]",
     )
     averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
-        DEFAULT_AVERAGES,
+        (),
         min_length=1,
         description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
+    )
+    reward_model: Annotated[AnyRewardModel, ByName] = Field(
+        Ridge(), description="what predicts rewards for stratified_dr, e.g. {kind: ridge, horizon: 10000}"
     )
     intervals: dict[str, Annotated[AnyBound, ByName]] = Field(
         {}, description="one kind of interval per average, e.g. {cumulative: normal}"
@@ -140,18 +145,23 @@ class Config(Settings):
             reward_range=(self.reward.min, self.reward.max),
         )
 
-    def evaluator(self) -> Evaluator:
-        """A fresh evaluator of these policies, estimators and averages."""
-        return Evaluator(
+    def plan(self) -> Plan:
+        """What is to be evaluated: these policies, by these estimators on these averages."""
+        return Plan.of(
             candidates=self.policies.candidates,
-            estimators=self.estimators,
-            averages=self.averages,
+            estimators=self.estimators or None,
+            averages=self.averages or None,
             reward_range=(self.reward.min, self.reward.max),
             production=self.policies.production,
             intervals=self.intervals,
             confidence=self.confidence,
             block=BLOCK,
+            reward_model=self.reward_model,
         )
+
+    def evaluator(self) -> Evaluator:
+        """A fresh evaluator of the plan."""
+        return Evaluator.of(self.plan())
 
     def without_effect(self) -> list[str]:
         """Parts that are validated, and that this version does not act upon."""
@@ -166,7 +176,7 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
-    averages = {average.label: average for average in config.averages}
+    averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
     for index, average in enumerate(config.averages):
         yield from _refused(("averages", index), average, {})
     for label, bound in config.intervals.items():

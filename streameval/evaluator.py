@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
 
+from streameval import recent
+from streameval.actions import tells_all
 from streameval.arrays import Array, State, from_plain, to_plain
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Average, Cumulative, Decay, Window
-from streameval.averages.blocks import Blocks
-from streameval.averages.lipschitz import Lipschitz, Pace
-from streameval.bounds import AnyBound, Normal
+from streameval.averages import AnyAverage
+from streameval.bounds import AnyBound
 from streameval.errors import StateError
-from streameval.estimators import IPS, SNIPS, AnyEstimator, Estimator
+from streameval.estimators import AnyEstimator
 from streameval.events import EventBatch
-from streameval.evidence import LARGEST_WEIGHT, Evidence
+from streameval.evidence import Evidence
+from streameval.grid import Grid
+from streameval.plan import Plan
 from streameval.policies import LOGGING, knows_support
 from streameval.report import EventCounts, PolicyCounts, Report
+from streameval.rewards import AnyRewardModel
 from streameval.rows import Rows
 
 STATE_SCHEMA = 1
 BLOCKS_AT_ONCE = 20
 """Whole blocks folded together: enough to keep numpy busy, few enough to stay in the processor's cache."""
-
-UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
-DEFAULT_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
-DEFAULT_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 
 
 class Evaluator:
@@ -37,12 +34,17 @@ class Evaluator:
     Parameters
     ----------
     candidates: names under which the events carry the probabilities of the policies in question.
-    estimators, averages: what to average, and how; two of one kind need names.
+    estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the
+    published
+        forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_dr` when the first
+        event tells whole distributions and features, else `stratified_ips`.
     reward_range: smallest and largest possible reward; events outside are rejected and counted.
     production: `logging` (the policy that took the logged actions) or the name of a policy in the events.
-    intervals: kind of interval for the label of an average, e.g. `{"window": "empirical_bernstein"}`; else `normal`.
+    intervals: kind of interval for the label of an average, e.g. `{"window": "empirical_bernstein"}`; else `normal`,
+        and `drift_aware` for a mixture.
     confidence: of the two-sided intervals, in (0, 1).
     block: events between two moments at which anything adaptive may change.
+    reward_model: what stands in for rewards that were not seen, for estimators that need one; default `Ridge()`.
 
     The numbers do not depend on how the stream is cut into batches. Two events, the candidate twice as likely as the
     logging policy to take the rewarded action:
@@ -58,42 +60,50 @@ class Evaluator:
     def __init__(
         self,
         candidates: Sequence[str],
-        estimators: Sequence[AnyEstimator] = DEFAULT_ESTIMATORS,
-        averages: Sequence[AnyAverage] = DEFAULT_AVERAGES,
+        estimators: Sequence[AnyEstimator] | None = None,
+        averages: Sequence[AnyAverage] | None = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
         production: str = LOGGING,
         intervals: Mapping[str, AnyBound | str] | None = None,
         confidence: float = 0.95,
         block: int = 100,
+        reward_model: AnyRewardModel | None = None,
     ) -> None:
-        self.policies = _policies(production, candidates)
-        self.estimators = tuple(estimators)
-        self.averages = tuple(averages)
-        self.bounds = _bounds(self.averages, intervals or {})
-        self.reward_range = _ordered(reward_range)
-        self.confidence = _inside("confidence", confidence, 0, 1)
-        self.block = int(_inside("block", block, 1, np.inf))
-        _distinct("estimator", self.estimators)
-        _distinct("average", self.averages)
+        self.plan = Plan.of(
+            candidates, estimators, averages, reward_range, production, intervals, confidence, block, reward_model
+        )
         self._start()
+
+    @classmethod
+    def of(cls, plan: Plan) -> Evaluator:
+        """A fresh evaluator of a plan."""
+        evaluator = cls.__new__(cls)
+        evaluator.plan = plan
+        evaluator._start()
+        return evaluator
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The policies with rows in the Report: production first, then the candidates."""
+        return self.plan.policies
 
     def _start(self) -> None:
         count = len(self.policies)
-        columns = count * len(self.estimators)
         self._accepted = 0
         self._rejected: dict[str, int] = {}
         self._last_timestamp: float | None = None
+        self._described: bool | None = None
         self._pending: list[EventBatch] = []
         self._counts = {"present": np.zeros(count), "supported": np.zeros(count), "largest_weight": np.zeros(count)}
-        self._remembered = [estimator.start(count) for estimator in self.estimators]
-        self._measured = {measure: measure.start(columns, self.block) for measure in _measures(self.averages)}
-        self._averaged = [average.start(columns, self.block) for average in self.averages]
+        self._learned = {"recent": recent.start(count), "model": self.plan.reward_model.start()}
+        self._grids: tuple[Grid, ...] = ()
+        self._states: list[State] = []
 
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream; the events rejected with them are counted by reason."""
         for rejected in batch.rejected:
             self._reject(rejected.reason, 1)
-        low, high = self.reward_range
+        low, high = self.plan.reward_range
         inside = (batch.reward >= low) & (batch.reward <= high)
         if not inside.all():
             self._reject("reward_range", int(np.count_nonzero(~inside)))
@@ -105,64 +115,81 @@ class Evaluator:
         self._rejected[reason] = self._rejected.get(reason, 0) + count
 
     def _accept(self, batch: EventBatch) -> None:
+        if not self._accepted:
+            self._open(described=tells_all(batch[:1]))
         self._accepted += len(batch)
         self._last_timestamp = _newest(self._last_timestamp, batch.timestamp)
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         self._pending.append(replace(named, rejected=()))
         waiting = sum(map(len, self._pending))
-        if waiting >= self.block:
+        block = self.plan.block
+        if waiting >= block:
             events = EventBatch.concat(self._pending)
-            whole = waiting // self.block * self.block
-            for first in range(0, whole, BLOCKS_AT_ONCE * self.block):
-                self._fold(events[first : min(first + BLOCKS_AT_ONCE * self.block, whole)])
+            whole = waiting // block * block
+            for first in range(0, whole, BLOCKS_AT_ONCE * block):
+                self._fold(events[first : min(first + BLOCKS_AT_ONCE * block, whole)])
             self._pending = [events[whole:]] if whole < waiting else []
 
-    def _fold(self, events: EventBatch) -> None:
-        blocks, self._remembered, self._counts = self._weigh(events)
-        paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
-        for measure, state in self._measured.items():
-            paces[measure], self._measured[measure] = measure.fold(state, blocks)
-        self._averaged = [
-            average.fold(state, blocks, paces[average.drift])
-            for average, state in zip(self.averages, self._averaged, strict=True)
-        ]
+    def _open(self, described: bool) -> None:
+        """Begin, now that it is known whether events tell all about their actions."""
+        self._described = described
+        self._grids = self.plan.grids(described)
+        self._states = [grid.start(self.plan.block) for grid in self._grids]
 
-    def _weigh(self, events: EventBatch) -> tuple[Blocks, list[State], dict[str, Array]]:
-        """The terms of these events for all estimators side by side, and what is remembered and counted after them."""
-        evidence = Evidence.from_batch(events, self.policies, self.block)
-        pairs = zip(self.estimators, self._remembered, strict=True)
-        terms, remembered = zip(*[estimator.terms(evidence, state) for estimator, state in pairs], strict=True)
-        blocks = Blocks.of(
-            evidence.blocks, evidence.averaging_weight, evidence.importance_weight, evidence.unsupported, terms
-        )
-        return blocks, list(remembered), _counted(self._counts, evidence, knows_support(events))
+    def _fold(self, events: EventBatch) -> None:
+        evidence, self._learned = self._evidence(events)
+        self._counts = _counted(self._counts, evidence, knows_support(events))
+        self._states = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
+
+    def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
+        """What these events say, with what was learned before them, and what has been learned after."""
+        evidence = Evidence.from_batch(events, self.policies, self.plan.block)
+        evidence, memory = evidence.learning(self._learned["recent"])
+        model = self._learned["model"]
+        if evidence.actions is not None and any(grid.needs_actions for grid in self._grids):
+            prediction, model = self.plan.reward_model.fold(
+                model,
+                evidence.actions.sets,
+                evidence.reward,
+                evidence.sampling_weight,
+                self.plan.block,
+                self.plan.reward_range,
+            )
+            evidence = evidence.with_predictions(prediction)
+        return evidence, {"recent": memory, "model": model}
 
     def report(self) -> Report:
         """Everything known now, the block that is not finished included."""
         tail, counts = None, self._counts
         if self._pending:
             self._pending = [EventBatch.concat(self._pending)]
-            tail, _, counts = self._weigh(self._pending[0])
-        rows = self._rows(counts)
-        rates = {None: UNKNOWN_PACE.rate} | {measure: measure.rate(state) for measure, state in self._measured.items()}
+            tail, _ = self._evidence(self._pending[0])
+            counts = _counted(counts, tail, knows_support(self._pending[0]))
         return Report(
-            confidence=self.confidence,
+            confidence=self.plan.confidence,
             production=self.policies[0],
             events=EventCounts(self._accepted, dict(self._rejected), self._last_timestamp),
             policies=tuple(self._policy_counts(counts["present"])),
             estimates=tuple(
                 estimate
-                for average, bound, state in zip(self.averages, self.bounds, self._averaged, strict=True)
-                for estimate in rows.of(average, bound, average.read(state, tail, rates[average.drift]))
+                for grid, state in self._worked()
+                for average, bound, reading in grid.read(state, tail)
+                for estimate in self._rows(grid, counts).of(average, bound, reading)
             ),
         )
 
-    def _rows(self, counts: dict[str, Array]) -> Rows:
+    def _worked(self) -> list[tuple[Grid, State]]:
+        """The grids and their states; before the first event those of events that tell nothing of their actions."""
+        if self._grids:
+            return list(zip(self._grids, self._states, strict=True))
+        return [(grid, grid.start(self.plan.block)) for grid in self.plan.grids(described=False)]
+
+    def _rows(self, grid: Grid, counts: dict[str, Array]) -> Rows:
         return Rows(
             policies=self.policies,
-            estimators=self.estimators,
-            reward_range=self.reward_range,
-            confidence=self.confidence,
+            estimators=grid.estimators,
+            reward_range=self.plan.reward_range,
+            confidence=self.plan.confidence,
             largest_weight=counts["largest_weight"],
             supported=(counts["supported"] == counts["present"]) & (counts["present"] > 0),
         )
@@ -177,30 +204,13 @@ class Evaluator:
         """Everything needed to go on, as a plain value that msgpack can hold."""
         return {
             "schema": STATE_SCHEMA,
-            "settings": self._settings(),
+            "settings": self.plan.settings(),
             "events": {"accepted": self._accepted, "rejected": dict(self._rejected), "newest": self._last_timestamp},
+            "described": self._described,
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
             "counts": to_plain(self._counts),
-            "estimators": to_plain(self._remembered),
-            "drift": to_plain(list(self._measured.values())),
-            "averages": [
-                to_plain(average.to_state(state)) for average, state in zip(self.averages, self._averaged, strict=True)
-            ],
-        }
-
-    def _settings(self) -> State:
-        return {
-            "candidates": list(self.policies[1:]),
-            "production": self.policies[0],
-            "estimators": _ESTIMATORS.dump_python(self.estimators),
-            "averages": _AVERAGES.dump_python(self.averages),
-            "intervals": {
-                average.label: _BOUND.dump_python(bound)
-                for average, bound in zip(self.averages, self.bounds, strict=True)
-            },
-            "reward_range": list(self.reward_range),
-            "confidence": self.confidence,
-            "block": self.block,
+            "learned": to_plain(self._learned),
+            "grids": [grid.to_state(state) for grid, state in zip(self._grids, self._states, strict=True)],
         }
 
     @classmethod
@@ -211,35 +221,20 @@ class Evaluator:
                 f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
                 hint="use the version that wrote it, or start anew",
             )
-        settings = dict(state["settings"])
-        evaluator = cls(
-            **{
-                **settings,
-                "estimators": _ESTIMATORS.validate_python(settings["estimators"]),
-                "averages": _AVERAGES.validate_python(settings["averages"]),
-                "reward_range": tuple(settings["reward_range"]),
-            }
-        )
+        evaluator = cls.of(Plan.from_settings(state["settings"]))
         evaluator._restore(state)
         return evaluator
 
     def _restore(self, state: State) -> None:
+        if state["described"] is not None:
+            self._open(state["described"])
         events = state["events"]
         self._accepted, self._last_timestamp = events["accepted"], events["newest"]
         self._rejected = dict(events["rejected"])
         self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
         self._counts = from_plain(state["counts"])
-        self._remembered = from_plain(state["estimators"])
-        self._measured = dict(zip(self._measured, from_plain(state["drift"]), strict=True))
-        self._averaged = [
-            average.from_state(from_plain(saved))
-            for average, saved in zip(self.averages, state["averages"], strict=True)
-        ]
-
-
-_ESTIMATORS: TypeAdapter[tuple[AnyEstimator, ...]] = TypeAdapter(tuple[AnyEstimator, ...])
-_AVERAGES: TypeAdapter[tuple[AnyAverage, ...]] = TypeAdapter(tuple[AnyAverage, ...])
-_BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
+        self._learned = from_plain(state["learned"])
+        self._states = [grid.from_state(saved) for grid, saved in zip(self._grids, state["grids"], strict=True)]
 
 
 def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
@@ -251,60 +246,9 @@ def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> 
     }
 
 
-def _measures(averages: Sequence[Average]) -> list[Lipschitz]:
-    """The measures of drift that the averages ask for, each once."""
-    return list(dict.fromkeys(average.drift for average in averages if average.drift is not None))
-
-
 def _newest(before: float | None, timestamps: Array) -> float | None:
     known = timestamps[~np.isnan(timestamps)]
     if not len(known):
         return before
     newest = float(known.max())
     return newest if before is None else max(before, newest)
-
-
-def _policies(production: str, candidates: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(candidates, str):
-        raise ValueError(f"candidates must be a list of names, found the string {candidates!r}")
-    policies = (production, *candidates)
-    repeated = sorted({policy for policy in policies if policies.count(policy) > 1})
-    if repeated or LOGGING in candidates:
-        raise ValueError(f"policies must differ and none may be called {LOGGING!r}: {', '.join(repeated or [LOGGING])}")
-    return policies
-
-
-def _bounds(averages: Sequence[Average], intervals: Mapping[str, Any]) -> tuple[AnyBound, ...]:
-    labels = [average.label for average in averages]
-    unknown = sorted(set(intervals) - set(labels))
-    if unknown:
-        raise ValueError(
-            f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(labels)}"
-        )
-    chosen = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
-    bounds = tuple(_BOUND.validate_python(chosen.get(label, Normal())) for label in labels)
-    for average, bound in zip(averages, bounds, strict=True):
-        if bound.drift == "include" and not average.measures_drift:
-            raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
-    return bounds
-
-
-def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = map(float, reward_range)
-    if not -LARGEST_WEIGHT <= low < high <= LARGEST_WEIGHT:
-        raise ValueError(f"reward_range must be two numbers, the smaller first, within 1e50; found {reward_range}")
-    return low, high
-
-
-def _inside(name: str, value: float, low: float, high: float) -> float:
-    if not (low < value < high or (name == "block" and value == low)):
-        raise ValueError(f"{name} must lie between {low} and {high}, found {value}")
-    return value
-
-
-def _distinct(what: str, choices: Sequence[Estimator] | Sequence[Average]) -> None:
-    labels = [choice.label for choice in choices]
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated or not labels:
-        problem = f"{', '.join(repeated)} is there twice; give one a name" if repeated else "there is none"
-        raise ValueError(f"{what}s: {problem}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from streameval.arrays import Array, per_block
+from streameval import recent as recents
+from streameval.actions import Actions
+from streameval.arrays import Array, State, per_block
 from streameval.events import EventBatch
 from streameval.policies import target_probabilities, unsupported_probability
+from streameval.recent import Recent
 
 LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
@@ -24,14 +27,19 @@ class Evidence:
 
     `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
-    actions that the logging policy never takes (0 where that is not known). Columns are contiguous over events.
+    actions that the logging policy never takes (0 where that is not known). `sampling_weight` [n]: inverse sampling
+    probability. `recent`: what the events before were like. `actions`: what else could have been shown. Columns are
+    contiguous over events.
     """
 
     importance_weight: Array
     averaging_weight: Array
     reward: Array
     unsupported: Array
+    sampling_weight: Array
     block: int
+    recent: Recent
+    actions: Actions | None = None
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, averaging_weight: Any = None) -> Evidence:
@@ -42,7 +50,9 @@ class Evidence:
         """
         weight = np.asarray(importance_weight, dtype=float)
         present = np.ones_like(weight) if averaging_weight is None else np.asarray(averaging_weight, dtype=float)
-        return cls(weight, present, np.asarray(reward, dtype=float), np.zeros_like(weight), block)
+        rewards = np.asarray(reward, dtype=float)
+        recent = Recent.unknown(max(1, len(rewards) // block), weight.shape[1])
+        return cls(weight, present, rewards, np.zeros_like(weight), np.ones(len(rewards)), block, recent)
 
     @classmethod
     def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
@@ -61,8 +71,31 @@ class Evidence:
             averaging_weight=np.where(usable, sampling[:, None], 0.0),
             reward=batch.reward,
             unsupported=unsupported_probability(batch, policies),
+            sampling_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
             block=block,
+            recent=Recent.unknown(max(1, len(batch) // block), len(policies)),
+            actions=Actions.from_batch(batch, policies),
         )
+
+    def learning(self, state: State) -> tuple[Evidence, State]:
+        """The same evidence with what recent events were like, and the memory after it."""
+        blocks = self.blocks
+        logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.sampling_weight
+        logged_sums = logged.reshape(3, blocks, -1).sum(axis=-1).T
+        weighed = np.stack([self.block_sums(None), self.block_sums(self.importance_weight**2)], axis=-1)
+        recent, after = recents.fold(state, logged_sums, weighed, self.block)
+        return replace(self, recent=recent), after
+
+    def with_predictions(self, prediction: Array) -> Evidence:
+        """The same evidence with what the reward model expects of each action."""
+        return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
+
+    def of_known_actions(self) -> Evidence:
+        """The same evidence, missing where an event does not tell whole distributions and features."""
+        if self.actions is None:
+            return replace(self, averaging_weight=np.zeros_like(self.averaging_weight))
+        known = self.actions.complete & self.actions.described[:, None]
+        return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))
 
     @cached_property
     def weighted_reward(self) -> Array:

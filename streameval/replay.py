@@ -95,9 +95,9 @@ def choose_picture(
 
     Without a choice: snips, or else the first estimator; the first average that adapts, or else the last one.
     """
-    estimators = [choice.label for choice in config.estimators]
-    averages = [choice.label for choice in config.averages]
-    adaptive = [choice.label for choice in config.averages if choice.kind.startswith("adaptive")]
+    (first, on), *_ = config.plan().products(described=False)
+    estimators, averages = [choice.label for choice in first], [choice.label for choice in on]
+    adaptive = [choice.label for choice in on if choice.kind.startswith("adaptive")]
     picture = Picture(
         path,
         _chosen("--plot-estimator", estimator, estimators) or ("snips" if "snips" in estimators else estimators[0]),

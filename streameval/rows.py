@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streameval.arrays import Array
-from streameval.averages import Average, Reading
+from streameval.averages import AnyAverage, Reading
 from streameval.averages.moments import Row
 from streameval.bounds import Bound, Claim
 from streameval.estimators import Estimator
@@ -31,7 +31,7 @@ class Rows:
     largest_weight: Array
     supported: Array
 
-    def of(self, average: Average, bound: Bound, reading: Reading) -> Iterator[Estimate]:
+    def of(self, average: AnyAverage, bound: Bound, reading: Reading) -> Iterator[Estimate]:
         """The estimates of one average, with intervals by `bound`; estimators vary fastest."""
         limit = bound.largest_weight(self.largest_weight)
         claim = Claim(
@@ -76,6 +76,7 @@ class Rows:
         )
         return {
             **reading.details,
+            **reading.parts,
             "bias_bound": reading.bias,
             "design_effect": reading.design_effect,
             "largest_term_share": reading.moments.largest_term_share,

@@ -13,7 +13,6 @@ from rich.console import JustifyMethod as Justify
 from rich.table import Table
 from rich.text import Text
 
-from streameval.bounds import Normal
 from streameval.config import Config
 from streameval.labels import Labelled
 from streameval.report import Estimate, Report
@@ -42,20 +41,22 @@ def report_table(report: Report, title: str = "") -> Table:
 def plan_table(config: Config) -> Table:
     """What a configuration would run."""
     http, reward = config.http, config.reward
-    size = (len(config.policies.candidates) + 1, len(config.estimators), len(config.averages))
+    plan = config.plan()
+    products = plan.products(described=False)
+    policies = len(plan.policies)
+    estimates = policies * sum(len(estimators) * len(averages) for estimators, averages in products)
     table = Table.grid(padding=(0, 2))
     table.add_row("source", Text(_source_line(config)))
     table.add_row(
         "policies", Text(", ".join([f"{config.policies.production} (production)", *config.policies.candidates]))
     )
     table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
-    table.add_row("estimators", Text(", ".join(map(_described, config.estimators))))
-    for row, average in enumerate(config.averages):
-        bound = config.intervals.get(average.label, Normal())
-        table.add_row("" if row else "averages", Text(f"{_described(average)}: {_described(bound)} interval"))
-    table.add_row(
-        "estimates", f"{' x '.join(map(str, size))} = {math.prod(size)}, {config.confidence * 100:g}% intervals"
-    )
+    for estimators, averages in products:
+        table.add_row("estimators", Text(", ".join(map(_described, estimators))))
+        for row, average in enumerate(averages):
+            bound = _described(plan.bound(average))
+            table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
+    table.add_row("estimates", f"{estimates} for {policies} policies, {config.confidence * 100:g}% intervals")
     table.add_row("serves", f"http://{http.host}:{http.port}")
     return table
 

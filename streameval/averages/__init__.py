@@ -9,8 +9,21 @@ from pydantic import Field
 from streameval.averages.adaptive import AdaptiveDecay, AdaptiveWindow
 from streameval.averages.base import Average
 from streameval.averages.fixed import Cumulative, Decay, Window
+from streameval.averages.mixture import Mixture
 from streameval.averages.reading import Reading
 
-AnyAverage = Annotated[Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay, Field(discriminator="kind")]
+AnyAverage = Annotated[
+    Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay | Mixture, Field(discriminator="kind")
+]
 
-__all__ = ["AdaptiveDecay", "AdaptiveWindow", "AnyAverage", "Average", "Cumulative", "Decay", "Reading", "Window"]
+__all__ = [
+    "AdaptiveDecay",
+    "AdaptiveWindow",
+    "AnyAverage",
+    "Average",
+    "Cumulative",
+    "Decay",
+    "Mixture",
+    "Reading",
+    "Window",
+]

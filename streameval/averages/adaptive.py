@@ -126,9 +126,9 @@ class AdaptiveWindow(Adaptive):
 class AdaptiveDecay(Adaptive):
     """A decay whose alpha follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
 
-    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen, what is
-    old is outweighed within one new horizon. What one alpha has faded stays faded, so there is no growth to choose.
-    `bias`: the published bound on the bias, which explodes for small t, or the exact one (better early).
+    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen,
+    what is old is outweighed within one new horizon. What one alpha has faded stays faded, so there is no growth to
+    choose. `bias`: the published bound on the bias, which explodes for small t, or the exact one (better early).
 
     Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
     """

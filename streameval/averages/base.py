@@ -29,6 +29,9 @@ class Average(Labelled):
         """Whether its readings bound the bias from drift."""
         return self.drift is not None
 
+    def check(self, block: int) -> None:
+        """ValueError when it cannot work with blocks of so many events."""
+
     def start(self, columns: int, block: int) -> State:
         """The state before the first event; `block` is the number of events in a block."""
         raise NotImplementedError

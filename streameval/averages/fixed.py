@@ -87,6 +87,9 @@ class Window(Average):
             )
         return self.resolution
 
+    def check(self, block: int) -> None:
+        self.bucket(block)
+
     def start(self, columns: int, block: int) -> State:
         return {
             "resolution": self.bucket(block),

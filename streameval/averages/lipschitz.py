@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, State
+from streameval.arrays import Array, State, decayed_path
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import ROUNDING, Row, variance
 from streameval.averages.spread import SpreadRow
@@ -124,11 +124,3 @@ def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
             ends = np.concatenate([np.cumsum(stretch[::-1], axis=0)[::-1], np.zeros_like(ends[:1])])
             stretch = stretch[:0]
     return np.concatenate(windows), {"ends": ends, "stretch": stretch}
-
-
-def decayed_path(state: Array, steps: Array, factor: float) -> Array:
-    """The states after each step of `state = factor state + step`, stacked."""
-    ages = np.subtract.outer(np.arange(len(steps)), np.arange(-1, len(steps)))
-    weights = np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
-    stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
-    return np.asarray((weights @ stacked).reshape(steps.shape))

@@ -12,11 +12,12 @@ from streameval.averages.spread import Spread
 
 
 class Reading:
-    """What an average knows at one moment, one entry a column.
+    """What an average knows at one moment, one entry a column; what is not known is NaN.
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
-    `design_effect` by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from
-    drift. `details`: what the average has to say of itself. What is not known is NaN.
+    `design_effect`: by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from
+    drift. `details`: what the average has to say of itself. `parts`: the standard deviations `se`, `spread` and
+    `drift` that make up the error of the present value, where the average knows them.
     """
 
     def __init__(
@@ -26,7 +27,8 @@ class Reading:
         tail: Blocks | None,
         bias: Array,
         details: Mapping[str, Array] = MappingProxyType({}),
+        parts: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
-        self.moments, self.bias, self.details = moments, bias, details
+        self.moments, self.bias, self.details, self.parts = moments, bias, details, parts
         self.design_effect = spread.design_effect
         self.spread = spread.with_tail(tail)

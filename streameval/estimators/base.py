@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
@@ -11,22 +12,42 @@ from streameval.evidence import Evidence
 from streameval.labels import Labelled, strict
 
 
+class Component(NamedTuple):
+    """A part of a term that may be averaged on its own; the parts add up to the term.
+
+    `prior` [blocks, policies]: the value to begin with, as known after each block; None: nothing to begin with.
+    """
+
+    u: Array
+    v: Array | None = None
+    prior: Array | None = None
+
+
 class Terms(NamedTuple):
     """What is averaged, both [events, policies]: the value is `mean(u)`, or `mean(u) / mean(v)` with a `v`."""
 
     u: Array
     v: Array | None = None
+    components: tuple[Component, ...] = ()
+
+    def parts(self, mean_reward: Array) -> tuple[Component, ...]:
+        """The components; a term without any is one, which begins at the logging policy's mean reward [blocks]."""
+        return self.components or (Component(self.u, self.v, np.repeat(mean_reward[:, None], self.u.shape[1], axis=1)),)
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Estimator(Labelled):
     """Turns the evidence of whole blocks into terms.
 
-    `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation.
+    `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its
+    terms have a denominator. `needs_actions`: events must tell whole distributions and the features of all actions.
+    `parts`: into how many components its term falls.
     """
 
     covers_estimand: ClassVar[bool] = False
+    needs_actions: ClassVar[bool] = False
     ratio: ClassVar[bool] = False
+    parts: ClassVar[int] = 1
 
     def start(self, policies: int) -> State:
         """What the estimator must remember between blocks; most remember nothing."""

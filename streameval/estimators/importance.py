@@ -11,11 +11,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
+from streameval.estimators import control
 from streameval.estimators.base import Estimator, Terms
 from streameval.evidence import Evidence
 from streameval.labels import strict
-
-CONTROL_VARIATE_HORIZON = 100_000
 
 
 @dataclass(frozen=True, config=strict)
@@ -123,34 +122,12 @@ class ControlVariate(Estimator):
     kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
-        return {"sums": np.zeros((policies, 5))}
+        return control.start(policies)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        weight = evidence.importance_weight
-        weighted_reward = evidence.weighted_reward
-        sums = np.stack(
-            [
-                evidence.block_sums(column)
-                for column in (None, weight, weighted_reward, weight * weight, weighted_reward * weight)
-            ],
-            axis=-1,
-        )
-        fading = (1 - 1 / CONTROL_VARIATE_HORIZON) ** evidence.block
-        past, before = state["sums"], np.empty_like(sums)
-        for index, block in enumerate(sums):
-            before[index], past = past, past * fading + block
-        beta = evidence.spread_over_events(_slope(before))
-        return Terms(weighted_reward - beta * (weight - 1.0)), {"sums": past}
+        beta, after = control.lagged_slope(evidence, evidence.weighted_reward, state)
+        return Terms(evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)), after
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
         """Range of `w (r - beta) + beta` for any `beta` inside the reward range; a beta outside of it is possible."""
         return 2 * max_weight * (reward_range[1] - reward_range[0])
-
-
-def _slope(sums: Array) -> Array:
-    """`cov(w r, w) / var(w)` from the sums of `1, w, w r, w w, w r w` on the last axis; 0 where `w` does not vary."""
-    count, weight, reward, square, product = np.moveaxis(sums, -1, 0)
-    variance = square * count - weight * weight
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = (product * count - reward * weight) / variance
-    return np.where(variance > 1e-12 * square * count, slope, 0.0)

@@ -1,0 +1,91 @@
+"""Evidence about all available actions, for estimators that look beyond the logged one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from streameval.arrays import Array, Mask
+from streameval.events import ActionSets, EventBatch
+from streameval.policies import LOGGING
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What each of n events could have shown, as rows laid end to end.
+
+    `sets`: which rows belong to which event. `probability` [rows, P] and `propensity` [rows]: the distributions of the
+    policies and of the logging policy, 0 where not known. `complete` [n, P]: whether an event tells both as a whole.
+    `prediction` [rows]: what the reward model expected of each action before it saw the event (0 where it knows
+    nothing).
+    """
+
+    sets: ActionSets
+    probability: Array
+    propensity: Array
+    complete: Mask
+    prediction: Array
+
+    @classmethod
+    def from_batch(cls, batch: EventBatch, policies: Sequence[str]) -> Actions | None:
+        """The distributions of `policies`; None when no event carries a set of actions."""
+        sets = batch.action_sets
+        if sets is None:
+            return None
+        columns = [
+            sets.propensities if policy == LOGGING else sets.probabilities[:, batch.policies.index(policy)]
+            for policy in policies
+        ]
+        probability = np.array(columns).reshape(len(policies), -1).T
+        known = ~np.isnan(probability) & ~np.isnan(sets.propensities)[:, None]
+        complete = (sum_of_actions(sets, known.astype(float)) == sets.sizes[:, None]) & (sets.sizes > 0)[:, None]
+        nothing = np.zeros(len(sets.propensities))
+        return cls(sets, np.nan_to_num(probability), np.nan_to_num(sets.propensities), complete, nothing)
+
+    @cached_property
+    def importance_weight(self) -> Array:
+        """`W(a) = pi(a|x) / pi0(a|x)` of every action, [rows, P]: infinite where `pi0 = 0 < pi`, 0 where `pi = 0`."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = self.probability / self.propensity[:, None]
+        return np.where(self.probability == 0, 0.0, weight)
+
+    @cached_property
+    def described(self) -> Mask:
+        """Whether all actions of an event have features, [n]."""
+        features = self.sets.features
+        if features is None:
+            return np.zeros(len(self.sets.index), dtype=bool)
+        finite = np.isfinite(features).all(axis=1).astype(float)
+        return np.asarray((self.sum(finite[:, None])[:, 0] == self.sets.sizes) & (self.sets.sizes > 0))
+
+    def sum(self, values: Array) -> Array:
+        """Sums over the actions of each event, [rows, P] to [n, P]."""
+        return sum_of_actions(self.sets, values)
+
+    def of_logged(self, values: Array) -> Array:
+        """The value of the logged action of each event, [rows] to [n]; 0 where the event has no set."""
+        events, rows = self.sets.logged
+        logged = np.zeros(len(self.sets.index))
+        logged[events] = values[rows]
+        return logged
+
+
+def sum_of_actions(sets: ActionSets, values: Array) -> Array:
+    """Sums over the rows of each event, [rows, P] to [n, P]; events of one size are summed as a cube."""
+    sizes, columns = sets.sizes, np.ascontiguousarray(values.T)
+    if len(sizes) and sizes[0] > 0 and (sizes == sizes[0]).all():
+        return np.asarray(columns.reshape(len(columns), len(sizes), sizes[0]).sum(axis=-1).T)
+    filled = np.flatnonzero(sizes)
+    sums = np.zeros((len(columns), len(sizes)))
+    if len(filled):
+        sums[:, filled] = np.add.reduceat(columns, sets.offsets[filled], axis=1)
+    return sums.T
+
+
+def tells_all(batch: EventBatch) -> bool:
+    """Whether every event carries the logging policy's whole distribution and features of all actions."""
+    actions = Actions.from_batch(batch, [LOGGING])
+    return actions is not None and bool((actions.complete[:, 0] & actions.described).all())

@@ -1,0 +1,140 @@
+"""A grid: some estimators, each on some averages, over the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streameval.arrays import Array, State, from_plain, to_plain
+from streameval.averages import AnyAverage, Average, Mixture, Reading
+from streameval.averages.blocks import Blocks
+from streameval.averages.lipschitz import Lipschitz, Pace
+from streameval.averages.mixture import Layout, Parts
+from streameval.bounds import AnyBound
+from streameval.estimators import AnyEstimator, Terms
+from streameval.evidence import Evidence
+
+UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
+
+    All estimators of a grid have the same needs: with `needs_actions`, events that do not tell all about their
+    actions are missing. `candidates` [policies]: whether a policy is one whose behaviour is compared with that of
+    others.
+    """
+
+    estimators: tuple[AnyEstimator, ...]
+    averages: tuple[AnyAverage, ...]
+    bounds: tuple[AnyBound, ...]
+    candidates: tuple[bool, ...]
+    needs_actions: bool
+
+    @property
+    def layout(self) -> Layout:
+        """How the component columns belong together."""
+        return Layout(tuple(estimator.parts for estimator in self.estimators), self.candidates)
+
+    @property
+    def measures(self) -> list[Lipschitz]:
+        """The measures of drift that the averages ask for, each once."""
+        return list(dict.fromkeys(average.drift for average in self._plain if average.drift is not None))
+
+    @property
+    def _plain(self) -> list[Average]:
+        return [average for average in self.averages if isinstance(average, Average)]
+
+    def start(self, block: int) -> State:
+        """The state before the first event."""
+        policies = len(self.candidates)
+        columns = policies * len(self.estimators)
+        return {
+            "estimators": [estimator.start(policies) for estimator in self.estimators],
+            "drift": [measure.start(columns, block) for measure in self.measures],
+            "averages": [
+                average.start(self.layout, block) if isinstance(average, Mixture) else average.start(columns, block)
+                for average in self.averages
+            ],
+        }
+
+    def fold(self, state: State, evidence: Evidence) -> State:
+        """The state after these whole blocks."""
+        terms, remembered, blocks = self._weigh(state, evidence)
+        parts = self._parts(terms, evidence) if any(isinstance(average, Mixture) for average in self.averages) else None
+        paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
+        measured = []
+        for measure, before in zip(self.measures, state["drift"], strict=True):
+            paces[measure], after = measure.fold(before, blocks)
+            measured.append(after)
+        averaged = []
+        for average, before in zip(self.averages, state["averages"], strict=True):
+            if isinstance(average, Mixture):
+                assert parts is not None
+                averaged.append(average.fold(before, blocks, parts, self.layout))
+            else:
+                averaged.append(average.fold(before, blocks, paces[average.drift]))
+        return {"estimators": remembered, "drift": measured, "averages": averaged}
+
+    def read(self, state: State, tail: Evidence | None) -> Iterator[tuple[AnyAverage, AnyBound, Reading]]:
+        """What each average knows now, with the bound for its intervals; the unfinished block included."""
+        blocks = None if tail is None else self._weigh(state, tail)[2]
+        rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
+        for measure, measured in zip(self.measures, state["drift"], strict=True):
+            rates[measure] = measure.rate(measured)
+        for average, bound, averaged in zip(self.averages, self.bounds, state["averages"], strict=True):
+            if isinstance(average, Mixture):
+                yield average, bound, average.read(averaged, self.layout)
+            else:
+                yield average, bound, average.read(averaged, blocks, rates[average.drift])
+
+    def _weigh(self, state: State, evidence: Evidence) -> tuple[list[Terms], list[State], Blocks]:
+        """The terms of all estimators, what these remember after them, and the terms side by side as blocks."""
+        evidence = self.visible(evidence)
+        pairs = zip(self.estimators, state["estimators"], strict=True)
+        terms, remembered = zip(*[estimator.terms(evidence, before) for estimator, before in pairs], strict=True)
+        return list(terms), list(remembered), _blocks(evidence, [(term.u, term.v) for term in terms])
+
+    def visible(self, evidence: Evidence) -> Evidence:
+        """The evidence as these estimators may see it."""
+        return evidence.of_known_actions() if self.needs_actions else evidence
+
+    def _parts(self, terms: Sequence[Terms], evidence: Evidence) -> Parts:
+        """The components of all terms side by side, with what each begins with."""
+        evidence, recent = self.visible(evidence), evidence.recent
+        components = [component for term in terms for component in term.parts(recent.reward)]
+        nothing = np.full_like(recent.weight_square, np.nan)
+        priors = [nothing if component.prior is None else component.prior for component in components]
+        square = recent.weight_square * recent.reward_square[:, None]
+        return Parts(
+            _blocks(evidence, [(component.u, component.v) for component in components]),
+            np.stack(priors, axis=-1).reshape(len(square), -1),
+            np.repeat(square, len(components), axis=1),
+        )
+
+    def to_state(self, state: State) -> State:
+        """The state as a plain value."""
+        averages = [
+            saved if isinstance(average, Mixture) else average.to_state(saved)
+            for average, saved in zip(self.averages, state["averages"], strict=True)
+        ]
+        plain: State = to_plain({**state, "averages": averages})
+        return plain
+
+    def from_state(self, saved: State) -> State:
+        """The inverse of `to_state`."""
+        state = from_plain(saved)
+        averages = [
+            kept if isinstance(average, Mixture) else average.from_state(kept)
+            for average, kept in zip(self.averages, state["averages"], strict=True)
+        ]
+        return {**state, "averages": averages}
+
+
+def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]]) -> Blocks:
+    return Blocks.of(
+        evidence.blocks, evidence.averaging_weight, evidence.importance_weight, evidence.unsupported, terms
+    )

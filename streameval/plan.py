@@ -1,0 +1,195 @@
+"""The plan: what an evaluator is asked for, checked, and as the grids of estimators and averages that do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from streameval.arrays import State
+from streameval.averages import (
+    AdaptiveDecay,
+    AdaptiveWindow,
+    AnyAverage,
+    Average,
+    Cumulative,
+    Decay,
+    Mixture,
+    Window,
+)
+from streameval.bounds import AnyBound, DriftAware, Normal
+from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
+from streameval.evidence import LARGEST_WEIGHT
+from streameval.grid import Grid
+from streameval.policies import LOGGING
+from streameval.rewards import AnyRewardModel, Ridge
+
+PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
+PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
+BEST_AVERAGE = Mixture()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is evaluated. `estimators` and `averages` are None where the default is asked for.
+
+    `policies`: production first, then the candidates. `intervals`: the bound for each label of an average.
+    """
+
+    policies: tuple[str, ...]
+    estimators: tuple[AnyEstimator, ...] | None
+    averages: tuple[AnyAverage, ...] | None
+    intervals: Mapping[str, AnyBound]
+    reward_range: tuple[float, float]
+    confidence: float
+    block: int
+    reward_model: AnyRewardModel
+
+    @classmethod
+    def of(
+        cls,
+        candidates: Sequence[str],
+        estimators: Sequence[AnyEstimator] | None,
+        averages: Sequence[AnyAverage] | None,
+        reward_range: tuple[float, float],
+        production: str,
+        intervals: Mapping[str, AnyBound | str] | None,
+        confidence: float,
+        block: int,
+        reward_model: AnyRewardModel | None,
+    ) -> Plan:
+        """The plan for these wishes; ValueError says which of them cannot be had."""
+        plan = cls(
+            policies=_policies(production, candidates),
+            estimators=None if estimators is None else tuple(estimators),
+            averages=None if averages is None else tuple(averages),
+            intervals=_intervals(intervals or {}),
+            reward_range=_ordered(reward_range),
+            confidence=_inside("confidence", confidence, 0, 1),
+            block=_whole("block", block),
+            reward_model=reward_model or Ridge(),
+        )
+        plan._check()
+        return plan
+
+    def _check(self) -> None:
+        for described in (False, True):
+            for estimators, averages in self.products(described):
+                _distinct("estimator", [estimator.label for estimator in estimators])
+                _distinct("average", [average.label for average in averages])
+        known = {average.label: average for _, averages in self.products(False) for average in averages}
+        unknown = sorted(set(self.intervals) - set(known))
+        if unknown:
+            raise ValueError(
+                f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(known)}"
+            )
+        for label, bound in self.intervals.items():
+            _fitting(known[label], bound)
+        for average in known.values():
+            average.check(self.block)
+
+    def products(self, described: bool) -> list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]:
+        """What is estimated on what: each of some estimators on each of some averages.
+
+        `described`: events tell whole distributions and the features of their actions.
+        """
+        best: AnyEstimator = StratifiedDR() if described else StratifiedIPS()
+        if self.estimators is not None or self.averages is not None:
+            estimators = (*PUBLISHED_ESTIMATORS, best) if self.estimators is None else self.estimators
+            averages = (*PUBLISHED_AVERAGES, BEST_AVERAGE) if self.averages is None else self.averages
+            return [(estimators, averages)]
+        return [(PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), ((best,), (BEST_AVERAGE,))]
+
+    def grids(self, described: bool) -> tuple[Grid, ...]:
+        """The grids to fold events into; `described`: events tell whole distributions and features of their actions."""
+        candidates = tuple(policy != LOGGING for policy in self.policies)
+        grids = []
+        for estimators, averages in self.products(described):
+            bounds = tuple(map(self.bound, averages))
+            for needs in (False, True):
+                some = tuple(estimator for estimator in estimators if estimator.needs_actions == needs)
+                if some:
+                    grids.append(Grid(some, averages, bounds, candidates, needs))
+        return tuple(grids)
+
+    def bound(self, average: AnyAverage) -> AnyBound:
+        """The kind of interval on an average."""
+        return self.intervals.get(average.label, DriftAware() if isinstance(average, Mixture) else Normal())
+
+    def settings(self) -> State:
+        """The plan as a plain value."""
+        return {
+            "candidates": list(self.policies[1:]),
+            "production": self.policies[0],
+            "estimators": None if self.estimators is None else _ESTIMATORS.dump_python(self.estimators),
+            "averages": None if self.averages is None else _AVERAGES.dump_python(self.averages),
+            "intervals": {label: _BOUND.dump_python(bound) for label, bound in self.intervals.items()},
+            "reward_range": list(self.reward_range),
+            "confidence": self.confidence,
+            "block": self.block,
+            "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
+        }
+
+    @classmethod
+    def from_settings(cls, settings: State) -> Plan:
+        """The plan that gave these settings."""
+        given = dict(settings)
+        for key, adapter in (("estimators", _ESTIMATORS), ("averages", _AVERAGES), ("reward_model", _REWARD_MODEL)):
+            given[key] = None if given[key] is None else adapter.validate_python(given[key])
+        return cls.of(**{**given, "reward_range": tuple(given["reward_range"])})
+
+
+_ESTIMATORS: TypeAdapter[Any] = TypeAdapter(tuple[AnyEstimator, ...])
+_AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
+_BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
+_REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
+
+
+def _policies(production: str, candidates: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(candidates, str):
+        raise ValueError(f"candidates must be a list of names, found the string {candidates!r}")
+    policies = (production, *candidates)
+    repeated = sorted({policy for policy in policies if policies.count(policy) > 1})
+    if repeated or LOGGING in candidates:
+        raise ValueError(f"policies must differ and none may be called {LOGGING!r}: {', '.join(repeated or [LOGGING])}")
+    return policies
+
+
+def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyBound]:
+    spelled = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
+    return {label: _BOUND.validate_python(bound) for label, bound in spelled.items()}
+
+
+def _fitting(average: AnyAverage, bound: AnyBound) -> None:
+    if isinstance(bound, DriftAware) and not isinstance(average, Mixture):
+        raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
+    if bound.drift == "include" and (not isinstance(average, Average) or not average.measures_drift):
+        raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
+
+
+def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
+    low, high = map(float, reward_range)
+    if not -LARGEST_WEIGHT <= low < high <= LARGEST_WEIGHT:
+        raise ValueError(f"reward_range must be two numbers, the smaller first, within 1e50; found {reward_range}")
+    return low, high
+
+
+def _inside(name: str, value: float, low: float, high: float) -> float:
+    if not low < value < high:
+        raise ValueError(f"{name} must lie between {low} and {high}, found {value}")
+    return value
+
+
+def _whole(name: str, value: int) -> int:
+    if value != int(value) or value < 1:
+        raise ValueError(f"{name} must be a whole number of events, 1 or more; found {value}")
+    return int(value)
+
+
+def _distinct(what: str, labels: Sequence[str]) -> None:
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated or not labels:
+        problem = f"{', '.join(repeated)} is there twice; give one a name" if repeated else "there is none"
+        raise ValueError(f"{what}s: {problem}")
