@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias, cast
@@ -13,7 +14,6 @@ NAN = float("nan")  # JSON cannot say NaN, so in a decoded event it always means
 
 Identifier: TypeAlias = str | int
 Moment: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
-PolicyCell: TypeAlias = float | list[float] | None
 
 
 def _schema(description: str, **keywords: Any) -> Meta:
@@ -23,12 +23,14 @@ def _schema(description: str, **keywords: Any) -> Meta:
 
 _POSITIVE = {"exclusiveMinimum": 0, "maximum": 1}
 
+Probability: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
+PolicyCell: TypeAlias = Probability | list[Probability] | None
 Reward: TypeAlias = Annotated[float | bool, _schema("What the decision earned; true and false count as 1 and 0.")]
 OpenPolicies: TypeAlias = Annotated[
     dict[str, PolicyCell] | None,
     _schema(
-        "By policy name: its probability of the logged action, or its distribution over `actions`. "
-        "A policy that is absent or null is missing for this event only."
+        "By policy name: its probability of the logged action, or its distribution over `actions`, with a sum of 1 "
+        "within 1e-6. A policy that is absent or null is missing for this event only."
     ),
 ]
 
@@ -52,8 +54,8 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
     ] = None
     propensities: Annotated[
-        list[float] | None,
-        _schema("The logging policy's distribution over `actions`: each in [0, 1], their sum 1 within 1e-6."),
+        list[Probability] | None,
+        _schema("The logging policy's distribution over `actions`, with a sum of 1 within 1e-6."),
     ] = None
     features: Annotated[
         list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
@@ -111,6 +113,7 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **components["Event"],
-        "description": Event.__doc__,
+        "description": inspect.cleandoc(Event.__doc__ or ""),
+        "dependentRequired": {"propensities": ["actions"], "features": ["actions"]},
         "anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}],
     }

@@ -16,11 +16,11 @@ from streameval.sources.line_file import LineFile, check
 MOST_BYTES = 32 * 2**20
 """Bytes of a file after which a batch is handed over even if it has few lines yet."""
 
-Path: TypeAlias = str | os.PathLike[str]
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 
 def read_events(
-    paths: Path | Iterable[Path],
+    paths: AnyPath | Iterable[AnyPath],
     *,
     policies: Sequence[str] | None = None,
     reward_field: str = "reward",
@@ -49,7 +49,7 @@ class FileSource:
     its last line until the newline has come (see `LineFile` for rotation).
     """
 
-    def __init__(self, paths: Path | Iterable[Path], *, follow: bool = False, batch: int = 2000) -> None:
+    def __init__(self, paths: AnyPath | Iterable[AnyPath], *, follow: bool = False, batch: int = 2000) -> None:
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         self._paths = [os.fspath(path) for path in given]
         sizes = [check(path) for path in self._paths]
