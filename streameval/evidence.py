@@ -27,15 +27,15 @@ class Evidence:
 
     `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
-    actions that the logging policy never takes (0 where that is not known). `sampling_weight` [n]: inverse sampling
-    probability. `recent`: what the events before were like. `actions`: what else could have been shown. Columns are
-    contiguous over events.
+    actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
+    [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
+    shown. Columns are contiguous over events.
     """
 
     importance_weight: Array
     averaging_weight: Array
     reward: Array
-    unsupported: Array
+    unsupported: Array | None
     sampling_weight: Array
     block: int
     recent: Recent
@@ -52,7 +52,7 @@ class Evidence:
         present = np.ones_like(weight) if averaging_weight is None else np.asarray(averaging_weight, dtype=float)
         rewards = np.asarray(reward, dtype=float)
         recent = Recent.unknown(max(1, len(rewards) // block), weight.shape[1])
-        return cls(weight, present, rewards, np.zeros_like(weight), np.ones(len(rewards)), block, recent)
+        return cls(weight, present, rewards, None, np.ones(len(rewards)), block, recent)
 
     @classmethod
     def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:

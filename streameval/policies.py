@@ -21,16 +21,17 @@ def target_probabilities(batch: EventBatch, policies: Sequence[str]) -> Array:
     return columns.T
 
 
-def unsupported_probability(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """Probability of each policy for actions the logging policy never takes, [n, P]; 0 where that is not known."""
+def unsupported_probability(batch: EventBatch, policies: Sequence[str]) -> Array | None:
+    """Probability of each policy for actions the logging policy never takes, [n, P]; None when no event tells it."""
+    if batch.action_sets is None:
+        return None
     columns = np.zeros((len(policies), len(batch)))
-    if batch.action_sets is not None:
-        never = np.flatnonzero(batch.action_sets.propensities == 0.0)
-        owner = batch.action_sets.owner[never]
-        for row, policy in enumerate(policies):
-            if policy != LOGGING:
-                mass = batch.action_sets.probabilities[never, batch.policies.index(policy)]
-                columns[row] = np.bincount(owner, weights=np.nan_to_num(mass), minlength=len(batch))
+    never = np.flatnonzero(batch.action_sets.propensities == 0.0)
+    owner = batch.action_sets.owner[never]
+    for row, policy in enumerate(policies):
+        if policy != LOGGING:
+            mass = batch.action_sets.probabilities[never, batch.policies.index(policy)]
+            columns[row] = np.bincount(owner, weights=np.nan_to_num(mass), minlength=len(batch))
     return columns.T
 
 

@@ -54,12 +54,12 @@ class Blocks:
     """
 
     def __init__(
-        self, weighted: Array, importance: Array, places: Sequence[Places], diagnostics: Sequence[int]
+        self, weighted: Array, importance: Array, places: Sequence[Places], diagnostics: Sequence[int | None]
     ) -> None:
         self.weighted = weighted  # the series times the averaging weight
         self.importance = importance
         self.places = list(places)
-        self.diagnostics = list(diagnostics)  # places of w, w^2 and the unsupported probability
+        self.diagnostics = list(diagnostics)  # places of w, w^2 and, where it is known, the unsupported probability
 
     @classmethod
     def of(
@@ -67,12 +67,13 @@ class Blocks:
         blocks: int,
         averaging_weight: Array,
         importance: Array,
-        unsupported: Array,
+        unsupported: Array | None,
         terms: Sequence[tuple[Array, Array | None]],
     ) -> Blocks:
         """The blocks of these terms `(u, v)`; all arrays are [events, policies]."""
         series = Series()
-        diagnostics = [series.place(importance), series.place(importance, importance), series.place(unsupported)]
+        unknown = None if unsupported is None else series.place(unsupported)
+        diagnostics = [series.place(importance), series.place(importance, importance), unknown]
         places = [series.places(u, v) for u, v in terms]
         q = per_block(averaging_weight, blocks)
         weighted = np.empty((*q.shape[:2], len(series.kept), q.shape[2]))
@@ -102,8 +103,10 @@ class Blocks:
     @cached_property
     def moments(self) -> Array:
         """Moments of each block, every event counting alike, [blocks, columns, rows]."""
-        largest = np.abs(self._compared).max(axis=-1)
-        return self._moments(self._summed[:, :, None], self._weight_square[..., None], largest)
+        largest = self.weighted[:, :, Series.ONE].max(axis=-1)
+        return self._moments(
+            self._summed[:, :, None], self._weight_square[..., None], largest[..., None], self._magnitudes.max(axis=-1)
+        )
 
     @cached_property
     def spread(self) -> Array:
@@ -112,7 +115,7 @@ class Blocks:
         self._fill_products(spread, self._summed[:, :, None])
         u, v = spread[..., SpreadRow.U], spread[..., SpreadRow.V]
         spread[..., SpreadRow.WEIGHT_SQUARE] = self._weight_square[..., None]
-        spread[..., SpreadRow.NONZERO] = np.count_nonzero(self._compared[:, :, 1:], axis=-1)
+        spread[..., SpreadRow.NONZERO] = np.count_nonzero(self._magnitudes, axis=-1)
         spread[..., SpreadRow.BLOCK_UU] = u * u
         spread[..., SpreadRow.BLOCK_UV] = u * v
         spread[..., SpreadRow.BLOCK_VV] = v * v
@@ -126,22 +129,21 @@ class Blocks:
         """
         alpha = np.asarray(alpha)
         alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
-        kernel = powers(alpha, self.size)[..., ::-1]
-        summed = np.matmul(kernel, self.weighted.swapaxes(2, 3))
-        square = np.einsum("bpei,bpi->bpe", kernel * kernel, self._compared[:, :, 0] ** 2)
-        kernels = np.concatenate([kernel[:, :, :1], kernel], axis=2) if kernel.shape[2] > 1 else kernel
-        largest = np.abs(self._compared * kernels).max(axis=-1)
-        return self._moments(summed, square, largest)
+        kernel = np.ascontiguousarray(powers(alpha, self.size)[..., ::-1])
+        summed = np.matmul(self.weighted, kernel.swapaxes(2, 3)).swapaxes(2, 3)
+        weight = self.weighted[:, :, Series.ONE, None] * kernel
+        largest_term = (self._magnitudes * kernel).max(axis=-1)
+        return self._moments(summed, np.einsum("bpei,bpei->bpe", weight, weight), weight.max(axis=-1), largest_term)
 
-    def _moments(self, summed: Array, square: Array, largest: Array) -> Array:
+    def _moments(self, summed: Array, square: Array, largest_weight: Array, largest_term: Array) -> Array:
         """Moments from the sums of all series and of `q^2`, per estimator or one for all, and the largest values."""
         moments = np.empty((*self._summed.shape[:2], len(self.places), ROWS))
         self._fill_products(moments, summed)
         for row, place in zip((Row.IMPORTANCE, Row.IMPORTANCE_SQUARE, Row.UNSUPPORTED), self.diagnostics, strict=True):
-            moments[..., row] = summed[..., place]
+            moments[..., row] = 0.0 if place is None else summed[..., place]
         moments[..., Row.WEIGHT_SQUARE] = square
-        moments[..., Row.LARGEST_WEIGHT] = largest[:, :, :1]
-        moments[..., Row.LARGEST_TERM] = largest[:, :, 1:]
+        moments[..., Row.LARGEST_WEIGHT] = largest_weight
+        moments[..., Row.LARGEST_TERM] = largest_term
         moments[..., Row.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
         return self._by_column(moments)
 
@@ -160,9 +162,10 @@ class Blocks:
         return np.asarray(self.weighted @ np.ones(self.size))
 
     @cached_property
-    def _compared(self) -> Array:
-        """The averaging weight, then the numerator of each estimator: what is looked at one by one."""
-        return self.weighted[:, :, [Series.ONE, *(places.u for places in self.places)]]
+    def _magnitudes(self) -> Array:
+        """`q |u|` of each estimator."""
+        numerators = [places.u for places in self.places]
+        return np.abs(self.weighted.take(numerators, axis=2))  # take, unlike an index, leaves events side by side
 
     @cached_property
     def _weight_square(self) -> Array:
