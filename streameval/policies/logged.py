@@ -1,4 +1,4 @@
-"""Where `pi(a|x)` comes from: the probabilities that an event carries."""
+"""The probabilities that events carry, of policies and of the one that took the logged actions."""
 
 from __future__ import annotations
 
