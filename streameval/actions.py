@@ -10,6 +10,7 @@ import numpy as np
 
 from streameval.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
+from streameval.needs import Need, Needs
 from streameval.policies import LOGGING
 
 
@@ -18,15 +19,16 @@ class Actions:
     """What each of n events could have shown, as rows laid end to end.
 
     `sets`: which rows belong to which event. `probability` [rows, P] and `propensity` [rows]: the distributions of the
-    policies and of the logging policy, 0 where not known. `complete` [n, P]: whether an event tells both as a whole.
-    `prediction` [rows]: what the reward model expected of each action before it saw the event (0 where it knows
-    nothing).
+    policies and of the logging policy, 0 where not known. `targets_known` [n, P], `logging_known` [n]: whether an event
+    tells them as a whole. `prediction` [rows]: what the reward model expected of each action before it saw the event (0
+    where it knows nothing).
     """
 
     sets: ActionSets
     probability: Array
     propensity: Array
-    complete: Mask
+    targets_known: Mask
+    logging_known: Mask
     prediction: Array
 
     @classmethod
@@ -40,10 +42,14 @@ class Actions:
             for policy in policies
         ]
         probability = np.array(columns).reshape(len(policies), -1).T
-        known = ~np.isnan(probability) & ~np.isnan(sets.propensities)[:, None]
-        complete = (sum_of_actions(sets, known.astype(float)) == sets.sizes[:, None]) & (sets.sizes > 0)[:, None]
-        nothing = np.zeros(len(sets.propensities))
-        return cls(sets, np.nan_to_num(probability), np.nan_to_num(sets.propensities), complete, nothing)
+        return cls(
+            sets=sets,
+            probability=np.nan_to_num(probability),
+            propensity=np.nan_to_num(sets.propensities),
+            targets_known=_of_all_actions(sets, ~np.isnan(probability)),
+            logging_known=_of_all_actions(sets, ~np.isnan(sets.propensities)[:, None])[:, 0],
+            prediction=np.zeros(len(sets.propensities)),
+        )
 
     @cached_property
     def importance_weight(self) -> Array:
@@ -58,8 +64,24 @@ class Actions:
         features = self.sets.features
         if features is None:
             return np.zeros(len(self.sets.index), dtype=bool)
-        finite = np.isfinite(features).all(axis=1).astype(float)
-        return np.asarray((self.sum(finite[:, None])[:, 0] == self.sets.sizes) & (self.sets.sizes > 0))
+        finite = np.asarray(np.isfinite(features).all(axis=1))
+        return _of_all_actions(self.sets, finite[:, None])[:, 0]
+
+    @cached_property
+    def expected_reward(self) -> Array:
+        """What the reward model expects of each policy, `sum over a of pi(a|x) q(x, a)`, [n, P]."""
+        return self.sum(self.probability * self.prediction[:, None])
+
+    def known(self, needs: Needs) -> Mask:
+        """Whether an event tells all that is needed of it, for each policy, [n, P]."""
+        known = np.ones_like(self.targets_known)
+        if Need.TARGET in needs:
+            known &= self.targets_known
+        if Need.LOGGING in needs:
+            known &= self.logging_known[:, None]
+        if Need.FEATURES in needs:
+            known &= self.described[:, None]
+        return known
 
     def sum(self, values: Array) -> Array:
         """Sums over the actions of each event, [rows, P] to [n, P]."""
@@ -85,7 +107,13 @@ def sum_of_actions(sets: ActionSets, values: Array) -> Array:
     return sums.T
 
 
-def tells_all(batch: EventBatch) -> bool:
-    """Whether every event carries the logging policy's whole distribution and features of all actions."""
+def _of_all_actions(sets: ActionSets, told: Mask) -> Mask:
+    """Whether it is true of all rows of an event that has any, [rows, P] to [n, P]."""
+    count = sum_of_actions(sets, told.astype(float))
+    return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])
+
+
+def tells(batch: EventBatch, needs: Needs) -> bool:
+    """Whether every event carries all that is needed, the logging policy being the target."""
     actions = Actions.from_batch(batch, [LOGGING])
-    return actions is not None and bool((actions.complete[:, 0] & actions.described).all())
+    return actions is not None and bool(actions.known(needs).all())

@@ -8,15 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from streameval import recent
-from streameval.actions import tells_all
+from streameval.actions import tells
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
 from streameval.errors import StateError
-from streameval.estimators import AnyEstimator
+from streameval.estimators import AnyEstimator, StratifiedDR
 from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.grid import Grid
+from streameval.needs import Need
 from streameval.plan import Plan
 from streameval.policies import LOGGING, knows_support
 from streameval.report import EventCounts, PolicyCounts, Report
@@ -116,7 +117,7 @@ class Evaluator:
 
     def _accept(self, batch: EventBatch) -> None:
         if not self._accepted:
-            self._open(described=tells_all(batch[:1]))
+            self._open(described=tells(batch[:1], self.plan.needs_of(StratifiedDR())))
         self._accepted += len(batch)
         self._last_timestamp = _newest(self._last_timestamp, batch.timestamp)
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
@@ -146,7 +147,7 @@ class Evaluator:
         evidence = Evidence.from_batch(events, self.policies, self.plan.block)
         evidence, memory = evidence.learning(self._learned["recent"])
         model = self._learned["model"]
-        if evidence.actions is not None and any(grid.needs_actions for grid in self._grids):
+        if evidence.actions is not None and any(Need.PREDICTION in grid.needs for grid in self._grids):
             prediction, model = self.plan.reward_model.fold(
                 model,
                 evidence.actions.sets,

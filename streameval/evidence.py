@@ -13,6 +13,7 @@ from streameval import recent as recents
 from streameval.actions import Actions
 from streameval.arrays import Array, State, per_block
 from streameval.events import EventBatch
+from streameval.needs import Needs
 from streameval.policies import target_probabilities, unsupported_probability
 from streameval.recent import Recent
 
@@ -90,11 +91,11 @@ class Evidence:
         """The same evidence with what the reward model expects of each action."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
 
-    def of_known_actions(self) -> Evidence:
-        """The same evidence, missing where an event does not tell whole distributions and features."""
-        if self.actions is None:
-            return replace(self, averaging_weight=np.zeros_like(self.averaging_weight))
-        known = self.actions.complete & self.actions.described[:, None]
+    def of_events_with(self, needs: Needs) -> Evidence:
+        """The same evidence, missing where an event does not tell what is needed."""
+        if not needs:
+            return self
+        known = False if self.actions is None else self.actions.known(needs)
         return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))
 
     @cached_property

@@ -15,6 +15,7 @@ from streameval.averages.mixture import Layout, Parts
 from streameval.bounds import AnyBound
 from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
+from streameval.needs import Needs
 
 UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
 
@@ -23,16 +24,15 @@ UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
 class Grid:
     """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
 
-    All estimators of a grid have the same needs: with `needs_actions`, events that do not tell all about their
-    actions are missing. `candidates` [policies]: whether a policy is one whose behaviour is compared with that of
-    others.
+    All estimators of a grid have the same `needs`: events that do not tell what is needed are missing. `candidates`
+    [policies]: whether a policy is one whose behaviour is compared with that of others.
     """
 
     estimators: tuple[AnyEstimator, ...]
     averages: tuple[AnyAverage, ...]
     bounds: tuple[AnyBound, ...]
     candidates: tuple[bool, ...]
-    needs_actions: bool
+    needs: Needs
 
     @property
     def layout(self) -> Layout:
@@ -100,7 +100,7 @@ class Grid:
 
     def visible(self, evidence: Evidence) -> Evidence:
         """The evidence as these estimators may see it."""
-        return evidence.of_known_actions() if self.needs_actions else evidence
+        return evidence.of_events_with(self.needs)
 
     def _parts(self, terms: Sequence[Terms], evidence: Evidence) -> Parts:
         """The components of all terms side by side, with what each begins with."""

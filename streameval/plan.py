@@ -23,6 +23,7 @@ from streameval.bounds import AnyBound, DriftAware, Normal
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
+from streameval.needs import Need
 from streameval.policies import LOGGING
 from streameval.rewards import AnyRewardModel, Ridge
 
@@ -108,11 +109,14 @@ class Plan:
         grids = []
         for estimators, averages in self.products(described):
             bounds = tuple(map(self.bound, averages))
-            for needs in (False, True):
-                some = tuple(estimator for estimator in estimators if estimator.needs_actions == needs)
-                if some:
-                    grids.append(Grid(some, averages, bounds, candidates, needs))
+            for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
+                some = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
+                grids.append(Grid(some, averages, bounds, candidates, needs))
         return tuple(grids)
+
+    def needs_of(self, estimator: AnyEstimator) -> frozenset[Need]:
+        """What events must tell for an estimator, those of the reward model included if it uses that."""
+        return frozenset(estimator.needs | (self.reward_model.needs if Need.PREDICTION in estimator.needs else set()))
 
     def bound(self, average: AnyAverage) -> AnyBound:
         """The kind of interval on an average."""

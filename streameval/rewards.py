@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array, State
 from streameval.events import ActionSets
 from streameval.labels import Labelled, strict
+from streameval.needs import Need, Needs
 
 
 @dataclass(frozen=True, config=strict)
@@ -27,6 +28,7 @@ class Ridge(Labelled):
 
     horizon: Annotated[float, Field(ge=100)] = 10_000.0
     penalty: PositiveFloat = 1.0
+    needs: ClassVar[Needs] = frozenset({Need.FEATURES})
     kind: Literal["ridge"] = field(default="ridge", kw_only=True, repr=False)
 
     def start(self) -> State:

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array, State
 from streameval.evidence import Evidence
 from streameval.labels import Labelled, strict
+from streameval.needs import NOTHING, Needs
 
 
 class Component(NamedTuple):
@@ -40,12 +41,12 @@ class Estimator(Labelled):
     """Turns the evidence of whole blocks into terms.
 
     `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its
-    terms have a denominator. `needs_actions`: events must tell whole distributions and the features of all actions.
-    `parts`: into how many components its term falls.
+    terms have a denominator. `needs`: what events must tell beyond the logged action. `parts`: into how many components
+    its term falls.
     """
 
     covers_estimand: ClassVar[bool] = False
-    needs_actions: ClassVar[bool] = False
+    needs: ClassVar[Needs] = NOTHING
     ratio: ClassVar[bool] = False
     parts: ClassVar[int] = 1
 

@@ -18,6 +18,7 @@ from streameval.estimators import control
 from streameval.estimators.base import Component, Estimator, Terms
 from streameval.evidence import Evidence
 from streameval.labels import strict
+from streameval.needs import Need, Needs
 from streameval.recent import fading_of
 
 THRESHOLD = 5.0
@@ -76,7 +77,7 @@ class StratifiedDR(Estimator):
     """
 
     threshold: Threshold = THRESHOLD
-    needs_actions: ClassVar[bool] = True
+    needs: ClassVar[Needs] = frozenset({Need.TARGET, Need.LOGGING, Need.PREDICTION})
     parts: ClassVar[int] = 3
     kind: Literal["stratified_dr"] = field(default="stratified_dr", kw_only=True, repr=False)
 

@@ -1,0 +1,31 @@
+"""What an estimator needs of an event beyond the logged action; without it the event is missing for that estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from enum import StrEnum
+from typing import TypeAlias
+
+
+class Need(StrEnum):
+    """A part of an event, or the predictions of the reward model, which have needs of their own."""
+
+    TARGET = "target"
+    LOGGING = "logging"
+    FEATURES = "features"
+    PREDICTION = "prediction"
+
+
+Needs: TypeAlias = Set[Need]
+
+NOTHING: Needs = frozenset()
+
+
+def field_of(need: Need, policy: str) -> str:
+    """The field of an event that fills the need, where it is about a policy: of this one.
+
+    >>> field_of(Need.TARGET, "challenger"), field_of(Need.LOGGING, "challenger")
+    ('`policies.challenger` as a list over `actions`', '`propensities`')
+    """
+    named = {Need.LOGGING: "`propensities`", Need.FEATURES: "`features`"}
+    return named.get(need, f"`policies.{policy}` as a list over `actions`")
