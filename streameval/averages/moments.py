@@ -131,8 +131,8 @@ class Moments:
 
     @property
     def value(self) -> Array:
-        """`U / V`: the estimate."""
-        return ratio(self[Row.U], self[Row.V])
+        """`U / V`: the estimate. Not known once the evidence has faded below what floating point can square."""
+        return np.where(self[Row.WEIGHT_SQUARE] > 0, ratio(self[Row.U], self[Row.V]), np.nan)
 
     @property
     def count(self) -> Array:
