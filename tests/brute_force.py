@@ -39,7 +39,10 @@ class Terms:
 def terms(
     estimator: str, q: Sequence[float], w: Sequence[float], r: Sequence[float], *, cap: float, block: int
 ) -> Terms:
-    """The table of estimators: `w r`, `w r` over `w`, `min(w, cap) r`, `w r - beta (w - 1)`."""
+    """The table of estimators: `w r`, `w r` over `w`, `min(w, cap) r`, `w r - beta (w - 1)`.
+
+    Summed up, the strata of `stratified_ips` with threshold `cap` differ from `control_variate` in `beta` alone.
+    """
     weight, reward, present = np.array(w, dtype=float), np.array(r, dtype=float), np.array(q, dtype=float)
     one = np.ones(len(weight))
     if estimator == "ips":
@@ -50,6 +53,10 @@ def terms(
         return Terms(present, np.array([min(one_weight, cap) for one_weight in weight]) * reward, one, weight)
     if estimator == "control_variate":
         beta = np.array([past_slope(present, weight, reward, i // block, block) for i in range(len(weight))])
+        return Terms(present, weight * reward - beta * (weight - 1), one, weight)
+    if estimator == "stratified_ips":
+        rare = np.where(weight > cap, reward, 0.0)
+        beta = np.array([past_slope(present, weight, rare, i // block, block) for i in range(len(weight))])
         return Terms(present, weight * reward - beta * (weight - 1), one, weight)
     raise ValueError(estimator)
 

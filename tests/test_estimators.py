@@ -15,13 +15,25 @@ from pydantic import TypeAdapter, ValidationError
 from streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream, streams
 
 from streameval.averages import Cumulative, Decay, Window
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, Estimator
+from streameval.estimators import (
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    Estimator,
+    StratifiedDR,
+    StratifiedIPS,
+)
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.policies import LOGGING
 
 BLOCK = 20
 CAP = 2.5
-ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate()]
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate(), StratifiedIPS(threshold=CAP)]
+OF_ACTIONS: list[AnyEstimator] = [StratifiedDR(threshold=CAP)]
 AVERAGES = [Cumulative(), Window(tau=60, resolution=1), Decay(alpha=0.98)]
 quickly = settings(max_examples=40, deadline=None)
 
@@ -37,7 +49,7 @@ def values(
 
 def test_every_estimator_there_is_is_tested_here() -> None:
     union = typing.get_args(typing.get_args(AnyEstimator)[0])
-    assert {type(estimator) for estimator in ESTIMATORS} == set(union)
+    assert {type(estimator) for estimator in ESTIMATORS + OF_ACTIONS} == set(union)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.label)
@@ -89,7 +101,7 @@ def test_snips_moves_with_a_constant_that_is_added_to_all_rewards(shift: float, 
 @given(stream=streams(most=200, missing=st.just(0.0)), cap=st.floats(1, 10))
 def test_with_the_logging_policy_as_candidate_every_estimator_is_the_mean_reward(stream: Stream, cap: float) -> None:
     same = stream.with_(target=stream.propensity)
-    estimators: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=cap), ControlVariate()]
+    estimators: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=cap), ControlVariate(), StratifiedIPS()]
     candidate, logging = values(same, estimators), values(same, estimators, LOGGING)
     for label in candidate:
         assert math.isnan(candidate[label]) or candidate[label] == pytest.approx(logging[label], rel=1e-12, abs=1e-12)
@@ -167,6 +179,46 @@ def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_ev
     for _ in range(500):
         _, memory = ControlVariate().terms(evidence, memory)
     assert memory["sums"].max() == pytest.approx(100_000 * (1 - math.exp(-5)), rel=0.01)
+
+
+def described(n: int, seed: int) -> EventBatch:
+    """Events that tell the whole logging distribution, the candidate's, and features of four actions."""
+    rng = np.random.default_rng(seed)
+    logging, target = rng.dirichlet(np.ones(4), n), rng.dirichlet(np.ones(4), n)
+    action, features = rng.integers(4, size=n), rng.normal(size=(n, 4, 2))
+    chance = 1 / (1 + np.exp(-features[np.arange(n), action, 0]))
+    return EventBatch.from_arrays(
+        reward=(rng.uniform(size=n) < chance) * 1.0,
+        action=action,
+        propensities=logging,
+        features=features,
+        policies={CANDIDATE: target},
+    )
+
+
+def test_stratified_dr_with_a_threshold_that_no_weight_reaches_is_ips() -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS(), StratifiedDR(threshold=1e30)], averages=AVERAGES, block=BLOCK)
+    evaluator.update(described(207, seed=5))
+    report = evaluator.report()
+    for average in AVERAGES:
+        one, other = (report.get(CANDIDATE, label, average.label) for label in ("ips", "stratified_dr"))
+        assert one.value is not None
+        assert other.value == pytest.approx(one.value, rel=1e-12)
+
+
+def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS(), StratifiedDR(threshold=0.5)], averages=AVERAGES, block=BLOCK)
+    events = described(2 * BLOCK, seed=6)
+    evaluator.update(events[:BLOCK])
+    before = evaluator.report()
+    evaluator.update(events[BLOCK:])
+    after = evaluator.report()
+    first, second = (
+        [report.get(CANDIDATE, label, "cumulative").value for label in ("ips", "stratified_dr")]
+        for report in (before, after)
+    )
+    assert first[1] == pytest.approx(first[0], rel=1e-12)
+    assert second[1] != pytest.approx(second[0], rel=1e-3)
 
 
 def test_terms_are_a_pure_function_of_evidence_and_memory() -> None:

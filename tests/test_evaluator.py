@@ -27,16 +27,16 @@ from streams import (
 )
 
 from streameval.arrays import from_plain
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
+from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.errors import StateError
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch, Rejected
 from streameval.policies import LOGGING
 from streameval.report import Estimate, Report
 
 BLOCK = 20
-ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=2.5), ControlVariate()]
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=2.5), ControlVariate(), StratifiedIPS(threshold=2)]
 PUBLISHED: dict[str, Any] = {"objective": "published", "bias_weight": 0.01}
 AVERAGES: list[AnyAverage] = [
     Cumulative(),
@@ -53,10 +53,13 @@ AVERAGES: list[AnyAverage] = [
 ]
 INTERVALS = {"exact window": "empirical_bernstein"}
 EVERYTHING: dict[str, Any] = {"estimators": ESTIMATORS, "averages": AVERAGES, "block": BLOCK, "intervals": INTERVALS}
+MIXED: dict[str, Any] = {"estimators": ESTIMATORS, "averages": [Mixture()], "block": BLOCK}
+on_every_average = pytest.mark.parametrize("wanted", [EVERYTHING, MIXED], ids=["plain", "mixture"])
 
 
 def test_every_average_there_is_is_tested_here() -> None:
-    assert {type(average) for average in AVERAGES} == set(typing.get_args(typing.get_args(AnyAverage)[0]))
+    tested = {type(average) for average in (*AVERAGES, *MIXED["averages"])}
+    assert tested == set(typing.get_args(typing.get_args(AnyAverage)[0]))
 
 
 def numbers(estimate: Estimate) -> dict[str, float | None]:
@@ -78,13 +81,20 @@ def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
             assert numbers(one)[name] == close(number, rel=rel, abs=1e-10), (*row, name)
 
 
-def arrays(value: Any) -> Iterator[Array]:
-    """All arrays inside a state."""
+MAY_BE_UNKNOWN = ("values", "latest", "prior", "prior_square", "past", "drift")
+"""Names in a state under which NaN says that something is not known yet."""
+
+
+def arrays(value: Any, name: str = "") -> Iterator[tuple[str, Array]]:
+    """All arrays inside a state, with the names under which they are kept."""
     if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from arrays(item)
+        yield name, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from arrays(item, key)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from arrays(item, name)
 
 
 def packed(evaluator: Evaluator) -> bytes:
@@ -106,17 +116,21 @@ def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(stream: Stream, cutt
 
 
 @pytest.mark.parametrize("every", [1, 7, BLOCK, 41 * BLOCK, 999])
-def test_one_event_at_a_time_or_a_whole_file_gives_the_same_numbers(every: int) -> None:
+@on_every_average
+def test_one_event_at_a_time_or_a_whole_file_gives_the_same_numbers(wanted: dict[str, Any], every: int) -> None:
     stream = random_stream(12, 3_030, missing=0.2, downsampled=True)
-    assert_same(evaluated(stream, every=every, **EVERYTHING).report(), evaluated(stream, **EVERYTHING).report())
+    assert_same(evaluated(stream, every=every, **wanted).report(), evaluated(stream, **wanted).report())
 
 
 @pytest.mark.parametrize("reward", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("every", [1, 37, 500])
-def test_a_constant_reward_gives_the_same_numbers_however_it_is_cut(reward: float, every: int) -> None:
+@on_every_average
+def test_a_constant_reward_gives_the_same_numbers_however_it_is_cut(
+    wanted: dict[str, Any], reward: float, every: int
+) -> None:
     stream = random_stream(13, 1_510, missing=0.1)
     stream = stream.with_(reward=np.full(len(stream), reward))
-    assert_same(evaluated(stream, every=every, **EVERYTHING).report(), evaluated(stream, **EVERYTHING).report())
+    assert_same(evaluated(stream, every=every, **wanted).report(), evaluated(stream, **wanted).report())
 
 
 @settings(max_examples=20, deadline=None)
@@ -145,9 +159,10 @@ def test_resumed_equals_uninterrupted_to_the_last_bit(stream: Stream, cutting: l
         assert packed(interrupted) == packed(straight)
 
 
-def test_a_state_is_resumed_again_and_again_to_the_last_bit() -> None:
+@on_every_average
+def test_a_state_is_resumed_again_and_again_to_the_last_bit(wanted: dict[str, Any]) -> None:
     stream = random_stream(14, 2_010, missing=0.2, downsampled=True)
-    straight, often = Evaluator([CANDIDATE], **EVERYTHING), Evaluator([CANDIDATE], **EVERYTHING)
+    straight, often = Evaluator([CANDIDATE], **wanted), Evaluator([CANDIDATE], **wanted)
     for first in range(0, len(stream), 67):
         batch = stream[first : first + 67].batch()
         straight.update(batch)
@@ -157,9 +172,10 @@ def test_a_state_is_resumed_again_and_again_to_the_last_bit() -> None:
     assert packed(often) == packed(straight)
 
 
-def test_a_state_stays_what_it_was_when_its_evaluator_goes_on() -> None:
+@on_every_average
+def test_a_state_stays_what_it_was_when_its_evaluator_goes_on(wanted: dict[str, Any]) -> None:
     stream = random_stream(15, 1_000)
-    evaluator = evaluated(stream[:490], **EVERYTHING)
+    evaluator = evaluated(stream[:490], **wanted)
     state, report = evaluator.state(), evaluator.report().to_json()
     kept = msgspec.msgpack.encode(state)
     evaluator.update(stream[490:].batch())
@@ -179,8 +195,8 @@ def test_a_resumed_evaluator_has_the_settings_of_the_first() -> None:
     )
     again = resumed(first)
     assert again.policies == ("champion", CANDIDATE, "other")
-    assert (again.estimators, again.averages, again.bounds) == (first.estimators, first.averages, first.bounds)
-    assert (again.reward_range, again.confidence, again.block) == (first.reward_range, first.confidence, first.block)
+    assert again.plan == first.plan
+    assert again.plan.estimators == (ClippedIPS(cap=math.inf, name="open"), IPS())
 
 
 def test_a_state_of_another_schema_is_refused() -> None:
@@ -225,16 +241,18 @@ def rejected(*reasons: str) -> EventBatch:
     return replace(empty, rejected=tuple(Rejected(reason, "", b"") for reason in reasons))
 
 
-def test_before_the_first_event_nothing_is_known() -> None:
-    report = Evaluator([CANDIDATE], **EVERYTHING).report()
+@on_every_average
+def test_before_the_first_event_nothing_is_known(wanted: dict[str, Any]) -> None:
+    report = Evaluator([CANDIDATE], **wanted).report()
     assert (report.events.accepted, report.events.last_timestamp) == (0, None)
-    assert len(report.estimates) == 2 * len(ESTIMATORS) * len(AVERAGES)
+    assert len(report.estimates) == 2 * len(ESTIMATORS) * len(wanted["averages"])
     assert known(report, CANDIDATE) == known(report, LOGGING) == {}
     assert b"NaN" not in report.to_json()
 
 
-def test_rejected_events_are_counted_and_nothing_more() -> None:
-    evaluator = Evaluator([CANDIDATE], **EVERYTHING)
+@on_every_average
+def test_rejected_events_are_counted_and_nothing_more(wanted: dict[str, Any]) -> None:
+    evaluator = Evaluator([CANDIDATE], **wanted)
     evaluator.update(rejected("malformed", "not_finite", "malformed"))
     report = evaluator.report()
     assert (report.events.accepted, dict(report.events.rejected)) == (0, {"malformed": 2, "not_finite": 1})
@@ -253,27 +271,29 @@ def test_a_reward_outside_the_range_is_rejected_and_the_rest_of_the_batch_counts
 
 
 @pytest.mark.parametrize("n", [1, BLOCK, 10 * BLOCK + 3, 1_503])
-def test_a_policy_that_no_event_has_has_no_numbers_and_spoils_no_other(n: int) -> None:
+@on_every_average
+def test_a_policy_that_no_event_has_has_no_numbers_and_spoils_no_other(wanted: dict[str, Any], n: int) -> None:
     stream = random_stream(18, n)
-    evaluator = Evaluator([CANDIDATE, "absent"], **EVERYTHING)
+    evaluator = Evaluator([CANDIDATE, "absent"], **wanted)
     evaluator.update(stream.batch())
     report = evaluator.report()
     assert known(report, "absent") == {}
     assert {p.policy: (p.events, p.missing) for p in report.policies}["absent"] == (0, n)
-    alone = evaluated(stream, **EVERYTHING).report()
+    alone = evaluated(stream, **wanted).report()
     for expected in alone.estimates:
         found = report.get(expected.policy, expected.estimator, expected.average)
         assert numbers(found) == {name: close(number) for name, number in numbers(expected).items()}
 
 
-def test_a_policy_that_appears_late_is_as_if_it_had_been_missing() -> None:
+@on_every_average
+def test_a_policy_that_appears_late_is_as_if_it_had_been_missing(wanted: dict[str, Any]) -> None:
     stream = random_stream(19, 400)
     early = EventBatch.from_arrays(reward=stream.reward[:150], propensity=stream.propensity[:150])
-    evaluator = Evaluator([CANDIDATE], **EVERYTHING)
+    evaluator = Evaluator([CANDIDATE], **wanted)
     evaluator.update(early)
     evaluator.update(stream[150:].batch())
     missing = stream.with_(target=np.where(np.arange(400) < 150, np.nan, stream.target))
-    assert_same(evaluator.report(), evaluated(missing, **EVERYTHING).report())
+    assert_same(evaluator.report(), evaluated(missing, **wanted).report())
 
 
 @settings(max_examples=20, deadline=None)
@@ -337,14 +357,13 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
 
 
 def assert_finite(evaluator: Evaluator) -> None:
-    """Every sum in the state and every number of the report is finite; a drift rate may be unknown (NaN)."""
-    state = from_plain(evaluator.state())
-    sums = list(arrays([state["averages"], state["estimators"], state["counts"]]))
-    assert sums
-    assert all(np.isfinite(array).all() for array in sums)
-    for drift in state["drift"]:
-        assert not any(np.isinf(array).any() for array in arrays(drift))
-        assert all(np.isfinite(array).all() for array in arrays([drift["recent"], drift["smoother"]]))
+    """Every sum in the state and every number of the report is finite."""
+    state = evaluator.state()
+    found = list(arrays(from_plain({name: state[name] for name in ("counts", "learned", "grids")})))
+    assert found
+    for name, array in found:
+        assert not np.isinf(array).any(), name
+        assert name in MAY_BE_UNKNOWN or not np.isnan(array).any(), name
     for policy in evaluator.policies:
         assert all(math.isfinite(number) for number in known(evaluator.report(), policy).values())
 
