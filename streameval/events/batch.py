@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.events.action_sets import ActionSets, Index
+from streameval.events.choices import Choices
 from streameval.events.given import column, compact, with_action_sets
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Mask, faults
@@ -28,6 +29,7 @@ class EventBatch:
     timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
     sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
     action_sets: what the events could choose from; None when no event says so
+    choices: what columns do not hold, where policies in code need it; no part of the state
     rejected: messages read together with these events that are none
     """
 
@@ -38,6 +40,7 @@ class EventBatch:
     timestamp: Array
     sampling_probability: Array
     action_sets: ActionSets | None = None
+    choices: Choices | None = None
     rejected: tuple[Rejected, ...] = ()
 
     def __len__(self) -> int:
@@ -63,7 +66,10 @@ class EventBatch:
     def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
         per_event = {name: getattr(self, name)[rows] for name in _PER_EVENT}
         probabilities = self.probabilities.T[:, rows].T
-        return EventBatch(self.policies, probabilities, **per_event, action_sets=sets, rejected=rejected)
+        choices = self.choices and self.choices.take(np.arange(len(self))[rows].tolist())
+        return EventBatch(
+            self.policies, probabilities, **per_event, action_sets=sets, choices=choices, rejected=rejected
+        )
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
@@ -83,6 +89,7 @@ class EventBatch:
             np.concatenate([part.probabilities.T for part in parts], axis=1).T,
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT},
             action_sets=_all_sets(parts),
+            choices=_all_choices(parts),
             rejected=tuple(rejected for part in parts for rejected in part.rejected),
         )
 
@@ -177,3 +184,9 @@ def _all_sets(parts: list[EventBatch]) -> ActionSets | None:
     if all(part.action_sets is None for part in parts):
         return None
     return ActionSets.concat([part.action_sets or ActionSets.none(len(part), len(part.policies)) for part in parts])
+
+
+def _all_choices(parts: list[EventBatch]) -> Choices | None:
+    if all(part.choices is None for part in parts):
+        return None
+    return Choices.concat([part.choices or Choices.none(len(part)) for part in parts])
