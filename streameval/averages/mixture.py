@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.arrays import Array, State
+from streameval.arrays import Array, Mask, State
 from streameval.averages import spread
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import ROWS, Moments, Row, ratio, variance
@@ -29,6 +29,8 @@ NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
 DRIFT_SPAN = 50_000
 FEWEST_POOLED = 3
+DIAGNOSTICS = {Row.IMPORTANCE: "importance", Row.IMPORTANCE_SQUARE: "square", Row.UNSUPPORTED: "unsupported"}
+"""What is known of a policy's weights, and under which name each decay keeps its sum."""
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
 
 
@@ -83,9 +85,7 @@ class Mixture(Labelled):
         """The state before the first event."""
         policies = len(layout.candidates)
         columns, decays = policies * layout.parts, len(HORIZONS)
-        bank = {
-            name: np.zeros((columns, decays)) for name in ("weight", "total", "age", "importance", "square", "loss")
-        }
+        bank = {name: np.zeros((columns, decays)) for name in ("weight", "total", "age", "loss", *DIAGNOSTICS.values())}
         return {
             "events": 0,
             "block": block,
@@ -149,7 +149,7 @@ class Mixture(Labelled):
         share = self._shares(state["loss"], layout)
         pseudo = _pseudo_events(state)
         with np.errstate(divide="ignore", invalid="ignore"):
-            kernel = share / (state["weight"] + pseudo)
+            kernel = ratio(share, state["weight"] + pseudo)
             value = (share * estimates).sum(axis=-1)
             squares = np.einsum("cj,cjk,ck->c", kernel, state["overlap"], kernel)
             sampling = _noise(state) * squares
@@ -176,14 +176,19 @@ class Mixture(Labelled):
         """The estimate after the last finished block."""
         mixed = self._mix(state, layout)
         drift = state["drift"] * mixed.age
+        known = _known(state, layout)
         parts = {"se": mixed.sampling, "spread": mixed.apart, "drift": drift**2}
-        summed = {name: np.sqrt(_over_components(values, layout, np.add)) for name, values in parts.items()}
+        summed = {
+            name: np.sqrt(np.where(known, _over_components(values, layout, np.add), np.nan))
+            for name, values in parts.items()
+        }
+        horizon = _over_components(mixed.horizon, layout, np.add) / _component_counts(layout)
         return Reading(
             Moments(_moments(state, mixed, layout)),
             Spread(state["spread"]),
             tail=None,
-            bias=summed["drift"],
-            details={"horizon_events": _over_components(mixed.horizon, layout, np.add) / _component_counts(layout)},
+            bias=np.full_like(summed["drift"], np.nan),
+            details={"horizon_events": np.where(known, horizon, np.nan)},
             parts=summed,
         )
 
@@ -231,8 +236,8 @@ def _decay(state: State, block: Array, mean: Array) -> None:
     state["age"] = fading * (state["age"] + size * state["weight"]) + weight * (size - 1) / 2
     state["weight"] = fading * state["weight"] + weight
     state["total"] = fading * state["total"] + weight * mean[:, None]
-    state["importance"] = fading * state["importance"] + block[:, Row.IMPORTANCE, None]
-    state["square"] = fading * state["square"] + block[:, Row.IMPORTANCE_SQUARE, None]
+    for row, name in DIAGNOSTICS.items():
+        state[name] = fading * state[name] + block[:, row, None]
     state["overlap"] = np.outer(fading, fading) * state["overlap"] + block[:, Row.WEIGHT_SQUARE, None, None]
 
 
@@ -258,15 +263,23 @@ def _component_counts(layout: Layout) -> Array:
     return np.tile(np.array(layout.components, dtype=float), len(layout.candidates))
 
 
+def _known(state: State, layout: Layout) -> Mask:
+    """Whether there has been an event with the policy, for each estimator."""
+    return np.asarray(_over_components(state["weight"][:, -1], layout, np.minimum) > 0)
+
+
 def _moments(state: State, mixed: Mixed, layout: Layout) -> Array:
-    """The mixed kernel's moments, for each estimator that of the component remembered shortest."""
+    """The mixed kernel's moments, for each estimator that of the component remembered shortest.
+
+    Of single terms it knows nothing: neither their squares nor the largest of them.
+    """
     count = len(layout.candidates) * len(layout.components)
-    moments = np.zeros((count, ROWS))
-    known = _over_components(state["weight"][:, -1], layout, np.minimum) > 0
+    moments = np.full((count, ROWS), np.nan)
+    known = _known(state, layout)
     moments[:, Row.WEIGHT] = moments[:, Row.V] = np.where(known, 1.0, 0.0)
     moments[:, Row.U] = np.where(known, _over_components(mixed.value, layout, np.add), 0.0)
     moments[:, Row.WEIGHT_SQUARE] = _over_components(mixed.squares, layout, np.maximum)
-    for row, name in ((Row.IMPORTANCE, "importance"), (Row.IMPORTANCE_SQUARE, "square")):
+    for row, name in DIAGNOSTICS.items():
         means = ratio((mixed.kernel * state[name]).sum(axis=-1), (mixed.kernel * state["weight"]).sum(axis=-1))
         moments[:, row] = _over_components(means, layout, np.minimum)
     moments[:, Row.LARGEST_IMPORTANCE] = _over_components(state["largest"], layout, np.maximum)
