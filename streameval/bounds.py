@@ -134,7 +134,8 @@ class DriftAware(Bound):
     `se`: sampling error of the mixed kernel, with the design effect. `spread`: how far the decays of the mixture
     disagree. `drift`: how far the value has moved, at its speed over the last 50,000 events, since the mean age of
     what is averaged (not known, and left out, before that). The factor 2.5 was found by simulation. Coverage is an
-    average over time: right after a jump nothing that only knows the past covers.
+    average over time: right after a jump nothing that only knows the past covers. Withheld while no event that the
+    policy could have logged has come: all that there is then is the value to begin with.
     """
 
     kind: Literal["drift_aware"] = field(default="drift_aware", kw_only=True, repr=False)
@@ -147,7 +148,8 @@ class DriftAware(Bound):
         z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
-        return np.asarray(WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved))
+        width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
+        return np.where(reading.moments[Row.IMPORTANCE] > 0, width, np.nan)
 
 
 WIDENING = 2.5 / 1.96

@@ -19,7 +19,7 @@ from streameval.averages import (
     Mixture,
     Window,
 )
-from streameval.bounds import AnyBound, DriftAware, Normal
+from streameval.bounds import AnyBound, DriftAware, EmpiricalBernstein, Normal
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
@@ -169,6 +169,8 @@ def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyBound]:
 def _fitting(average: AnyAverage, bound: AnyBound) -> None:
     if isinstance(bound, DriftAware) and not isinstance(average, Mixture):
         raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
+    if isinstance(bound, EmpiricalBernstein) and isinstance(average, Mixture):
+        raise ValueError(f"{average.label!r} is a mixture, which knows no largest term: empirical_bernstein needs one")
     if bound.drift == "include" and (not isinstance(average, Average) or not average.measures_drift):
         raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
 

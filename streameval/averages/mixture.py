@@ -119,7 +119,8 @@ class Mixture(Labelled):
         state["events"] += state["block"]
         now = self._mix(state, layout)
         place = (state["events"] // state["block"] - 1) % state["past"].shape[1]
-        state["drift"] = _drift(state["past"][:, place].copy(), now, layout)
+        span = state["past"].shape[1] * state["block"]
+        state["drift"] = _drift(state["past"][:, place].copy(), now, span, layout)
         state["past"][:, place] = now.value, now.sampling
 
     def _block_mean(self, state: State, block: Array, layout: Layout) -> Array:
@@ -241,9 +242,9 @@ def _decay(state: State, block: Array, mean: Array) -> None:
     state["overlap"] = np.outer(fading, fading) * state["overlap"] + block[:, Row.WEIGHT_SQUARE, None, None]
 
 
-def _drift(past: Array, now: Mixed, layout: Layout) -> Array:
+def _drift(past: Array, now: Mixed, span: int, layout: Layout) -> Array:
     """Drift per event of each component: root mean square over candidates of how far it came, less mere noise."""
-    moved = ((now.value - past[0]) ** 2 - now.sampling - past[1]) / DRIFT_SPAN**2
+    moved = ((now.value - past[0]) ** 2 - now.sampling - past[1]) / span**2
     by_policy = moved.reshape(-1, layout.parts)
     candidates = np.array(layout.candidates)
     known = ~np.isnan(by_policy) & candidates[:, None]
