@@ -1,5 +1,37 @@
-"""Policies: where `pi(a|x)` comes from. `logged`: the probabilities that events carry; `coded`: those that code gives."""
+"""Policies: where `pi(a|x)` comes from.
 
+`logged`: the probabilities that events carry. `coded`: policies that are code, `python` those of the user; `filling`
+asks them when events arrive, so that everything after finds their answers where logged probabilities would be.
+"""
+
+from streameval.policies.coded import (
+    AnyPolicy,
+    EpsilonGreedy,
+    First,
+    Logged,
+    PythonPolicy,
+    Softmax,
+    Uniform,
+    fields_read,
+)
+from streameval.policies.filling import FAILURES, CodedPolicies
 from streameval.policies.logged import LOGGING, knows_support, target_probabilities, unsupported_probability
+from streameval.policies.python import Decisions
 
-__all__ = ["LOGGING", "knows_support", "target_probabilities", "unsupported_probability"]
+__all__ = [
+    "FAILURES",
+    "LOGGING",
+    "AnyPolicy",
+    "CodedPolicies",
+    "Decisions",
+    "EpsilonGreedy",
+    "First",
+    "Logged",
+    "PythonPolicy",
+    "Softmax",
+    "Uniform",
+    "fields_read",
+    "knows_support",
+    "target_probabilities",
+    "unsupported_probability",
+]
