@@ -3,7 +3,20 @@
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.bounds import DriftAware, EmpiricalBernstein, Interval, Normal
 from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
-from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate, StratifiedDR, StratifiedIPS
+from streameval.estimators import (
+    CAB,
+    CABDR,
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    ClippedIPS,
+    ControlVariate,
+    StaticBlend,
+    StratifiedDR,
+    StratifiedIPS,
+    Switch,
+)
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.report import Estimate, Report
@@ -12,10 +25,14 @@ from streameval.rewards import Ridge
 __all__ = [
     "AdaptiveDecay",
     "AdaptiveWindow",
+    "CAB",
+    "CABDR",
     "ClippedIPS",
     "ConfigError",
     "ControlVariate",
     "Cumulative",
+    "DM",
+    "DR",
     "Decay",
     "DriftAware",
     "EmpiricalBernstein",
@@ -32,8 +49,10 @@ __all__ = [
     "SNIPS",
     "SourceError",
     "StateError",
+    "StaticBlend",
     "StratifiedDR",
     "StratifiedIPS",
     "StreamevalError",
+    "Switch",
     "Window",
 ]

@@ -70,7 +70,12 @@ class Actions:
     @cached_property
     def expected_reward(self) -> Array:
         """What the reward model expects of each policy, `sum over a of pi(a|x) q(x, a)`, [n, P]."""
-        return self.sum(self.probability * self.prediction[:, None])
+        return self.sum(self.modelled)
+
+    @cached_property
+    def modelled(self) -> Array:
+        """Each action's part in that, `pi(a|x) q(x, a)`, [rows, P]."""
+        return self.probability * self.prediction[:, None]
 
     def known(self, needs: Needs) -> Mask:
         """Whether an event tells all that is needed of it, for each policy, [n, P]."""

@@ -56,6 +56,18 @@ class Evidence:
         return cls(weight, present, rewards, None, np.ones(len(rewards)), block, recent)
 
     @classmethod
+    def of_actions(
+        cls, reward: Any, action: Any, propensities: Any, target: Any, prediction: Any, block: int = 100
+    ) -> Evidence:
+        """Evidence about one policy from whole distributions [n, A], for trying out an estimator.
+
+        `action` [n]: which was logged. `prediction` [n, A]: what a reward model expects.
+        """
+        policies = {"target": target}
+        batch = EventBatch.from_arrays(reward=reward, action=action, propensities=propensities, policies=policies)
+        return cls.from_batch(batch, list(policies), block).with_predictions(np.ravel(prediction).astype(float))
+
+    @classmethod
     def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
         """Importance weights of `policies` on the events of `batch`.
 

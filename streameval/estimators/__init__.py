@@ -7,14 +7,31 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.estimators.base import Component, Estimator, Terms
-from streameval.estimators.importance import IPS, SNIPS, ClippedIPS, ControlVariate
+from streameval.estimators.family import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
+from streameval.estimators.importance import SNIPS, ControlVariate
 from streameval.estimators.stratified import StratifiedDR, StratifiedIPS
 
 AnyEstimator = Annotated[
-    IPS | SNIPS | ClippedIPS | ControlVariate | StratifiedIPS | StratifiedDR, Field(discriminator="kind")
+    IPS
+    | SNIPS
+    | ClippedIPS
+    | ControlVariate
+    | DM
+    | DR
+    | StaticBlend
+    | Switch
+    | CAB
+    | CABDR
+    | StratifiedIPS
+    | StratifiedDR,
+    Field(discriminator="kind"),
 ]
 
 __all__ = [
+    "CAB",
+    "CABDR",
+    "DM",
+    "DR",
     "IPS",
     "SNIPS",
     "AnyEstimator",
@@ -22,7 +39,9 @@ __all__ = [
     "Component",
     "ControlVariate",
     "Estimator",
+    "StaticBlend",
     "StratifiedDR",
     "StratifiedIPS",
+    "Switch",
     "Terms",
 ]

@@ -1,13 +1,10 @@
-"""Estimators that need only the propensity and the candidate's probability of the logged action."""
+"""IPS made steadier by the importance weights alone: divided by their mean, or with them as control variate."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import numpy as np
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
@@ -15,30 +12,6 @@ from streameval.estimators import control
 from streameval.estimators.base import Estimator, Terms
 from streameval.evidence import Evidence
 from streameval.labels import strict
-
-
-@dataclass(frozen=True, config=strict)
-class IPS(Estimator):
-    """Inverse propensity scoring: the average of `w r`, with `w = pi(a|x) / p`.
-
-    Unbiased where the logging policy gives every action the candidate may take a positive probability. Its variance
-    grows with the largest weight: one rare action can dominate the sum.
-
-    A candidate twice as likely as the logging policy (p = .3, pi = .6) to take a rewarded action:
-
-    >>> import numpy as np
-    >>> from streameval.evidence import Evidence
-    >>> evidence = Evidence.of(importance_weight=[[0.6 / 0.3]], reward=[1.0])
-    >>> IPS().terms(evidence, {})[0].u
-    array([[2.]])
-
-    Source: Horvitz & Thompson 1952; Li et al., WSDM 2011.
-    """
-
-    kind: Literal["ips"] = field(default="ips", kw_only=True, repr=False)
-
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        return Terms(evidence.weighted_reward), state
 
 
 @dataclass(frozen=True, config=strict)
@@ -66,36 +39,6 @@ class SNIPS(Estimator):
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
         """Range of `w (r - value)`: the value lies inside the reward range."""
         return max_weight * (reward_range[1] - reward_range[0])
-
-
-@dataclass(frozen=True, config=strict)
-class ClippedIPS(Estimator):
-    """IPS with capped weights: the average of `min(w, cap) r`, cap > 0 (infinity is allowed: then it is `ips`).
-
-    Trades variance for a bias towards zero, so its interval covers its own expectation (`covers: estimand`), not the
-    value of the policy.
-
-    >>> from streameval.evidence import Evidence
-    >>> ClippedIPS(cap=10).terms(Evidence.of(importance_weight=[[125.0]], reward=[1.0]), {})[0].u
-    array([[10.]])
-
-    Source: Ionides 2008; Bottou et al., JMLR 2013.
-    """
-
-    cap: Annotated[float, Field(gt=0, allow_inf_nan=True)]
-    covers_estimand: ClassVar[bool] = True
-    kind: Literal["clipped_ips"] = field(default="clipped_ips", kw_only=True, repr=False)
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.cap):
-            raise ValueError("cap must be a number above 0")
-
-    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        return Terms(np.minimum(evidence.importance_weight, self.cap) * evidence.reward[:, None]), state
-
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Range of `min(w, cap) r`."""
-        return super().term_range(reward_range, np.minimum(max_weight, self.cap))
 
 
 @dataclass(frozen=True, config=strict)
