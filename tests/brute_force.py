@@ -131,11 +131,18 @@ Choice = Callable[[float, float, int], float]
 
 
 def drift_rates(given: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
-    """`|V_t - V_{t-s}| / s` at each block end, averaged over the last five; NaN until t > s."""
+    """`|V_t - V_{t-s}| / s` at each block end, averaged over the last five; NaN until t > s.
+
+    A block that says nothing leaves the rate as it was.
+    """
     lag = math.ceil(span / block)
     values = [_value(smoother(end), given[:end]) for end in range(block, len(given) + 1, block)]
     rates = [abs(values[i] - values[i - lag]) / (lag * block) if i >= lag else math.nan for i in range(len(values))]
-    return [_mean_of_known(rates[max(0, i - 4) : i + 1]) for i in range(len(rates))]
+    means = [math.nan]
+    for i in range(len(rates)):
+        silent = given[i * block : (i + 1) * block].q.sum() == 0
+        means.append(means[-1] if silent else _mean_of_known(rates[max(0, i - 4) : i + 1]))
+    return means[1:]
 
 
 def _value(kernel: Array, given: Terms) -> float:

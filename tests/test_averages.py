@@ -150,7 +150,6 @@ def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None
     assert found.value is None
 
 
-@pytest.mark.xfail(strict=True, reason="blocks without the policy still count as blocks in which nothing moved")
 @pytest.mark.parametrize("average", [AdaptiveWindow(drift_span=1_000), AdaptiveDecay(drift_span=1_000)])
 def test_blocks_that_lack_the_policy_teach_nothing_about_its_drift(average: AnyAverage) -> None:
     stream = drifting(8_000, seed=46)

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, State, decayed_path
+from streameval.arrays import Array, Mask, State, decayed_path
 from streameval.averages.blocks import Blocks
-from streameval.averages.moments import ROUNDING, Row, variance
+from streameval.averages.moments import ROUNDING, Row, ratio, variance
 from streameval.averages.spread import SpreadRow
 
 DRIFT_SPAN = 50_000
@@ -48,6 +48,7 @@ class Lipschitz:
             "values": np.full((max(1, -(-self.span // block)), columns), np.nan),
             "blocks": 0,
             "latest": np.full((LATEST_RATES, columns), np.nan),
+            "mean": np.full(columns, np.nan),
             "recent": np.zeros((columns, len(VARIANCE_ROWS))),
             "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
             if self.smoothing == "window"
@@ -62,18 +63,20 @@ class Lipschitz:
         before = _exchange(state["values"], state["blocks"], values)
         rates = np.concatenate([state["latest"], _distance(values, before) / (len(state["values"]) * blocks.size)])
         recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
-        windows = np.lib.stride_tricks.sliding_window_view(rates[1:], LATEST_RATES, axis=0)
-        return Pace(_mean_of_known(windows), variance(recent)), {
+        present = blocks.moments[..., Row.WEIGHT] > 0
+        means = _held(state["mean"], _mean_of_latest(rates[1:]), present)
+        return Pace(means, variance(recent)), {
             "values": state["values"],
             "blocks": state["blocks"] + len(blocks),
             "latest": rates[-LATEST_RATES:],
+            "mean": means[-1],
             "recent": recent[-1],
             "smoother": smoother,
         }
 
     def rate(self, state: State) -> Array:
         """The drift rate at the last block end, [columns]."""
-        return _mean_of_known(state["latest"].T)
+        return np.asarray(state["mean"])
 
 
 def _distance(values: Array, before: Array) -> Array:
@@ -82,11 +85,20 @@ def _distance(values: Array, before: Array) -> Array:
     return np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
 
 
-def _mean_of_known(values: Array) -> Array:
-    known = ~np.isnan(values)
-    count = known.sum(axis=-1)
-    total = np.where(known, values, 0.0).sum(axis=-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+def _mean_of_latest(rates: Array) -> Array:
+    """The mean of what is known of each rate and the four before it, [blocks + 4, columns] to [blocks, columns]."""
+    known = ~np.isnan(rates)
+    both = np.stack([np.where(known, rates, 0.0), known])
+    blocks = len(rates) - LATEST_RATES + 1
+    total, count = np.sum([both[:, lag : lag + blocks] for lag in range(LATEST_RATES)], axis=0)
+    return ratio(total, count)
+
+
+def _held(before: Array, values: Array, present: Mask) -> Array:
+    """Each column's values, the last one held through blocks that say nothing about it."""
+    held = np.concatenate([before[None], values])
+    latest = np.maximum.accumulate(np.where(present, np.arange(1, len(held))[:, None], 0), axis=0)
+    return np.take_along_axis(held, latest, axis=0)
 
 
 def _exchange(ring: Array, written: int, values: Array) -> Array:
