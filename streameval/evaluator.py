@@ -18,9 +18,9 @@ from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.grid import Grid
 from streameval.needs import Need
-from streameval.plan import Plan
-from streameval.policies import LOGGING, knows_support
-from streameval.report import EventCounts, PolicyCounts, Report
+from streameval.plan import Candidates, Plan
+from streameval.policies import LOGGING, CodedPolicies, Faults, knows_support
+from streameval.report import EventCounts, Failure, PolicyCounts, Report
 from streameval.rewards import AnyRewardModel
 from streameval.rows import Rows
 
@@ -34,7 +34,8 @@ class Evaluator:
 
     Parameters
     ----------
-    candidates: names under which the events carry the probabilities of the policies in question.
+    candidates: names under which the events carry the probabilities of the policies in question; or by name what
+        policies they are, e.g. `{"challenger": Logged(), "even": Uniform()}`.
     estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the
     published
         forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_dr` when the first
@@ -60,7 +61,7 @@ class Evaluator:
 
     def __init__(
         self,
-        candidates: Sequence[str],
+        candidates: Candidates,
         estimators: Sequence[AnyEstimator] | None = None,
         averages: Sequence[AnyAverage] | None = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
@@ -90,6 +91,8 @@ class Evaluator:
 
     def _start(self) -> None:
         count = len(self.policies)
+        self._coded = CodedPolicies(self.plan.coded)
+        self._failures: dict[str, dict[str, tuple[int, str]]] = {}
         self._accepted = 0
         self._rejected: dict[str, int] = {}
         self._last_timestamp: float | None = None
@@ -121,7 +124,9 @@ class Evaluator:
         self._accepted += len(batch)
         self._last_timestamp = _newest(self._last_timestamp, batch.timestamp)
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
-        self._pending.append(replace(named, rejected=()))
+        filled, faults = self._coded.fill(named)
+        self._blame(faults)
+        self._pending.append(replace(filled, choices=None, rejected=()))
         waiting = sum(map(len, self._pending))
         block = self.plan.block
         if waiting >= block:
@@ -130,6 +135,13 @@ class Evaluator:
             for first in range(0, whole, BLOCKS_AT_ONCE * block):
                 self._fold(events[first : min(first + BLOCKS_AT_ONCE * block, whole)])
             self._pending = [events[whole:]] if whole < waiting else []
+
+    def _blame(self, faults: Faults) -> None:
+        for policy, by_event in faults.items():
+            failures = self._failures.setdefault(policy, {})
+            for _, (reason, detail) in sorted(by_event.items()):
+                count, example = failures.get(reason, (0, detail))
+                failures[reason] = (count + 1, example)
 
     def _open(self, described: bool) -> None:
         """Begin, now that it is known whether events tell all about their actions."""
@@ -197,7 +209,13 @@ class Evaluator:
 
     def _policy_counts(self, present: Array) -> list[PolicyCounts]:
         return [
-            PolicyCounts(policy, policy == self.policies[0], int(count), self._accepted - int(count))
+            PolicyCounts(
+                policy,
+                policy == self.policies[0],
+                int(count),
+                self._accepted - int(count),
+                tuple(Failure(reason, *told) for reason, told in self._failures.get(policy, {}).items()),
+            )
             for policy, count in zip(self.policies, present, strict=True)
         ]
 
@@ -209,6 +227,7 @@ class Evaluator:
             "events": {"accepted": self._accepted, "rejected": dict(self._rejected), "newest": self._last_timestamp},
             "described": self._described,
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
+            "failures": {policy: dict(told) for policy, told in self._failures.items()},
             "counts": to_plain(self._counts),
             "learned": to_plain(self._learned),
             "grids": [grid.to_state(state) for grid, state in zip(self._grids, self._states, strict=True)],
@@ -233,6 +252,10 @@ class Evaluator:
         self._accepted, self._last_timestamp = events["accepted"], events["newest"]
         self._rejected = dict(events["rejected"])
         self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
+        self._failures = {
+            policy: {reason: (count, example) for reason, (count, example) in told.items()}
+            for policy, told in state["failures"].items()
+        }
         self._counts = from_plain(state["counts"])
         self._learned = from_plain(state["learned"])
         self._states = [grid.from_state(saved) for grid, saved in zip(self._grids, state["grids"], strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -24,22 +24,27 @@ from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, Strati
 from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
 from streameval.needs import Need
-from streameval.policies import LOGGING
+from streameval.policies import LOGGING, AnyPolicy, Logged, named_policies
 from streameval.rewards import AnyRewardModel, Ridge
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 BEST_AVERAGE = Mixture()
 
+Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy]
+"""Names under which events carry probabilities, or by name what else a policy is."""
+
 
 @dataclass(frozen=True)
 class Plan:
     """What is evaluated. `estimators` and `averages` are None where the default is asked for.
 
-    `policies`: production first, then the candidates. `intervals`: the bound for each label of an average.
+    `policies`: production first, then the candidates. `coded`: those of the candidates that are code. `intervals`: the
+    bound for each label of an average.
     """
 
     policies: tuple[str, ...]
+    coded: Mapping[str, AnyPolicy]
     estimators: tuple[AnyEstimator, ...] | None
     averages: tuple[AnyAverage, ...] | None
     intervals: Mapping[str, AnyBound]
@@ -51,7 +56,7 @@ class Plan:
     @classmethod
     def of(
         cls,
-        candidates: Sequence[str],
+        candidates: Candidates,
         estimators: Sequence[AnyEstimator] | None,
         averages: Sequence[AnyAverage] | None,
         reward_range: tuple[float, float],
@@ -64,6 +69,7 @@ class Plan:
         """The plan for these wishes; ValueError says which of them cannot be had."""
         plan = cls(
             policies=_policies(production, candidates),
+            coded={name: each for name, each in named_policies(candidates).items() if not isinstance(each, Logged)},
             estimators=None if estimators is None else tuple(estimators),
             averages=None if averages is None else tuple(averages),
             intervals=_intervals(intervals or {}),
@@ -125,7 +131,7 @@ class Plan:
     def settings(self) -> State:
         """The plan as a plain value."""
         return {
-            "candidates": list(self.policies[1:]),
+            "candidates": self._candidates(),
             "production": self.policies[0],
             "estimators": None if self.estimators is None else _ESTIMATORS.dump_python(self.estimators),
             "averages": None if self.averages is None else _AVERAGES.dump_python(self.averages),
@@ -135,6 +141,12 @@ class Plan:
             "block": self.block,
             "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
         }
+
+    def _candidates(self) -> list[str] | State:
+        names = self.policies[1:]
+        if not self.coded:
+            return list(names)
+        return {name: _POLICY.dump_python(self.coded.get(name, Logged()), mode="json") for name in names}
 
     @classmethod
     def from_settings(cls, settings: State) -> Plan:
@@ -148,10 +160,11 @@ class Plan:
 _ESTIMATORS: TypeAdapter[Any] = TypeAdapter(tuple[AnyEstimator, ...])
 _AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
 _BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
+_POLICY: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
 
 
-def _policies(production: str, candidates: Sequence[str]) -> tuple[str, ...]:
+def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
     if isinstance(candidates, str):
         raise ValueError(f"candidates must be a list of names, found the string {candidates!r}")
     policies = (production, *candidates)

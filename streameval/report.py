@@ -18,13 +18,25 @@ class EventCounts(msgspec.Struct, frozen=True):
     last_timestamp: float | None
 
 
+class Failure(msgspec.Struct, frozen=True):
+    """Events for which a policy in code had no distribution, for one reason, and what was wrong with the first."""
+
+    reason: str
+    count: int
+    example: str
+
+
 class PolicyCounts(msgspec.Struct, frozen=True):
-    """Events since the start that carried the policy's probability (`events`) and that did not (`missing`)."""
+    """Events since the start that carried the policy's probability (`events`) and that did not (`missing`).
+
+    `failures`: why events are missing for a policy that is code.
+    """
 
     policy: str
     production: bool
     events: int
     missing: int
+    failures: tuple[Failure, ...] = ()
 
 
 class Estimate(msgspec.Struct, frozen=True):

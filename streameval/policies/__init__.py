@@ -13,8 +13,9 @@ from streameval.policies.coded import (
     Softmax,
     Uniform,
     fields_read,
+    named_policies,
 )
-from streameval.policies.filling import FAILURES, CodedPolicies
+from streameval.policies.filling import FAILURES, CodedPolicies, Faults
 from streameval.policies.logged import LOGGING, knows_support, target_probabilities, unsupported_probability
 from streameval.policies.python import Decisions
 
@@ -25,6 +26,7 @@ __all__ = [
     "CodedPolicies",
     "Decisions",
     "EpsilonGreedy",
+    "Faults",
     "First",
     "Logged",
     "PythonPolicy",
@@ -32,6 +34,7 @@ __all__ = [
     "Uniform",
     "fields_read",
     "knows_support",
+    "named_policies",
     "target_probabilities",
     "unsupported_probability",
 ]

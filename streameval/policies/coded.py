@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array
@@ -151,6 +151,19 @@ class PythonPolicy:
 
 CodedPolicy: TypeAlias = Uniform | First | EpsilonGreedy | Softmax | PythonPolicy
 AnyPolicy: TypeAlias = Annotated[Logged | CodedPolicy, Field(discriminator="kind")]
+_POLICY: TypeAdapter[Any] = TypeAdapter(AnyPolicy)
+
+
+def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Candidates by name: those of a list are logged, those of a mapping are policies, or their kind or settings.
+
+    >>> named_policies({"even": "uniform", "shadow": Logged()})
+    {'even': Uniform(), 'shadow': Logged()}
+    """
+    if isinstance(candidates, Mapping):
+        spelled = {name: {"kind": each} if isinstance(each, str) else each for name, each in candidates.items()}
+        return {name: _POLICY.validate_python(each) for name, each in spelled.items()}
+    return dict.fromkeys(candidates, Logged())
 
 
 def fields_read(policies: Iterable[Any]) -> tuple[str, ...] | None:
