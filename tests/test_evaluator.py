@@ -81,7 +81,7 @@ def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
             assert numbers(one)[name] == close(number, rel=rel, abs=1e-10), (*row, name)
 
 
-MAY_BE_UNKNOWN = ("values", "latest", "prior", "prior_square", "past", "drift")
+MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square", "past", "drift")
 """Names in a state under which NaN says that something is not known yet."""
 
 
