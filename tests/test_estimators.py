@@ -16,14 +16,20 @@ from streams import CANDIDATE, Stream, close, evaluated, from_weights, random_st
 
 from streameval.averages import Cumulative, Decay, Window
 from streameval.estimators import (
+    CAB,
+    CABDR,
+    DM,
+    DR,
     IPS,
     SNIPS,
     AnyEstimator,
     ClippedIPS,
     ControlVariate,
     Estimator,
+    StaticBlend,
     StratifiedDR,
     StratifiedIPS,
+    Switch,
 )
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
@@ -33,7 +39,15 @@ from streameval.policies import LOGGING
 BLOCK = 20
 CAP = 2.5
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate(), StratifiedIPS(threshold=CAP)]
-OF_ACTIONS: list[AnyEstimator] = [StratifiedDR(threshold=CAP)]
+OF_ACTIONS: list[AnyEstimator] = [
+    DM(),
+    DR(),
+    StaticBlend(tau=0.3),
+    Switch(cap=CAP),
+    CAB(cap=CAP),
+    CABDR(cap=CAP),
+    StratifiedDR(threshold=CAP),
+]
 AVERAGES = [Cumulative(), Window(tau=60, resolution=1), Decay(alpha=0.98)]
 quickly = settings(max_examples=40, deadline=None)
 
@@ -204,6 +218,45 @@ def test_stratified_dr_with_a_threshold_that_no_weight_reaches_is_ips() -> None:
         one, other = (report.get(CANDIDATE, label, average.label) for label in ("ips", "stratified_dr"))
         assert one.value is not None
         assert other.value == pytest.approx(one.value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (StaticBlend(tau=1), IPS()),
+        (Switch(cap=math.inf), IPS()),
+        (CAB(cap=math.inf), IPS()),
+        (StaticBlend(tau=0), DM()),
+        (Switch(cap=0), DM()),
+        (CAB(cap=0), DM()),
+        (CABDR(cap=0), DM()),
+        (CABDR(cap=math.inf), DR()),
+    ],
+    ids=lambda estimator: repr(estimator),
+)
+def test_at_the_ends_of_its_parameter_an_estimator_is_another_one(one: AnyEstimator, other: AnyEstimator) -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[one, other], averages=AVERAGES, block=BLOCK)
+    evaluator.update(described(10 * BLOCK + 7, seed=7))
+    report = evaluator.report()
+    for average in AVERAGES:
+        found, expected = (report.get(CANDIDATE, e.label, average.label).value for e in (one, other))
+        assert expected is not None
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_estimators_of_actions_do_not_depend_on_cuts_and_resume_to_the_last_bit() -> None:
+    events, settings_ = described(10 * BLOCK + 7, seed=8), {"estimators": OF_ACTIONS, "averages": AVERAGES}
+    whole, pieces, resumed = (Evaluator([CANDIDATE], block=BLOCK, **settings_) for _ in range(3))
+    whole.update(events)
+    for first in range(0, len(events), 13):
+        pieces.update(events[first : first + 13])
+        resumed = Evaluator.from_state(resumed.state())
+        resumed.update(events[first : first + 13])
+    assert resumed.report().to_json() == pieces.report().to_json()
+    for found, expected in zip(pieces.report().estimates, whole.report().estimates, strict=True):
+        assert found.value == close(expected.value)
+        assert found.lower == close(expected.lower)
+        assert found.value is not None
 
 
 def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:

@@ -12,9 +12,10 @@ import pytest
 from streams import CANDIDATE, Stream, from_weights
 
 from streameval.averages import Average, Cumulative, Decay, Window, choice
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
+from streameval.estimators import CAB, CABDR, DM, DR, IPS, SNIPS, AnyEstimator, ClippedIPS, StaticBlend, Switch
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
+from streameval.evidence import Evidence
 from streameval.report import Estimate
 
 CASES = {
@@ -175,3 +176,27 @@ def test_the_published_rule_chooses_the_published_alpha_and_tau() -> None:
     assert choice.published_window(scaled).tolist() == close(case, "tau_raw")
     limited = np.clip(choice.published_window(scaled), choice.SHORTEST, choice.LONGEST)
     assert limited.tolist() == close(case, "tau_clipped")
+
+
+MODELLED: list[tuple[str, str, AnyEstimator]] = [
+    ("obp_five_rounds", "dm", DM()),
+    ("obp_five_rounds", "dr", DR()),
+    *[("obp_five_rounds", f"clipped_dr_{cap}", CABDR(cap=cap)) for cap in (1, 2.5, 3, 10)],
+    *[("cab_switch_sb_definition", f"cab_{cap}", CAB(cap=cap)) for cap in (1, 2, 3)],
+    *[("cab_switch_sb_definition", f"switch_{cap}", Switch(cap=cap)) for cap in (1, 2, 3)],
+    *[("cab_switch_sb_definition", f"sb_{tau}", StaticBlend(tau=tau)) for tau in (0.3, 0.7)],
+]
+
+
+@pytest.mark.parametrize(("case", "name", "estimator"), MODELLED, ids=lambda value: str(value))
+def test_estimators_with_a_reward_model_are_the_published_ones(case: str, name: str, estimator: AnyEstimator) -> None:
+    given = inputs(case)
+    evidence = Evidence.of_actions(
+        reward=given["reward"],
+        action=[int(action) for action in given["action"]],
+        propensities=inputs("cab_switch_sb_definition")["logging_dist"],
+        target=given["target_dist"],
+        prediction=np.ravel(given["q_hat"]),
+    )
+    terms, _ = estimator.terms(evidence, estimator.start(policies=1))
+    assert terms.u.mean() == close(case, name)
