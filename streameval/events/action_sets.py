@@ -101,6 +101,15 @@ def offsets_of(sizes: Index) -> Index:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
+def named_columns(values: Array, present: tuple[str, ...], wanted: tuple[str, ...]) -> Array:
+    """The columns of the wanted policies, of those that are present; NaN for others."""
+    columns = np.full((len(wanted), len(values)), np.nan)
+    for row, policy in enumerate(wanted):
+        if policy in present:
+            columns[row] = values[:, present.index(policy)]
+    return columns.T
+
+
 def reconcile(sets: ActionSets, per_event: Array, per_action: Array) -> None:
     """Let [n, ...] and [total, ...] learn from each other what only one knows of the logged actions (in place)."""
     events, rows = sets.logged

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.arrays import Array, State, from_plain, to_plain
-from streameval.events.action_sets import ActionSets, Index
+from streameval.events.action_sets import ActionSets, Index, named_columns
 from streameval.events.choices import Choices
 from streameval.events.given import column, compact, with_action_sets
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Mask, faults
+from streameval.events.slates import SlateColumns
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
 
@@ -29,6 +30,7 @@ class EventBatch:
     timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
     sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
     action_sets: what the events could choose from; None when no event says so
+    slates: the slots of events that are slates, whose other columns are of the slate as one action; None without any
     choices: what columns do not hold, where policies in code need it; no part of the state
     rejected: messages read together with these events that are none
     """
@@ -40,6 +42,7 @@ class EventBatch:
     timestamp: Array
     sampling_probability: Array
     action_sets: ActionSets | None = None
+    slates: SlateColumns | None = None
     choices: Choices | None = None
     rejected: tuple[Rejected, ...] = ()
 
@@ -56,19 +59,33 @@ class EventBatch:
             raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
         stop = max(start, stop)
         sets = self.action_sets and self.action_sets.part(start, stop)
-        return self._rows(slice(start, stop), sets, self.rejected if start == 0 else ())
+        slates = self.slates and self.slates.part(start, stop)
+        return self._rows(slice(start, stop), sets, slates, self.rejected if start == 0 else ())
 
     def take(self, events: Mask | Index) -> EventBatch:
         """The events where the mask [n] is true, or of these rows in this order; what was rejected stays."""
         rows = np.arange(len(self))[events]
-        return self._rows(rows, self.action_sets and self.action_sets.take(rows), self.rejected)
+        sets = self.action_sets and self.action_sets.take(rows)
+        return self._rows(rows, sets, self.slates and self.slates.take(rows), self.rejected)
 
-    def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
+    def _rows(
+        self,
+        rows: slice | Index,
+        sets: ActionSets | None,
+        slates: SlateColumns | None,
+        rejected: tuple[Rejected, ...],
+    ) -> EventBatch:
         per_event = {name: getattr(self, name)[rows] for name in _PER_EVENT}
         probabilities = self.probabilities.T[:, rows].T
         choices = self.choices and self.choices.take(np.arange(len(self))[rows].tolist())
         return EventBatch(
-            self.policies, probabilities, **per_event, action_sets=sets, choices=choices, rejected=rejected
+            self.policies,
+            probabilities,
+            **per_event,
+            action_sets=sets,
+            slates=slates,
+            choices=choices,
+            rejected=rejected,
         )
 
     @classmethod
@@ -89,6 +106,7 @@ class EventBatch:
             np.concatenate([part.probabilities.T for part in parts], axis=1).T,
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT},
             action_sets=_all_sets(parts),
+            slates=_all_slates(parts),
             choices=_all_choices(parts),
             rejected=tuple(rejected for part in parts for rejected in part.rejected),
         )
@@ -98,12 +116,13 @@ class EventBatch:
         wanted = tuple(policies)
         if wanted == self.policies:
             return self
-        sets = self.action_sets
+        sets, slates, present = self.action_sets, self.slates, self.policies
         return replace(
             self,
             policies=wanted,
-            probabilities=_columns(self.probabilities, self.policies, wanted),
-            action_sets=sets and replace(sets, probabilities=_columns(sets.probabilities, self.policies, wanted)),
+            probabilities=named_columns(self.probabilities, present, wanted),
+            action_sets=sets and replace(sets, probabilities=named_columns(sets.probabilities, present, wanted)),
+            slates=slates and slates.with_policies(present, wanted),
         )
 
     @classmethod
@@ -157,10 +176,12 @@ class EventBatch:
 
     def to_state(self) -> State:
         """The columns as a plain value, arrays as bytes; what was rejected is not part of it."""
-        sets = self.action_sets
+        sets, slates = self.action_sets, self.slates
         columns: State = {name: getattr(self, name) for name in _PER_EVENT}
         columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
-        state: State = to_plain(columns | {"action_sets": sets and sets.to_state()})
+        state: State = to_plain(
+            columns | {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
+        )
         return state
 
     @classmethod
@@ -168,16 +189,12 @@ class EventBatch:
         """The batch that gave this state, bit for bit."""
         columns = from_plain(state)
         columns |= {"policies": tuple(columns["policies"]), "probabilities": columns["probabilities"].T}
-        sets = columns["action_sets"]
-        return cls(**columns | {"action_sets": sets and ActionSets.from_state(sets)})
-
-
-def _columns(values: Array, present: tuple[str, ...], wanted: tuple[str, ...]) -> Array:
-    columns = np.full((len(wanted), len(values)), np.nan)
-    for row, policy in enumerate(wanted):
-        if policy in present:
-            columns[row] = values[:, present.index(policy)]
-    return columns.T
+        sets, slates = columns["action_sets"], columns["slates"]
+        ragged = {
+            "action_sets": sets and ActionSets.from_state(sets),
+            "slates": slates and SlateColumns.from_state(slates),
+        }
+        return cls(**columns | ragged)
 
 
 def _all_sets(parts: list[EventBatch]) -> ActionSets | None:
@@ -190,3 +207,9 @@ def _all_choices(parts: list[EventBatch]) -> Choices | None:
     if all(part.choices is None for part in parts):
         return None
     return Choices.concat([part.choices or Choices.none(len(part)) for part in parts])
+
+
+def _all_slates(parts: list[EventBatch]) -> SlateColumns | None:
+    if all(part.slates is None for part in parts):
+        return None
+    return SlateColumns.concat([part.slates or SlateColumns.none(len(part), len(part.policies)) for part in parts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import chain, starmap
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec.structs import astuple
@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from streameval.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, offsets_of, reconcile
 from streameval.events.batch import EventBatch
-from streameval.events.wire import NAN, Event, PolicyCell
+from streameval.events.wire import NAN, Event, PolicyCell, Slot
 
 Names: TypeAlias = tuple[str, ...]
 Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
@@ -25,7 +25,11 @@ def compact_columns(events: Sequence[Event], policies: Names | None) -> EventBat
 
     `policies`: the names in the events' type; None = all that occur. Values out of their range are still among these.
     """
-    if [e for e in events if e.actions is not None or e.propensities is not None or e.features is not None]:
+    if [
+        e
+        for e in events
+        if e.actions is not None or e.propensities is not None or e.features is not None or e.slots is not None
+    ]:
         return None
     given: list[Any] = [event.policies for event in events]
     names = _names(given) if policies is None else policies
@@ -37,24 +41,50 @@ def compact_columns(events: Sequence[Event], policies: Names | None) -> EventBat
 
 
 def ragged_columns(events: Sequence[Event], policies: Names | None) -> EventBatch:
-    """The columns of events in any form, once it is known that the lists of each of them fit together."""
-    given: list[Any] = [event.policies for event in events]
+    """The columns of events in any form, once it is known that the lists of each of them fit together.
+
+    Of slates only what is not in their slots; the rest is missing.
+    """
+    told = ragged(events, policies)
+    return _batch(events, told.names, told.probabilities.T, told.sets, told.propensity)
+
+
+class Told(NamedTuple):
+    """What n events or slots say of the choice they made, as columns: see `EventBatch`."""
+
+    names: Names
+    probabilities: Array
+    propensity: Array
+    sets: ActionSets | None
+
+
+def ragged(choices: Sequence[Event] | Sequence[Slot], policies: Names | None) -> Told:
+    """The columns of events or of slots, which say it in the same fields."""
+    given: list[Any] = [choice.policies for choice in choices]
     names = _names(given) if policies is None else policies
-    cells = _open_cells(given, names) if policies is None else list(zip(*map(astuple, given), strict=True))
+    cells = _open_cells(given, names) if policies is None else _known_cells(given, len(names))
     by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in cells])
-    sets = None if all(event.actions is None for event in events) else _action_sets(events, cells)
-    return _batch(events, names, by_policy.reshape(len(names), len(events)), sets)
+    by_policy = by_policy.reshape(len(names), len(choices))
+    propensity = _or([choice.propensity for choice in choices], NAN)
+    if all(choice.actions is None for choice in choices):
+        return Told(names, by_policy.T, propensity, None)
+    sets = _action_sets(choices, cells)
+    reconcile(sets, by_policy.T, sets.probabilities)
+    reconcile(sets, propensity, sets.propensities)
+    return Told(names, by_policy.T, propensity, sets)
 
 
-def _batch(events: Sequence[Event], names: Names, by_policy: Array, sets: ActionSets | None = None) -> EventBatch:
-    propensity = _or([event.propensity for event in events], NAN)
-    if sets is not None:
-        reconcile(sets, by_policy.T, sets.probabilities)
-        reconcile(sets, propensity, sets.propensities)
+def _batch(
+    events: Sequence[Event],
+    names: Names,
+    by_policy: Array,
+    sets: ActionSets | None = None,
+    propensity: Array | None = None,
+) -> EventBatch:
     return EventBatch(
         policies=names,
         probabilities=by_policy.T,
-        propensity=propensity,
+        propensity=_or([event.propensity for event in events], NAN) if propensity is None else propensity,
         reward=_floats([event.reward for event in events]),
         timestamp=_seconds([event.timestamp for event in events]),
         sampling_probability=_or([event.sampling_probability for event in events], 1.0),
@@ -103,11 +133,16 @@ def _open_cells(given: Sequence[Any], names: Names) -> Cells:
     return [[policies.get(name, NAN) for policies in dicts] for name in names]
 
 
+def _known_cells(given: Sequence[Any], policies: int) -> Cells:
+    nothing = (NAN,) * policies
+    return list(zip(*[nothing if cells is None else astuple(cells) for cells in given], strict=True))
+
+
 def _names(given: Sequence[Any]) -> Names:
     return tuple(dict.fromkeys(chain.from_iterable(filter(None, given))))
 
 
-def _action_sets(events: Sequence[Event], cells: Cells) -> ActionSets:
+def _action_sets(events: Sequence[Event] | Sequence[Slot], cells: Cells) -> ActionSets:
     sizes = np.array([len(event.actions or ()) for event in events])
     return ActionSets(
         index=np.array([_position(event) for event in events]),
@@ -118,7 +153,7 @@ def _action_sets(events: Sequence[Event], cells: Cells) -> ActionSets:
     )
 
 
-def _position(event: Event) -> int:
+def _position(event: Event | Slot) -> int:
     actions = event.actions or []
     return actions.index(event.action) if event.action in actions else -1
 

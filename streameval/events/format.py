@@ -14,9 +14,10 @@ from streameval.events.batch import EventBatch
 from streameval.events.columns import compact_columns, ragged_columns
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Fault, faults
-from streameval.events.second_look import UNREADABLE, second_look
+from streameval.events.second_look import UNREADABLE, Form, second_look
 from streameval.events.shapes import misfit
-from streameval.events.wire import Event, event_type, policy_cells, policy_names
+from streameval.events.slots import slate_misfit, with_slates
+from streameval.events.wire import Event, PolicyCell, event_types, policy_cells, policy_names
 
 Messages: TypeAlias = Sequence[bytes | None]
 
@@ -45,58 +46,99 @@ class EventFormat:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
-        self._type = event_type(self.policies, reward_field)
-        self._decode = msgspec.json.Decoder(self._type).decode
-        self._fields = self._type.__struct_encode_fields__
+        event, slate = event_types(self.policies, reward_field)
+        self._decode = msgspec.json.Decoder(event).decode
+        self._decode_slate = msgspec.json.Decoder(slate).decode
+        self._event = Form(
+            self._decode, event.__struct_encode_fields__, ("event_id", "timestamp", "action", reward_field)
+        )
+        self._slate = Form(
+            self._decode_slate, slate.__struct_encode_fields__, ("event_id", "timestamp", "slots", reward_field)
+        )
 
     def decode(self, value: bytes | None) -> Event | Rejected:
         """One message: the event, its `policies` a dict of those that it has, or why it is none."""
         events, rejected, _ = self._decode_all([value])
         if rejected:
             return rejected[0]
-        policies = events[0].policies
-        cells = zip(policy_names(policies), policy_cells(policies), strict=True)
-        return replace(events[0], policies={name: cell for name, cell in cells if cell is not None and cell == cell})
+        event: Any = events[0]
+        decoded: Event
+        if event.slots is None:
+            decoded = replace(event, policies=_given(event.policies))
+        else:
+            decoded = replace(event, slots=[replace(slot, policies=_given(slot.policies)) for slot in event.slots])
+        return decoded
 
     def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch:
         """Many messages as columns; those that are no events are in `rejected`, in their order."""
         _, rejected, batch = self._decode_all(list(values))
         return dataclasses.replace(batch, rejected=tuple(rejected[place] for place in sorted(rejected)))
 
-    def _decode_all(self, messages: Messages) -> tuple[list[Event], dict[int, Rejected], EventBatch]:
+    def _decode_all(self, messages: Messages) -> tuple[list[Any], dict[int, Rejected], EventBatch]:
         """The events among the messages, the others by their place, and the columns of the events."""
         rejected: dict[int, Rejected] = {}
         events = self._read(messages, rejected)
         batch = compact_columns(events, self.policies)
         if batch is None:
-            misfits = {row: Fault("malformed", detail) for row, event in enumerate(events) if (detail := misfit(event))}
+            misfits = {
+                row: Fault("malformed", detail) for row, event in enumerate(events) if (detail := _misfit(event))
+            }
             events = _without(events, misfits, messages, rejected)
-            batch = ragged_columns(events, self.policies)
+            batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
         broken = faults(batch, self.reward_range)
         if broken:
             events = _without(events, broken, messages, rejected)
-            if self.policies is not None and batch.action_sets is None:
+            if self.policies is not None and batch.action_sets is None and batch.slates is None:
                 batch = batch.take(np.delete(np.arange(len(batch)), list(broken)))
             else:  # anew, because the bad ones may be the only events with actions, or with some policy
-                batch = ragged_columns(events, self.policies)
+                batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
         return events, rejected, batch
 
     def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Event]:
         """What the decoder takes for events: their lists may not fit, nor their numbers make sense."""
-        decode: Any = self._decode
+        decode: Any = self._decode if _all_ascii(messages) else self._decode_text
         events: list[Event] = []
-        for message in cast(Sequence[bytes], messages):  # None is one of the things that fail
+        unread = iter(messages)
+        while len(events) + len(rejected) < len(messages):
             try:
-                event = decode(message)
-                if not message.isascii():  # the decoder does not look into what it skips, but all of it has to be text
-                    message.decode()
+                events.extend(map(decode, unread))  # as far as the first that fails
             except UNREADABLE:
-                event = second_look(message, decode, self._fields, self.policies, self.reward_field)
+                place = len(events) + len(rejected)
+                event = self._read_slate(messages[place])
                 if isinstance(event, Rejected):
-                    rejected[len(events) + len(rejected)] = event
-                    continue
-            events.append(event)
+                    rejected[place] = event
+                else:
+                    events.append(event)
         return events
+
+    def _decode_text(self, message: bytes) -> Event:
+        """The decoder does not look into what it skips, but all of a message has to be text."""
+        event: Event = self._decode(message)
+        message.decode()
+        return event
+
+    def _read_slate(self, message: bytes | None) -> Any:
+        """What a message is that did not decode as a plain event: a slate, or what a second look makes of it."""
+        try:
+            slate = self._decode_slate(cast(bytes, message))
+            cast(bytes, message).decode()
+        except UNREADABLE:
+            return second_look(message, self._event, self._slate, self.policies)
+        return slate
+
+
+def _misfit(event: Any) -> str | None:
+    return misfit(event) if event.slots is None else slate_misfit(event)
+
+
+def _given(policies: Any) -> dict[str, PolicyCell]:
+    """The policies that an event has, by name."""
+    cells = zip(policy_names(policies), policy_cells(policies), strict=True)
+    return {name: cell for name, cell in cells if cell is not None and cell == cell}
+
+
+def _all_ascii(messages: Messages) -> bool:
+    return all(message is not None and message.isascii() for message in messages)
 
 
 def _without(

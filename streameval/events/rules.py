@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from streameval.arrays import Array
 if TYPE_CHECKING:
     from streameval.events.action_sets import ActionSets
     from streameval.events.batch import EventBatch
+    from streameval.events.slates import ListedSlates, SlateColumns
 
 NOISE = 1e-6
 """A distribution sums to 1 within this, and a probability may exceed 1 by it: logs are often float32."""
@@ -51,26 +52,35 @@ def faults(batch: EventBatch, reward_range: tuple[float, float] | None = None) -
 def _rules(batch: EventBatch, reward_range: tuple[float, float] | None) -> Iterator[Rule]:
     yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
     yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
-    if batch.action_sets is not None:
-        yield _known_action(batch.action_sets)
-    yield Rule("missing_field", np.isnan(batch.propensity), lambda row: "propensity: missing, and so is `propensities`")
-    yield _chance("propensity", batch.propensity)
     yield _chance("sampling_probability", batch.sampling_probability)
-    yield _probabilities(batch)
+    if batch.slates is not None:
+        yield from _slate_rules(batch.slates, batch.policies)
+    yield from _choice_rules(batch.policies, batch.probabilities, batch.propensity, batch.action_sets)
     if reward_range is not None:
         yield _reward_range(batch.reward, *reward_range)
-    if batch.action_sets is not None:
-        yield from _set_rules(batch.action_sets, batch)
 
 
-def _set_rules(sets: ActionSets, batch: EventBatch) -> Iterator[Rule]:
+def _choice_rules(
+    policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
+) -> Iterator[Rule]:
+    """What must hold where a choice was made: of events, and of slots alike."""
+    if sets is not None:
+        yield _known_action(sets)
+    yield Rule("missing_field", np.isnan(propensity), lambda row: "propensity: missing, and so is `propensities`")
+    yield _chance("propensity", propensity)
+    yield _probabilities(policies, probabilities)
+    if sets is not None:
+        yield from _set_rules(sets, policies, propensity)
+
+
+def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[Rule]:
     if sets.features is not None:
         yield _entries("not_finite", sets, "features", sets.features, np.isinf(sets.features), "is not a finite number")
     broken = _improbable(sets.propensities, 1.0)
     yield _entries("propensity_range", sets, "propensities", sets.propensities[:, None], broken[:, None])
     yield _sums_to_one(sets, "propensities", sets.propensities)
-    yield _consistent(sets, batch.propensity)
-    for policy, values in zip(batch.policies, sets.probabilities.T, strict=True):
+    yield _consistent(sets, propensity)
+    for policy, values in zip(policies, sets.probabilities.T, strict=True):
         broken = _improbable(values, 1.0 + NOISE)
         yield _entries("probability_range", sets, f"policies.{policy}", values[:, None], broken[:, None])
         yield _sums_to_one(sets, f"policies.{policy}", values)
@@ -90,12 +100,12 @@ def _improbable(values: Array, most: float) -> Mask:
     return improbable
 
 
-def _probabilities(batch: EventBatch) -> Rule:
-    improbable = _improbable(batch.probabilities, 1.0 + NOISE)
+def _probabilities(policies: Sequence[str], probabilities: Array) -> Rule:
+    improbable = _improbable(probabilities, 1.0 + NOISE)
 
     def detail(row: int) -> str:
         policy = int(improbable[row].argmax())
-        return f"policies.{batch.policies[policy]}: {batch.probabilities[row, policy]:.10g} is not in [0, 1]"
+        return f"policies.{policies[policy]}: {probabilities[row, policy]:.10g} is not in [0, 1]"
 
     return Rule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
 
@@ -140,3 +150,54 @@ def _sums_to_one(sets: ActionSets, field: str, values: Array) -> Rule:
     sums = np.bincount(sets.owner, weights=values, minlength=len(sets.index))
     broken: Mask = (np.abs(sums - 1.0) > NOISE) & (sets.sizes > 0)
     return Rule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
+
+
+def _slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[Rule]:
+    if slates.listed is not None:
+        yield from _list_rules(slates.listed, slates)
+    for rule in _choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
+        yield _of_slots(rule, slates)
+    yield _of_slots(_follows(slates), slates)
+
+
+def _of_slots(rule: Rule, slates: SlateColumns) -> Rule:
+    """A rule about slots as one about events: the first slot that breaks it is named."""
+
+    def detail(event: int) -> str:
+        start, stop = slates.offsets[event : event + 2]
+        slot = int(rule.broken[start:stop].argmax())
+        return f"slots.{slot}.{rule.detail(start + slot)}"
+
+    events = np.bincount(slates.owner[rule.broken], minlength=len(slates.logging)) > 0
+    return Rule(rule.reason, events, detail)
+
+
+def _follows(slates: SlateColumns) -> Rule:
+    slots, rows = slates.actions.logged
+    follows = np.full(len(slates.propensity), np.nan)
+    follows[slots] = slates.marginals[rows]
+    given = slates.propensity
+    broken: Mask = np.abs(given - follows) > DISAGREEMENT * np.maximum(given, follows)
+
+    def detail(slot: int) -> str:
+        return f"propensity: {given[slot]:.10g}, but how the slate was made gives {follows[slot]:.10g}"
+
+    return Rule("inconsistent_propensity", broken, detail)
+
+
+def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[Rule]:
+    events, sizes = len(slates.logging), np.diff(listed.offsets)
+    owner = np.repeat(np.arange(events), sizes)
+    broken = _improbable(listed.probability, 1.0)
+
+    def detail(event: int) -> str:
+        start, stop = listed.offsets[event : event + 2]
+        slate = int(broken[start:stop].argmax())
+        return f"slate_propensities[{slate}]: {listed.probability[start + slate]:.10g} is not in [0, 1]"
+
+    yield Rule("propensity_range", np.bincount(owner[broken], minlength=events) > 0, detail)
+    sums = np.bincount(owner, weights=listed.probability, minlength=events)
+    uneven: Mask = (np.abs(sums - 1.0) > NOISE) & (sizes > 0)
+    yield Rule("distribution_sum", uneven, lambda row: f"slate_propensities: sums to {sums[row]:.10g}, not to 1")
+    unlisted = (sizes > 0) & (listed.logged < 0)
+    yield Rule("unknown_action", unlisted, lambda row: f"slots: not one of the {sizes[row]} `slates`")

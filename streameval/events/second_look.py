@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,8 +19,8 @@ from streameval.events.rejections import Rejected
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """What a bad message may raise: wrong types, no JSON, not UTF-8 (a ValueError), too deep, no message at all."""
 
-_REQUIRED = ("event_id", "timestamp", "action")
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
+_SLOT = re.compile(r"^slots\[(\d+)\]")
 _LONGEST_INTEGER = 300  # digits; longer ones go through float, which knows infinity
 
 
@@ -32,44 +32,67 @@ class _Refused(Exception):
         self.reason, self.detail = reason, detail
 
 
-def second_look(
-    value: bytes | None,
-    decode: Callable[[bytes], Any],
-    fields: Collection[str],
-    policies: Collection[str] | None,
-    reward_field: str,
-) -> Any:
-    """The event that `decode` makes of the mended message, or `Rejected`.
+class Form(NamedTuple):
+    """One of the two forms of an event: what decodes it, the fields read at its top level, and those it must have."""
 
-    `fields` are the names read at the top level, `policies` those read inside `policies` (None = all of them).
+    decode: Callable[[bytes], Any]
+    fields: Collection[str]
+    required: Collection[str]
+
+
+def second_look(value: bytes | None, event: Form, slate: Form, policies: Collection[str] | None) -> Any:
+    """The event, plain or a slate, that is made of the mended message, or `Rejected`.
+
+    `policies` are the names read inside `policies` (None = all of them).
     """
     if value is None:
         return Rejected("malformed", "a tombstone: the message has no value", b"")
     try:
-        return decode(_mended(value, fields, policies, reward_field))
+        tree, is_json = _parse(value)
+        if not isinstance(tree, dict):
+            raise _Refused("malformed", "not a JSON object")
+        form = event if tree.get("slots") is None else slate
+        return form.decode(_mended(tree, is_json, form, policies))
     except _Refused as refused:
         return Rejected(refused.reason, refused.detail, value)
     except UNREADABLE as error:
         return Rejected("malformed", _explained(error), value)
 
 
-def _mended(value: bytes, fields: Collection[str], policies: Collection[str] | None, reward_field: str) -> bytes:
-    tree, is_json = _parse(value)
-    if not isinstance(tree, dict):
-        raise _Refused("malformed", "not a JSON object")
-    read = {field: tree[field] for field in fields if tree.get(field) is not None}
-    if isinstance(read.get("policies"), dict):
-        read["policies"] = {
-            name: cell if _is_usable(cell) else None
-            for name, cell in read["policies"].items()
-            if policies is None or name in policies
-        }
+def _mended(tree: dict[str, Any], is_json: bool, form: Form, policies: Collection[str] | None) -> bytes:
+    read = _block({field: tree[field] for field in form.fields if field in tree}, policies)
+    slots = read.get("slots")
+    if isinstance(slots, list):
+        read["slots"] = [_block(slot, policies) if isinstance(slot, dict) else slot for slot in slots]
     for where, number in _non_finite(read if is_json else tree):
-        raise _Refused("not_finite", f"{where}: {number} is not a finite number")
-    for field in (*_REQUIRED, reward_field):
+        raise _Refused("not_finite", f"{_place(where)}: {number} is not a finite number")
+    for field in form.required:
         if field not in read:
             raise _Refused("missing_field", f"{field}: missing")
+    if isinstance(slots, list):
+        _refuse_slots(read, slots)
     return json.dumps(read).encode()
+
+
+def _block(fields: dict[str, Any], policies: Collection[str] | None) -> dict[str, Any]:
+    """What an event or a slot says: nothing for null, and null for a candidate's probability that is of no use."""
+    said = {field: value for field, value in fields.items() if value is not None}
+    if isinstance(said.get("policies"), dict):
+        said["policies"] = {
+            name: cell if _is_usable(cell) else None
+            for name, cell in said["policies"].items()
+            if policies is None or name in policies
+        }
+    return said
+
+
+def _refuse_slots(read: dict[str, Any], slots: list[Any]) -> None:
+    for field in ("action", "propensity", "policies", "actions", "propensities", "features"):
+        if field in read:
+            raise _Refused("malformed", f"{field}: beside `slots`, which have their own")
+    for place, slot in enumerate(slots):
+        if isinstance(slot, dict) and slot.get("action") is None:
+            raise _Refused("missing_field", f"slots.{place}.action: missing")
 
 
 def _parse(value: bytes) -> tuple[Any, bool]:
@@ -113,4 +136,9 @@ def _explained(error: Exception) -> str:
         return f"not JSON: {error}"
     message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", "").replace(" | null", ""))
     problem, field = message.group("problem", "field") if message else (str(error), None)
-    return f"{field}: {problem[0].lower()}{problem[1:]}" if field else problem
+    return f"{_place(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
+
+
+def _place(where: str) -> str:
+    """Slots are told by their number alone: `slots.1.action`."""
+    return _SLOT.sub(r"slots.\1", where)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streameval.events.wire import Event, policy_cells, policy_names
+from streameval.events.wire import Event, Slot, policy_cells, policy_names
 
 
-def misfit(event: Event) -> str | None:
+def misfit(event: Event | Slot) -> str | None:
     """The first thing that does not fit, as `field: problem`; None when all of it does."""
     return None if _fits(event) else next(_misfits(event))
 
 
-def _fits(event: Event) -> bool:
+def _fits(event: Event | Slot) -> bool:
     lists: list[Any] = [cell for cell in policy_cells(event.policies) if cell.__class__ is list]
     lists += [values for values in (event.propensities, event.features) if values is not None]
     if event.actions is None:
@@ -23,7 +23,7 @@ def _fits(event: Event) -> bool:
     return 0 < actions == len(set(event.actions)) and {actions}.issuperset(map(len, lists)) and len(widths) <= 1
 
 
-def _misfits(event: Event) -> Iterator[str]:
+def _misfits(event: Event | Slot) -> Iterator[str]:
     actions, rows = event.actions or [], event.features or []
     if event.actions is not None and not actions:
         yield "actions: empty"
@@ -40,7 +40,7 @@ def _misfits(event: Event) -> Iterator[str]:
             yield f"features[{place}]: {len(row)} numbers, where features[0] has {len(rows[0])}"
 
 
-def _lists(event: Event) -> Iterator[tuple[str, list[Any]]]:
+def _lists(event: Event | Slot) -> Iterator[tuple[str, list[Any]]]:
     cells = zip(policy_names(event.policies), policy_cells(event.policies), strict=True)
     named = {"propensities": event.propensities, "features": event.features}
     for name, values in (named | {f"policies.{policy}": cell for policy, cell in cells}).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -67,22 +67,82 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     unit: Annotated[Identifier | None, _schema("The user or session it belongs to.")] = None
     logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
     context: Annotated[Raw | UnsetType, _schema("What was known at decision time; anything.")] = UNSET
+    slots: None = None  # a message that has them does not fit here: it is a `Slate`
 
 
-def event_type(policies: Sequence[str] | None = None, reward_field: str = "reward") -> type[Event]:
-    """`Event` for one configuration: its reward read from `reward_field`, its `policies` a struct of just these names.
+class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """One place of a slate, with a choice of its own; its fields are those of an event."""
+
+    action: Annotated[Identifier, _schema("What was shown in this slot; one of `actions` where these are given.")]
+    propensity: Annotated[
+        float | None,
+        _schema(
+            "The logging policy's probability of `action` in this slot, whatever the other slots show.", **_POSITIVE
+        ),
+    ] = None
+    policies: OpenPolicies = None
+    actions: Annotated[
+        list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
+    ] = None
+    propensities: Annotated[
+        list[Probability] | None,
+        _schema("The logging policy's distribution over `actions`, with a sum of 1 within 1e-6."),
+    ] = None
+    features: Annotated[
+        list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
+    ] = None
+
+
+class Slate(Event, kw_only=True, frozen=True, gc=False):
+    """One logged slate: an action for each of several slots, and one reward for all of them."""
+
+    action: None = None  # type: ignore[assignment]
+    propensity: None = None
+    policies: None = None
+    actions: None = None
+    propensities: None = None
+    features: None = None
+    slots: Annotated[  # type: ignore[assignment]
+        list[Slot],
+        _schema("A slate: what each slot shows. In place of `action` and all that belongs to it.", minItems=1),
+    ]
+    slate_logging: Annotated[
+        Literal["factored", "uniform_ranking"] | None,
+        _schema(
+            "How the slots of the slate were filled: each on its own (`factored`, the default), or by a ranking drawn "
+            "uniformly from all, where every slot has the same `actions`. Neither, where `slates` are given."
+        ),
+    ] = None
+    slates: Annotated[
+        list[list[Identifier]] | None,
+        _schema("All slates that the logging policy could have shown, each as one action a slot.", minItems=1),
+    ] = None
+    slate_propensities: Annotated[
+        list[Probability] | None,
+        _schema("The logging policy's distribution over `slates`, with a sum of 1 within 1e-6."),
+    ] = None
+
+
+def event_types(policies: Sequence[str] | None = None, reward_field: str = "reward") -> tuple[type[Event], type[Slate]]:
+    """`Event` and `Slate` for one configuration: reward read from `reward_field`, `policies` a struct of these names.
 
     A struct of known names decodes faster than a dict, and gives all its numbers to `astuple` in one call.
     """
-    others = {*Event.__struct_fields__} - {"reward"}
+    others = {*Event.__struct_fields__, *Slate.__struct_fields__} - {"reward"}
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
-    fields: list[Any] = [("reward", Reward, msgspec.field(name=reward_field))]
-    if policies is not None:
-        known = _policies_type(policies)
-        fields.append(("policies", known, msgspec.field(default_factory=known)))
-    made = msgspec.defstruct("Event", fields, bases=(Event,), kw_only=True, frozen=True, gc=False, module=__name__)
-    return cast("type[Event]", made)
+    reward: list[Any] = [("reward", Reward, msgspec.field(name=reward_field))]
+    if policies is None:
+        return cast("type[Event]", _made(Event, reward)), cast("type[Slate]", _made(Slate, reward))
+    known = _policies_type(policies)
+    cells: list[Any] = [("policies", known, msgspec.field(default_factory=known))]
+    slot = _made(Slot, cells)
+    slots: list[Any] = [("slots", list[slot])]  # type: ignore[valid-type]
+    return cast("type[Event]", _made(Event, reward + cells)), cast("type[Slate]", _made(Slate, reward + slots))
+
+
+def _made(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]:
+    return msgspec.defstruct(base.__name__, fields, bases=(base,), kw_only=True, frozen=True, gc=False, module=__name__)
 
 
 def _policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
@@ -107,13 +167,32 @@ def policy_cells(policies: Any) -> Iterable[PolicyCell]:
     return msgspec.structs.astuple(policies)
 
 
+_SLATE_FIELDS = ("slots", "slate_logging", "slates", "slate_propensities")
+
+
 def json_schema(reward_field: str = "reward") -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of one event, made from the types that decode it."""
-    _, components = msgspec.json.schema_components([event_type(None, reward_field)])
+    _, components = msgspec.json.schema_components(event_types(None, reward_field))
+    event, slate = components["Event"], components["Slate"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **components["Event"],
+        **event,
         "description": inspect.cleandoc(Event.__doc__ or ""),
-        "dependentRequired": {"propensities": ["actions"], "features": ["actions"]},
-        "anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}],
+        "properties": event["properties"] | {field: slate["properties"][field] for field in _SLATE_FIELDS},
+        "required": [field for field in event["required"] if field != "action"],
+        "dependentRequired": {
+            "propensities": ["actions"],
+            "features": ["actions"],
+            **{field: ["slots"] for field in _SLATE_FIELDS[1:]},
+            "slates": ["slate_propensities"],
+            "slate_propensities": ["slates"],
+        },
+        "oneOf": [
+            {
+                "required": ["action"],
+                "anyOf": [{"required": ["propensity"]}, {"required": ["propensities", "actions"]}],
+            },
+            {"required": ["slots"]},
+        ],
+        "$defs": {"Slot": components["Slot"]},
     }
