@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
+from streameval.drift import DriftDetector
 from streameval.durations import Seconds
 from streameval.errors import ConfigError
 from streameval.estimators import AnyEstimator
@@ -104,6 +105,9 @@ class Config(Settings):
     reward_model: Annotated[AnyRewardModel, ByName] = Field(
         Ridge(), description="what predicts rewards for stratified_dr, e.g. {kind: ridge, horizon: 10000}"
     )
+    drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
+        DriftDetector(), description="a detector of changes by its name in river, e.g. {detector: ADWIN}, or off"
+    )
     intervals: dict[str, Annotated[AnyBound, ByName]] = Field(
         {}, description="one kind of interval per average, e.g. {cumulative: normal}"
     )
@@ -157,6 +161,7 @@ class Config(Settings):
             confidence=self.confidence,
             block=BLOCK,
             reward_model=self.reward_model,
+            drift=self.drift,
         )
 
     def evaluator(self) -> Evaluator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from streameval.actions import tells
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
+from streameval.drift import DriftDetector, DriftWatch, block_means
 from streameval.errors import StateError
 from streameval.estimators import AnyEstimator, StratifiedDR
 from streameval.events import EventBatch
@@ -47,6 +49,7 @@ class Evaluator:
     confidence: of the two-sided intervals, in (0, 1).
     block: events between two moments at which anything adaptive may change.
     reward_model: what stands in for rewards that were not seen, for estimators that need one; default `Ridge()`.
+    drift: the detector that counts changes, a name or `{"detector": name, ...}`; None for none. Nothing depends on it.
 
     The numbers do not depend on how the stream is cut into batches. Two events, the candidate twice as likely as the
     logging policy to take the rewarded action:
@@ -70,9 +73,19 @@ class Evaluator:
         confidence: float = 0.95,
         block: int = 100,
         reward_model: AnyRewardModel | None = None,
+        drift: DriftDetector | Mapping[str, Any] | str | None = "ADWIN",
     ) -> None:
         self.plan = Plan.of(
-            candidates, estimators, averages, reward_range, production, intervals, confidence, block, reward_model
+            candidates,
+            estimators,
+            averages,
+            reward_range,
+            production,
+            intervals,
+            confidence,
+            block,
+            reward_model,
+            drift,
         )
         self._start()
 
@@ -100,6 +113,7 @@ class Evaluator:
         self._pending: list[EventBatch] = []
         self._counts = {"present": np.zeros(count), "supported": np.zeros(count), "largest_weight": np.zeros(count)}
         self._learned = {"recent": recent.start(count), "model": self.plan.reward_model.start()}
+        self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
         self._grids: tuple[Grid, ...] = ()
         self._states: list[State] = []
 
@@ -152,6 +166,8 @@ class Evaluator:
     def _fold(self, events: EventBatch) -> None:
         evidence, self._learned = self._evidence(events)
         self._counts = _counted(self._counts, evidence, knows_support(events))
+        if self._watch is not None:
+            self._watch.update(block_means(evidence, self.plan.reward_range))
         self._states = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
@@ -207,6 +223,10 @@ class Evaluator:
             supported=(counts["supported"] == counts["present"]) & (counts["present"] > 0),
         )
 
+    @property
+    def _detections(self) -> Sequence[int | None]:
+        return [None] * len(self.policies) if self._watch is None else self._watch.detections
+
     def _policy_counts(self, present: Array) -> list[PolicyCounts]:
         return [
             PolicyCounts(
@@ -215,8 +235,9 @@ class Evaluator:
                 int(count),
                 self._accepted - int(count),
                 tuple(Failure(reason, *told) for reason, told in self._failures.get(policy, {}).items()),
+                detections,
             )
-            for policy, count in zip(self.policies, present, strict=True)
+            for policy, count, detections in zip(self.policies, present, self._detections, strict=True)
         ]
 
     def state(self) -> State:
@@ -230,6 +251,7 @@ class Evaluator:
             "failures": {policy: dict(told) for policy, told in self._failures.items()},
             "counts": to_plain(self._counts),
             "learned": to_plain(self._learned),
+            "drift": None if self._watch is None else to_plain(self._watch.state()),
             "grids": [grid.to_state(state) for grid, state in zip(self._grids, self._states, strict=True)],
         }
 
@@ -258,6 +280,8 @@ class Evaluator:
         }
         self._counts = from_plain(state["counts"])
         self._learned = from_plain(state["learned"])
+        if self.plan.drift is not None:
+            self._watch = DriftWatch.from_state(self.plan.drift, from_plain(state["drift"]))
         self._states = [grid.from_state(saved) for grid, saved in zip(self._grids, state["grids"], strict=True)]
 
 

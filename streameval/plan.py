@@ -20,6 +20,7 @@ from streameval.averages import (
     Window,
 )
 from streameval.bounds import AnyBound, DriftAware, EmpiricalBernstein, Normal
+from streameval.drift import DriftDetector
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
@@ -52,6 +53,7 @@ class Plan:
     confidence: float
     block: int
     reward_model: AnyRewardModel
+    drift: DriftDetector | None
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class Plan:
         confidence: float,
         block: int,
         reward_model: AnyRewardModel | None,
+        drift: DriftDetector | Mapping[str, Any] | str | None,
     ) -> Plan:
         """The plan for these wishes; ValueError says which of them cannot be had."""
         plan = cls(
@@ -77,6 +80,7 @@ class Plan:
             confidence=_inside("confidence", confidence, 0, 1),
             block=_whole("block", block),
             reward_model=reward_model or Ridge(),
+            drift=DriftDetector.of(drift),
         )
         plan._check()
         return plan
@@ -140,6 +144,7 @@ class Plan:
             "confidence": self.confidence,
             "block": self.block,
             "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
+            "drift": None if self.drift is None else self.drift.settings(),
         }
 
     def _candidates(self) -> list[str] | State:

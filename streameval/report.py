@@ -29,7 +29,8 @@ class Failure(msgspec.Struct, frozen=True):
 class PolicyCounts(msgspec.Struct, frozen=True):
     """Events since the start that carried the policy's probability (`events`) and that did not (`missing`).
 
-    `failures`: why events are missing for a policy that is code.
+    `failures`: why events are missing for a policy that is code. `drift_detections`: how often the drift
+    detector found that what the policy earns had changed; None without one.
     """
 
     policy: str
@@ -37,6 +38,7 @@ class PolicyCounts(msgspec.Struct, frozen=True):
     events: int
     missing: int
     failures: tuple[Failure, ...] = ()
+    drift_detections: int | None = None
 
 
 class Estimate(msgspec.Struct, frozen=True):

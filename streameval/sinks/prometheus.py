@@ -129,14 +129,20 @@ def _counts_of_state(now: Published) -> Iterator[Metric]:
         "Events since the state began that said nothing usable about this policy; its estimates leave them out.",
         labels=("policy",),
     )
+    detections = CounterMetricFamily(
+        "streameval_policy_drift_detections_total",
+        "Changes in what this policy earns that the drift detector found since the state began; nothing acts on them.",
+        labels=("policy",),
+    )
     for policy in now.report.policies:
         events.add_metric((policy.policy,), policy.events)
         missing.add_metric((policy.policy,), policy.missing)
+        _add(detections, (policy.policy,), policy.drift_detections)
     last = GaugeMetricFamily(
         "streameval_last_event_timestamp_seconds", "Time of the newest event, as the events say it, in epoch seconds."
     )
     _add(last, (), now.report.events.last_timestamp)
-    yield from (events, missing, last)
+    yield from (events, missing, detections, last)
 
 
 def _counts_of_process(now: Published) -> Iterator[Metric]:
