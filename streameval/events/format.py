@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from streameval.events.batch import EventBatch
+from streameval.events.choices import Choices
 from streameval.events.columns import compact_columns, ragged_columns
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Fault, faults
@@ -27,6 +28,7 @@ class EventFormat:
 
     `policies`: these become the columns of every batch, in this order; None = all that the events of a batch name.
     `reward_field`: the field that is the reward. `reward_range`: rewards outside of it are rejected; None = any.
+    `scores`: fields that policies in code look at; with any, even none, batches carry the `choices` of their events.
 
     >>> events = EventFormat(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -42,11 +44,15 @@ class EventFormat:
         policies: Sequence[str] | None = None,
         reward_field: str = "reward",
         reward_range: tuple[float, float] | None = None,
+        scores: Sequence[str] | None = None,
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
-        event, slate = event_types(self.policies, reward_field)
+        self.scores = None if scores is None else tuple(scores)
+        event, slate = event_types(self.policies, reward_field, self.scores)
+        attributes = dict(zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True))
+        self._score_fields = {field: attributes[field] for field in self.scores or ()}
         self._decode = msgspec.json.Decoder(event).decode
         self._decode_slate = msgspec.json.Decoder(slate).decode
         self._event = Form(
@@ -92,6 +98,8 @@ class EventFormat:
                 batch = batch.take(np.delete(np.arange(len(batch)), list(broken)))
             else:  # anew, because the bad ones may be the only events with actions, or with some policy
                 batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
+        if self.scores is not None:
+            batch = dataclasses.replace(batch, choices=Choices.of(events, self._score_fields))
         return events, rejected, batch
 
     def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Event]:

@@ -48,7 +48,7 @@ def second_look(value: bytes | None, event: Form, slate: Form, policies: Collect
     if value is None:
         return Rejected("malformed", "a tombstone: the message has no value", b"")
     try:
-        tree, is_json = _parse(value)
+        tree, is_json = parsed(value)
         if not isinstance(tree, dict):
             raise _Refused("malformed", "not a JSON object")
         form = event if tree.get("slots") is None else slate
@@ -56,7 +56,7 @@ def second_look(value: bytes | None, event: Form, slate: Form, policies: Collect
     except _Refused as refused:
         return Rejected(refused.reason, refused.detail, value)
     except UNREADABLE as error:
-        return Rejected("malformed", _explained(error), value)
+        return Rejected("malformed", explained(error), value)
 
 
 def _mended(tree: dict[str, Any], is_json: bool, form: Form, policies: Collection[str] | None) -> bytes:
@@ -64,7 +64,7 @@ def _mended(tree: dict[str, Any], is_json: bool, form: Form, policies: Collectio
     slots = read.get("slots")
     if isinstance(slots, list):
         read["slots"] = [_block(slot, policies) if isinstance(slot, dict) else slot for slot in slots]
-    for where, number in _non_finite(read if is_json else tree):
+    for where, number in non_finite(read if is_json else tree):
         raise _Refused("not_finite", f"{_place(where)}: {number} is not a finite number")
     for field in form.required:
         if field not in read:
@@ -95,7 +95,7 @@ def _refuse_slots(read: dict[str, Any], slots: list[Any]) -> None:
             raise _Refused("missing_field", f"slots.{place}.action: missing")
 
 
-def _parse(value: bytes) -> tuple[Any, bool]:
+def parsed(value: bytes) -> tuple[Any, bool]:
     """The message as Python values, and whether it is JSON: NaN and Infinity are read, but are not JSON."""
     literals: list[str] = []
 
@@ -114,19 +114,19 @@ def _is_usable(cell: Any) -> bool:
     return type(cell) in (int, float) or (isinstance(cell, list) and all(type(item) in (int, float) for item in cell))
 
 
-def _non_finite(tree: Any, where: str = "") -> Iterator[tuple[str, float]]:
+def non_finite(tree: Any, where: str = "") -> Iterator[tuple[str, float]]:
     """Places and values of all numbers inside that are not finite."""
     if isinstance(tree, float) and not math.isfinite(tree):
         yield where, tree
     elif isinstance(tree, dict):
         for name, item in tree.items():
-            yield from _non_finite(item, f"{where}.{name}" if where else name)
+            yield from non_finite(item, f"{where}.{name}" if where else name)
     elif isinstance(tree, list):
         for place, item in enumerate(tree):
-            yield from _non_finite(item, f"{where}[{place}]")
+            yield from non_finite(item, f"{where}[{place}]")
 
 
-def _explained(error: Exception) -> str:
+def explained(error: Exception) -> str:
     """What a decoder's error says, as `field: problem`."""
     if isinstance(error, RecursionError):
         return "nested too deeply"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streameval.events.wire import Event, Slot, policy_cells, policy_names
+from streameval.events.wire import Event, Identifier, Slot, policy_cells, policy_names
 
 
 def misfit(event: Event | Slot) -> str | None:
@@ -27,9 +27,11 @@ def _misfits(event: Event | Slot) -> Iterator[str]:
     actions, rows = event.actions or [], event.features or []
     if event.actions is not None and not actions:
         yield "actions: empty"
-    for place, action in enumerate(actions):
-        if action in actions[:place]:
+    seen: set[Identifier] = set()
+    for action in actions:
+        if action in seen:
             yield f"actions: {action!r} is listed twice"
+        seen.add(action)
     for name, values in _lists(event):
         if event.actions is None:
             yield f"{name}: a list over actions, but `actions` is missing"

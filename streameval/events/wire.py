@@ -123,18 +123,28 @@ class Slate(Event, kw_only=True, frozen=True, gc=False):
     ] = None
 
 
-def event_types(policies: Sequence[str] | None = None, reward_field: str = "reward") -> tuple[type[Event], type[Slate]]:
+def event_types(
+    policies: Sequence[str] | None = None, reward_field: str = "reward", scores: Sequence[str] | None = None
+) -> tuple[type[Event], type[Slate]]:
     """`Event` and `Slate` for one configuration: reward read from `reward_field`, `policies` a struct of these names.
 
-    A struct of known names decodes faster than a dict, and gives all its numbers to `astuple` in one call.
+    A struct of known names decodes faster than a dict, and gives all its numbers to `astuple` in one call. With
+    `scores`, which policies in code look at, these fields may hold anything, and the context is decoded too.
     """
     others = {*Event.__struct_fields__, *Slate.__struct_fields__} - {"reward"}
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
     reward: list[Any] = [("reward", Reward, msgspec.field(name=reward_field))]
+    if scores is not None:
+        reward += [("context", Any, None)]
+        reward += [
+            (f"scores{place}", Any, msgspec.field(name=name, default=None))
+            for place, name in enumerate(scores)
+            if name not in others | {reward_field}
+        ]
     if policies is None:
         return cast("type[Event]", _made(Event, reward)), cast("type[Slate]", _made(Slate, reward))
-    known = _policies_type(policies)
+    known = policies_type(policies)
     cells: list[Any] = [("policies", known, msgspec.field(default_factory=known))]
     slot = _made(Slot, cells)
     slots: list[Any] = [("slots", list[slot])]  # type: ignore[valid-type]
@@ -145,7 +155,8 @@ def _made(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]
     return msgspec.defstruct(base.__name__, fields, bases=(base,), kw_only=True, frozen=True, gc=False, module=__name__)
 
 
-def _policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
+def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
+    """A struct with a cell for each of these policies, in this order."""
     if len(set(names)) < len(names):
         raise ValueError(f"policies {list(names)} name one twice")
     fields = [(f"p{i}", PolicyCell, msgspec.field(name=name, default=NAN)) for i, name in enumerate(names)]
