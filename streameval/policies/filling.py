@@ -12,6 +12,7 @@ from streameval.events import ActionSets, EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.choices import Choices
 from streameval.events.rules import NOISE, Fault
+from streameval.events.slates import SlateColumns, as_one_action
 from streameval.policies.coded import AnyPolicy, Ask, Logged
 
 FAILURES = ("missing_field", "raised", "malformed", "not_finite", "probability_range", "distribution_sum")
@@ -36,16 +37,40 @@ class CodedPolicies:
             return batch, {}
         sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
         choices = batch.choices or Choices.none(len(batch))
-        per_event, per_action = batch.probabilities.T.copy(), sets.probabilities.T.copy()
+        per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, choices)
+        batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
+        return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, choices, faults)
+
+    def _asked(
+        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, choices: Choices
+    ) -> tuple[Array, ActionSets, dict[str, dict[int, Fault]]]:
+        """The columns [n, P] and the sets with the answers in them, and who has none for which of the n."""
+        per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
         events, logged = sets.logged
-        faults: dict[str, dict[int, Fault]] = {}
+        faults = {}
         for name, ask in self._asks.items():
-            column = batch.policies.index(name)
+            column = policies.index(name)
             per_action[column], faults[name] = _checked(ask, sets, choices)
             per_event[column] = np.nan
             per_event[column, events] = per_action[column, logged]
-        filled = replace(sets, probabilities=per_action.T)
-        return replace(batch, probabilities=per_event.T, action_sets=batch.action_sets and filled), faults
+        return per_event.T, replace(sets, probabilities=per_action.T), faults
+
+    def _with_slates(
+        self, batch: EventBatch, slates: SlateColumns, choices: Choices, faults: dict[str, dict[int, Fault]]
+    ) -> tuple[EventBatch, Faults]:
+        """The batch with the answers for each slot on its own."""
+        owner = slates.owner
+        of_slots = Choices([choices.contexts[event] for event in owner.tolist()], [[]] * len(owner), {})
+        per_slot, actions, slot_faults = self._asked(batch.policies, slates.probabilities, slates.actions, of_slots)
+        slates = replace(slates, probabilities=per_slot, actions=actions)
+        is_slate = slates.sizes > 0
+        for name, by_event in faults.items():
+            by_slate = {int(owner[slot]): fault for slot, fault in sorted(slot_faults[name].items(), reverse=True)}
+            plain = {event: fault for event, fault in by_event.items() if not is_slate[event]}
+            faults[name] = plain | by_slate
+        _, whole = as_one_action(slates)
+        probabilities = np.where(is_slate, whole.T, batch.probabilities.T).T
+        return replace(batch, slates=slates, probabilities=probabilities), faults
 
 
 def _checked(ask: Ask, sets: ActionSets, choices: Choices) -> tuple[Array, dict[int, Fault]]:
