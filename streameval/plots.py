@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from streameval.errors import InputError
+from streameval.report import Report
 from streameval.tables import decimals_for, number
 from streameval.trace import Curve, Floats, Trace
 
@@ -44,12 +45,12 @@ class Truth(NamedTuple):
 class Picture:
     """What to draw and where: one line a policy, production in dark grey, the truth (if known) dashed.
 
-    The ending of `path` says whether it becomes PNG, SVG or PDF.
+    The ending of `path` says whether it becomes PNG, SVG or PDF. `choices`: pairs of an estimator and an average, the
+    first of which that the Reports hold is drawn.
     """
 
     path: Path
-    estimator: str
-    average: str
+    choices: Sequence[tuple[str, str]]
     title: str
     truth: Mapping[str, Truth] = field(default_factory=dict)
 
@@ -68,8 +69,9 @@ class Picture:
                 f"there is no line to draw: {trace.taken:,} events, and a point every {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
+        estimator, average = self.choice(trace.reports[-1])
         figure = _figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
-        curves = trace.curves(self.estimator, self.average)
+        curves = trace.curves(estimator, average)
         axes = _axes(figure, longest=max(len(curve.policy) for curve in curves))
         moments = _moments(trace, axes)
         colours = _colours(curves)
@@ -78,8 +80,18 @@ class Picture:
         _scale(axes, curves)
         _dash_truth(axes, trace, moments, self.truth, colours)
         _label_ends(axes, curves, colours)
-        _describe(figure, trace, self)
+        _describe(figure, trace, self, f"{estimator} on {average}")
         _save(figure, self.path)
+
+    def choice(self, report: Report) -> tuple[str, str]:
+        """The estimator and the average to draw; InputError when the Report has none of the choices."""
+        there = {(estimate.estimator, estimate.average) for estimate in report.estimates}
+        for choice in self.choices:
+            if choice in there:
+                return choice
+        (estimator, average), *_ = self.choices
+        held = ", ".join(sorted(f"{one} on {other}" for one, other in there))
+        raise InputError(f"nothing was estimated by {estimator} on {average}", hint=f"there is {held}")
 
 
 def read_truth(path: Path) -> dict[str, Truth]:
@@ -226,9 +238,9 @@ def _top(group: Sequence[float]) -> float:
     return _bottom(group) + LABEL_GAP * (len(group) - 1)
 
 
-def _describe(figure: Figure, trace: Trace, picture: Picture) -> None:
+def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> None:
     report = trace.reports[-1]
-    parts = [f"{picture.estimator} on {picture.average}", f"bands: {report.confidence * 100:g}% intervals"]
+    parts = [drawn, f"bands: {report.confidence * 100:g}% intervals"]
     parts += ["dashes: the truth"] if picture.truth else []
     parts.append(f"{report.events.accepted:,} events, production: {report.production}")
     figure.text(MARGIN, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")

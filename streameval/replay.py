@@ -8,6 +8,7 @@ from pathlib import Path
 from streameval.config import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, EventFormat, Rejected
+from streameval.plan import Plan
 from streameval.plots import Picture, read_truth
 from streameval.problems import closest, expecting, one_of
 from streameval.report import Report
@@ -93,24 +94,48 @@ def choose_picture(
 ) -> Picture:
     """The picture to draw after a replay, checked before it.
 
-    Without a choice: snips, or else the first estimator; the first average that adapts, or else the last one.
+    Without a choice: the best there is, on `mixture`; else snips or the first estimator, on an average that adapts or
+    the last one.
     """
-    (first, on), *_ = config.plan().products(described=False)
-    estimators, averages = [choice.label for choice in first], [choice.label for choice in on]
-    adaptive = [choice.label for choice in on if choice.kind.startswith("adaptive")]
-    picture = Picture(
-        path,
-        _chosen("--plot-estimator", estimator, estimators) or ("snips" if "snips" in estimators else estimators[0]),
-        _chosen("--plot-average", average, averages) or [*adaptive, averages[-1]][0],
-        title,
-        read_truth(truth) if truth else {},
+    pairs = _by_preference(config.plan())
+    wanted = (
+        _chosen("--plot-estimator", estimator, [one for one, _ in pairs]),
+        _chosen("--plot-average", average, [other for _, other in pairs]),
     )
+    choices = [pair for pair in pairs if all(wish in (None, label) for wish, label in zip(wanted, pair, strict=True))]
+    if not choices:
+        raise InputError(
+            f"{estimator} is not estimated on {average}", hint=f"choose e.g. {pairs[0][0]} on {pairs[0][1]}"
+        )
+    picture = Picture(path, choices, title, read_truth(truth) if truth else {})
     picture.check()
     return picture
 
 
+PREFERRED = (("stratified_dr", "stratified_ips", "snips"), ("mixture", "adaptive_window", "adaptive_decay"))
+"""Kinds of estimators, and of averages, best to look at first."""
+
+
+def _by_preference(plan: Plan) -> list[tuple[str, str]]:
+    """The labels of every estimator on every average that there may be, best to look at first."""
+    pairs = [
+        (estimator, average)
+        for described in (True, False)
+        for estimators, averages in plan.products(described)
+        for average in reversed(averages)
+        for estimator in estimators
+    ]
+    pairs.sort(key=lambda pair: (_rank(pair[1].kind, PREFERRED[1]), _rank(pair[0].kind, PREFERRED[0])))
+    return list(dict.fromkeys((estimator.label, average.label) for estimator, average in pairs))
+
+
+def _rank(kind: str, preferred: Sequence[str]) -> int:
+    return preferred.index(kind) if kind in preferred else len(preferred)
+
+
 def _chosen(option: str, label: str | None, labels: Sequence[str]) -> str | None:
     if label is not None and label not in labels:
+        labels = list(dict.fromkeys(labels))
         meant = closest(label, labels)
         hint = f"did you mean '{meant}'?" if meant else "it must be configured to be drawn"
         raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from itertools import groupby
@@ -43,6 +43,7 @@ def plan_table(config: Config) -> Table:
     http, reward = config.http, config.reward
     plan = config.plan()
     products = plan.products(described=False)
+    others = plan.products(described=True)
     policies = len(plan.policies)
     estimates = policies * sum(len(estimators) * len(averages) for estimators, averages in products)
     table = Table.grid(padding=(0, 2))
@@ -51,11 +52,12 @@ def plan_table(config: Config) -> Table:
         "policies", Text(", ".join([f"{config.policies.production} (production)", *config.policies.candidates]))
     )
     table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
-    for estimators, averages in products:
-        table.add_row("estimators", Text(", ".join(map(_described, estimators))))
+    for (estimators, averages), (instead, _) in zip(products, others, strict=True):
+        table.add_row("estimators", Text(_named(estimators, instead)))
         for row, average in enumerate(averages):
             bound = _described(plan.bound(average))
             table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
+    table.add_row("drift", Text(_detector(config)))
     table.add_row("estimates", f"{estimates} for {policies} policies, {config.confidence * 100:g}% intervals")
     table.add_row("serves", f"http://{http.host}:{http.port}")
     return table
@@ -96,6 +98,20 @@ def _source_line(config: Config) -> str:
         case SimulatedSettings() as simulated:
             return f"simulated, {simulated.rate:g} events a second"
     return "none: good for `replay` only"
+
+
+def _named(estimators: Sequence[Labelled], instead: Sequence[Labelled]) -> str:
+    """The estimators, and which take their place when events tell more."""
+    names = ", ".join(map(_described, estimators))
+    better = [choice.label for choice in instead if choice not in estimators]
+    return f"{names}; {', '.join(better)} if events tell features and distributions" if better else names
+
+
+def _detector(config: Config) -> str:
+    """The detector of drift, with the parameters that are set."""
+    if config.drift is None:
+        return "not tested for"
+    return ", ".join([config.drift.name, *(f"{name} {value}" for name, value in config.drift.parameters.items())])
 
 
 def _described(choice: Labelled) -> str:

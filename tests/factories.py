@@ -19,13 +19,14 @@ from streameval.sources import PartitionStatus, Records, SourceStatus
 
 NOW = 1_700_000_000.0
 ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")
-AVERAGES = ("cumulative", "window", "decay", "adaptive_window", "adaptive_decay")
+AVERAGES = ("cumulative", "window", "decay", "adaptive_window", "adaptive_decay", "mixture")
 DETAILS = {
     "cumulative": {},
     "window": {"window_events": 10_000},
     "decay": {"alpha": 0.9999, "horizon_events": 10_000.0},
     "adaptive_window": {"window_events": 4_200, "lipschitz_per_event": 2.5e-6},
     "adaptive_decay": {"alpha": 0.9998, "horizon_events": 5_000.0, "lipschitz_per_event": 2.5e-6},
+    "mixture": {"horizon_events": 31_000.0, "se": 0.0004, "spread": 0.0003, "drift": None},
 }
 
 
@@ -74,7 +75,7 @@ def make_report(
         confidence=0.95,
         production="logging",
         events=EventCounts(accepted=120_000, rejected={"malformed": 3}, last_timestamp=NOW - 2.0),
-        policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000) for name in names),
+        policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000, drift_detections=2) for name in names),
         estimates=tuple(estimates),
         promotion=tuple(Decision(name, "paired", truth[name] > 0.052, "lift above 0") for name in names[1:]),
     )

@@ -190,7 +190,8 @@ intervals: {short: {kind: normal, drift: include}}
         "estimators  ips, clipped_ips (cap 10)",
         "averages    cumulative: normal interval",
         "            short (window, tau 500): normal (drift include) interval",
-        "estimates   2 x 2 x 2 = 8, 95% intervals",
+        "drift       ADWIN",
+        "estimates   8 for 2 policies, 95% intervals",
         "serves      http://127.0.0.1:9108",
     ]
 

@@ -13,8 +13,10 @@ from pydantic import BaseModel, SecretStr
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.bounds import EmpiricalBernstein, Normal
 from streameval.config import Config, Promotion, State
+from streameval.drift import DriftDetector
 from streameval.errors import ConfigError
-from streameval.estimators import IPS, SNIPS, ClippedIPS
+from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
+from streameval.problems import one_of
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 from streameval.yamlfile import parse_yaml
 
@@ -38,6 +40,9 @@ state: {dir: ./streameval-state, interval: 30s}
 
 ONE = "policies: {candidates: [a]}\n"
 """The least that every configuration needs; what follows it begins in line 2."""
+
+
+KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
 
 
 class Loader:
@@ -77,10 +82,57 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
 def test_candidates_are_all_that_a_replay_needs(load: Loader) -> None:
     config = load("policies: {candidates: [challenger]}")
     assert config.source is None
-    assert [estimator.label for estimator in config.estimators] == ["ips", "snips"]
-    labels = [average.label for average in config.averages]
-    assert labels == ["cumulative", "window", "decay", "adaptive_window", "adaptive_decay"]
     assert (config.http.host, config.http.port, config.confidence) == ("127.0.0.1", 9108, 0.95)
+
+
+PUBLISHED = ["cumulative", "window", "decay", "adaptive_window", "adaptive_decay"]
+
+
+def planned(config: Config, *, described: bool) -> list[tuple[list[str], list[str]]]:
+    """The labels of what would be estimated on what."""
+    return [
+        ([estimator.label for estimator in estimators], [average.label for average in averages])
+        for estimators, averages in config.plan().products(described)
+    ]
+
+
+@pytest.mark.parametrize(("described", "best"), [(False, "stratified_ips"), (True, "stratified_dr")])
+def test_without_lists_the_published_forms_and_the_best_are_estimated(load: Loader, described: bool, best: str) -> None:
+    assert planned(load(ONE), described=described) == [(["ips", "snips"], PUBLISHED), ([best], ["mixture"])]
+
+
+@pytest.mark.parametrize(("described", "best"), [(False, "stratified_ips"), (True, "stratified_dr")])
+def test_one_list_leaves_the_other_at_everything_there_is_by_default(load: Loader, described: bool, best: str) -> None:
+    estimators = load(ONE + "estimators: [control_variate]")
+    assert planned(estimators, described=described) == [(["control_variate"], [*PUBLISHED, "mixture"])]
+    averages = load(ONE + "averages: [window]")
+    assert planned(averages, described=described) == [(["ips", "snips", best], ["window"])]
+
+
+def test_the_interval_of_a_mixture_is_drift_aware_unless_it_is_named(load: Loader) -> None:
+    def kinds(config: Config) -> list[str]:
+        plan = config.plan()
+        return [plan.bound(average).kind for _, averages in plan.products(False) for average in averages]
+
+    assert kinds(load(ONE)) == ["normal"] * 5 + ["drift_aware"]
+    assert kinds(load(ONE + "averages: [mixture]\nintervals: {mixture: normal}")) == ["normal"]
+
+
+@pytest.mark.parametrize(
+    ("written", "detector"),
+    [
+        ("", DriftDetector("ADWIN")),
+        ("drift: off", None),
+        ("drift: PageHinkley", DriftDetector("PageHinkley")),
+        ("drift: {detector: KSWIN, window_size: 50}", DriftDetector("KSWIN", {"window_size": 50})),
+        ("drift: {delta: 0.01}", DriftDetector("ADWIN", {"delta": 0.01})),
+    ],
+)
+def test_drift_detectors_are_named_as_in_river_and_take_their_parameters(
+    load: Loader, written: str, detector: DriftDetector | None
+) -> None:
+    assert load(ONE + written).drift == detector
+    assert load(ONE + written).plan().drift == detector
 
 
 def test_a_source_is_a_kafka_topic_unless_it_says_otherwise(load: Loader) -> None:
@@ -101,7 +153,7 @@ def test_the_daemon_is_told_when_there_is_no_source(load: Loader) -> None:
 def test_the_evaluator_has_the_configured_policies_and_averages(load: Loader) -> None:
     config = load("policies: {candidates: [a, b], production: p}\naverages: [cumulative]\nreward: {min: -1, max: 2}")
     assert config.evaluator().policies == ("p", "a", "b")
-    assert config.evaluator().reward_range == (-1.0, 2.0)
+    assert config.evaluator().plan.reward_range == (-1.0, 2.0)
 
 
 def test_events_are_decoded_for_production_and_candidates_with_the_configured_reward(load: Loader) -> None:
@@ -139,8 +191,8 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             ONE + "confidnce: 0.9",
-            "confidnce (line 2): expected one of policies, source, reward, estimators, averages, intervals, "
-            "confidence, http, promotion or state, found the unknown key 'confidnce'\nhint: did you mean 'confidence'?",
+            f"confidnce (line 2): expected {one_of(Config.model_fields)}, found the unknown key 'confidnce'\n"
+            "hint: did you mean 'confidence'?",
             id="an unknown key",
         ),
         pytest.param(
@@ -155,18 +207,17 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             ONE + "estimators: [ips, snpis]",
-            "estimators.1 (line 2): expected one of ips, snips, clipped_ips or control_variate, found 'snpis'\n"
-            "hint: did you mean 'snips'?",
+            f"estimators.1 (line 2): expected {one_of(KINDS)}, found 'snpis'\nhint: did you mean 'snips'?",
             id="a misspelt kind",
         ),
         pytest.param(
-            ONE + "estimators: [{kind: stratified_dr, threshold: 5}]",
-            "estimators.0 (line 2): expected one of ips, snips, clipped_ips or control_variate, found 'stratified_dr'",
+            ONE + "estimators: [{kind: inverse_gambling, threshold: 5}]",
+            f"estimators.0 (line 2): expected {one_of(KINDS)}, found 'inverse_gambling'",
             id="a kind that this version does not have",
         ),
         pytest.param(
             ONE + "estimators: [{cap: 10}]",
-            "estimators.0.kind (line 2): expected one of ips, snips, clipped_ips or control_variate, found nothing",
+            f"estimators.0.kind (line 2): expected {one_of(KINDS)}, found nothing",
             id="a kind that is missing",
         ),
         pytest.param(
@@ -276,14 +327,44 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         ),
         pytest.param(
             ONE + "intervals: {windw: normal}",
-            "intervals.windw (line 2): expected one of cumulative, window, decay, adaptive_window or adaptive_decay, "
-            "found 'windw'\nhint: did you mean 'window'?",
+            "intervals.windw (line 2): expected one of cumulative, window, decay, adaptive_window, adaptive_decay or "
+            "mixture, found 'windw'\nhint: did you mean 'window'?",
             id="an interval for an average that is not there",
         ),
         pytest.param(
             ONE + "intervals: {cumulative: {kind: normal, drift: include}}",
             "intervals.cumulative (line 2): the average 'cumulative' does not measure drift: its interval cannot",
             id="drift where none is measured",
+        ),
+        pytest.param(
+            ONE + "intervals: {window: drift_aware}",
+            "intervals.window (line 2): drift_aware is the interval of a mixture; 'window' is of another kind",
+            id="an interval that only a mixture has",
+        ),
+        pytest.param(
+            ONE + "intervals: {mixture: empirical_bernstein}",
+            "intervals.mixture (line 2): 'mixture' is a mixture, which knows no largest term: empirical_bernstein",
+            id="an interval that a mixture does not have",
+        ),
+        pytest.param(
+            ONE + "drift: AWDIN",
+            "drift (line 2): there is no drift detector 'AWDIN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
+            id="a drift detector that river does not have",
+        ),
+        pytest.param(
+            ONE + "drift: {detector: ADWIN, dleta: 0.1}",
+            "drift (line 2): ADWIN has no parameter dleta; it has delta, ",
+            id="a parameter that the drift detector does not have",
+        ),
+        pytest.param(
+            ONE + "drift: {detector: ADWIN, delta: much}",
+            "drift (line 2): ADWIN cannot be made with {'delta': 'much'}: ",
+            id="a value that the drift detector refuses",
+        ),
+        pytest.param(
+            ONE + "drift: 7",
+            "drift (line 2): the drift detector must be a name or a mapping of options, found 7",
+            id="a number for a drift detector",
         ),
         pytest.param(
             ONE + "reward: {min: 1, max: 1}",
@@ -444,9 +525,8 @@ def test_the_deployed_file_shows_every_option_of_every_source(model: type[BaseMo
 
 def test_the_deployed_file_shows_every_option_of_every_part() -> None:
     values = parse_yaml(DEPLOYED.read_text(), "x").values
-    later = uncommented(
-        "".join(re.findall(r"^#(?:promotion|state):\n(?:#  .*\n)+", DEPLOYED.read_text(), re.MULTILINE))
-    )
+    parts = r"^#(?:estimators|averages|promotion|state):\n(?:#  .*\n)+"
+    later = uncommented("".join(re.findall(parts, DEPLOYED.read_text(), re.MULTILINE)))
     assert (values | later).keys() == Config.model_fields.keys()
     for part in ("policies", "reward", "http"):
         model = Config.model_fields[part].annotation
@@ -460,7 +540,7 @@ def test_the_deployed_file_shows_every_option_of_every_part() -> None:
 
 @pytest.mark.parametrize("part", ["estimators", "averages"])
 def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -> None:
-    text = re.sub(r"^#(?=  - kind|    \w+:)", "", DEPLOYED.read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^#(?=(?:estimators|averages):|  - kind|    \w+:)", "", DEPLOYED.read_text(), flags=re.MULTILINE)
     shown = {choice["kind"]: choice.keys() - {"name"} for choice in parse_yaml(text, "x").values[part]}
     (member, *_) = Config.model_fields[part].annotation.__args__  # type: ignore[union-attr]
     classes = member.__origin__.__args__

@@ -206,7 +206,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
 
 def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     averages: list[AnyAverage] = [Window(tau=20_000), Decay(), AdaptiveWindow(), AdaptiveDecay(), Cumulative()]
-    evaluator = Evaluator([CANDIDATE], estimators=[SNIPS(), ControlVariate()], averages=averages)
+    evaluator = Evaluator([CANDIDATE], estimators=[SNIPS(), ControlVariate()], averages=averages, drift=None)
     stream = random_stream(16, 50_000, missing=0.1)
     sizes = {}
     for events in range(50_000, 700_001, 50_000):
@@ -218,7 +218,8 @@ def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
 
 
 def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
-    settings_: dict[str, Any] = {"averages": [Cumulative(), Window(tau=1_000), Decay()], "estimators": ESTIMATORS}
+    fixed = [Cumulative(), Window(tau=1_000), Decay()]
+    settings_: dict[str, Any] = {"averages": fixed, "estimators": ESTIMATORS, "drift": None}
     stream = random_stream(16, 70_000)
     before, after = (len(packed(evaluated(stream[:n], **settings_))) for n in (60_000, 70_000))
     assert abs(after - before) < 100

@@ -13,12 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from streameval.averages import Cumulative, Window
+from streameval.config import Config
 from streameval.errors import InputError
 from streameval.estimators import IPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.plots import LABEL_GAP, Picture, Truth, _apart, read_truth
+from streameval.replay import choose_picture
 from streameval.trace import Trace
+from streameval.yamlfile import parse_yaml
 
 POLICIES = {"better": 0.9, "worse": 0.2}
 
@@ -101,7 +104,7 @@ def test_curves_hold_the_values_of_one_estimator_and_average() -> None:
 
 
 def picture(path: Path, **options: Any) -> Picture:
-    return Picture(path, "ips", "window", "Two candidates", **options)
+    return Picture(path, [("ips", "window")], "Two candidates", **options)
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, drawing: Picture, trace: Trace) -> tuple[Figure, list[str]]:
@@ -167,7 +170,7 @@ def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeyp
 
 
 def test_wide_bands_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, _ = texts(monkeypatch, Picture(tmp_path / "p.png", "ips", "cumulative", ""), traced(20_000))
+    figure, _ = texts(monkeypatch, Picture(tmp_path / "p.png", [("ips", "cumulative")], ""), traced(20_000))
     low, high = figure.axes[0].get_ylim()
     assert low >= 0
     assert high < 1.0
@@ -231,6 +234,36 @@ def test_a_plot_of_an_average_that_is_not_configured_is_refused(
     assert command(capfd, "replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == Outcome(
         2,
         "",
-        "error: --plot-average: expected one of cumulative, window, decay, adaptive_window or adaptive_decay, "
+        "error: --plot-average: expected one of mixture, adaptive_window, adaptive_decay, decay, window or cumulative, "
         "found 'windw'\nhint: did you mean 'window'?\n",
     )
+
+
+def chosen(config: str, estimator: str | None = None, average: str | None = None) -> list[tuple[str, str]]:
+    settings = Config.model_validate(parse_yaml(config, "c.yaml").values)
+    return list(choose_picture(settings, Path("p.png"), estimator, average, "", None).choices)
+
+
+def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> None:
+    default = "policies: {candidates: [a]}"
+    assert chosen(default)[:2] == [("stratified_dr", "mixture"), ("stratified_ips", "mixture")]
+    assert chosen(default, "snips")[0] == ("snips", "adaptive_window")
+    assert chosen(default, None, "window") == [("snips", "window"), ("ips", "window")]
+    lists = default + "\nestimators: [ips, control_variate]\naverages: [cumulative, {kind: window, tau: 5000}]"
+    assert chosen(lists)[0] == ("ips", "window")
+
+
+def test_what_the_plan_does_not_estimate_is_refused_before_a_long_replay() -> None:
+    with pytest.raises(InputError, match="snips is not estimated on mixture"):
+        chosen("policies: {candidates: [a]}", "snips", "mixture")
+
+
+def test_what_the_reports_hold_decides_which_of_the_choices_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing = Picture(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
+    _, words = texts(monkeypatch, drawing, traced(1_000))
+    assert any("ips on window" in word for word in words)
+    with pytest.raises(InputError, match="nothing was estimated by snips on window") as caught:
+        Picture(tmp_path / "p.png", [("snips", "window")], "").draw(traced(1_000))
+    assert caught.value.hint == "there is ips on cumulative, ips on window"

@@ -45,6 +45,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_events_since_start": set(),
     "streameval_policy_events_since_start": {"policy"},
     "streameval_policy_events_missing_total": {"policy"},
+    "streameval_policy_drift_detections_total": {"policy"},
     "streameval_last_event_timestamp_seconds": set(),
     "streameval_event_delay_seconds_count": set(),
     "streameval_event_delay_seconds_bucket": {"le"},
@@ -100,6 +101,10 @@ def test_values_are_those_of_the_report() -> None:
         one(samples, "streameval_policy_window_events", policy="challenger-a", estimator="ips", average="window") == 1e4
     )
     assert one(samples, "streameval_policy_decay_alpha", policy="logging", estimator="snips", average="decay") == 0.9999
+    assert (
+        one(samples, "streameval_policy_horizon_events", policy="logging", estimator="ips", average="mixture") == 3.1e4
+    )
+    assert one(samples, "streameval_policy_drift_detections_total", policy="challenger-a") == 2
     assert one(samples, "streameval_events_since_start") == 120_000
     assert one(samples, "streameval_policy_events_missing_total", policy="challenger-b") == 1_000
     assert one(samples, "streameval_consumer_lag_events", topic="interactions", partition="0") == 12
@@ -216,3 +221,9 @@ def test_every_metric_is_explained_in_a_sentence() -> None:
     ours = re.findall(r"^# HELP (streameval_\w+) (.*)$", text, re.MULTILINE)
     assert len(ours) > 25
     assert [name for name, sentence in ours if len(sentence) < 20 or not sentence.endswith(".")] == []
+
+
+def test_without_a_drift_detector_no_detections_are_counted() -> None:
+    report = make_report()
+    policies = tuple(replace(policy, drift_detections=None) for policy in report.policies)
+    assert "streameval_policy_drift_detections_total" not in scrape(make_published(replace(report, policies=policies)))

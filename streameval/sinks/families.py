@@ -77,7 +77,7 @@ PER_ESTIMATE = (
     ),
     Family(
         "streameval_policy_horizon_events",
-        "Number of events that a decaying average looks back over now, 1 / (1 - alpha).",
+        "Number of events that a decaying average looks back over now, 1 / (1 - alpha); of a mixture, the mean of it.",
         in_details("horizon_events"),
     ),
     Family(

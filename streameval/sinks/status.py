@@ -209,6 +209,9 @@ DIAGNOSTICS = (
     Column("Looks back", memory),
     Column("alpha", lambda each: number(each.details.get("alpha"), 6)),
     Column("Drift per event", lambda each: number(each.details.get("lipschitz_per_event"), 2)),
+    Column("Sampling error", lambda each: number(each.details.get("se"), 2)),
+    Column("Disagreement", lambda each: number(each.details.get("spread"), 2)),
+    Column("Drift since", lambda each: number(each.details.get("drift"), 2)),
     Column("Bias bound", lambda each: number(each.details.get("bias_bound"), 2)),
     Column("Interval", lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}"),
 )
