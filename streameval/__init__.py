@@ -12,10 +12,12 @@ from streameval.estimators import (
     SNIPS,
     ClippedIPS,
     ControlVariate,
+    PseudoInverse,
     StaticBlend,
     StratifiedDR,
     StratifiedIPS,
     Switch,
+    WeightedPseudoInverse,
 )
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
@@ -44,6 +46,7 @@ __all__ = [
     "Interval",
     "Mixture",
     "Normal",
+    "PseudoInverse",
     "Report",
     "Ridge",
     "SNIPS",
@@ -54,5 +57,6 @@ __all__ = [
     "StratifiedIPS",
     "StreamevalError",
     "Switch",
+    "WeightedPseudoInverse",
     "Window",
 ]

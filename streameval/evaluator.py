@@ -25,6 +25,7 @@ from streameval.policies import LOGGING, CodedPolicies, Faults, knows_support
 from streameval.report import EventCounts, Failure, PolicyCounts, Report
 from streameval.rewards import AnyRewardModel
 from streameval.rows import Rows
+from streameval.slates import start_ratios
 
 STATE_SCHEMA = 1
 BLOCKS_AT_ONCE = 20
@@ -111,8 +112,14 @@ class Evaluator:
         self._last_timestamp: float | None = None
         self._described: bool | None = None
         self._pending: list[EventBatch] = []
-        self._counts = {"present": np.zeros(count), "supported": np.zeros(count), "largest_weight": np.zeros(count)}
-        self._learned = {"recent": recent.start(count), "model": self.plan.reward_model.start()}
+        self._counts = {
+            name: np.zeros(count) for name in ("present", "supported", "largest_weight", "largest_slate_weight")
+        }
+        self._learned = {
+            "recent": recent.start(count),
+            "model": self.plan.reward_model.start(),
+            "slates": {"recent": recent.start(count), "ratios": start_ratios(count)},
+        }
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
         self._grids: tuple[Grid, ...] = ()
         self._states: list[State] = []
@@ -185,14 +192,17 @@ class Evaluator:
                 self.plan.reward_range,
             )
             evidence = evidence.with_predictions(prediction)
-        return evidence, {"recent": memory, "model": model}
+        slates = self._learned["slates"]
+        if any(Need.SLOTS in grid.needs for grid in self._grids):
+            evidence, slates = evidence.slot_by_slot(events, self.policies, slates)
+        return evidence, {"recent": memory, "model": model, "slates": slates}
 
     def report(self) -> Report:
         """Everything known now, the block that is not finished included."""
-        tail, counts = None, self._counts
+        tail, counts, learned = None, self._counts, self._learned
         if self._pending:
             self._pending = [EventBatch.concat(self._pending)]
-            tail, _ = self._evidence(self._pending[0])
+            tail, learned = self._evidence(self._pending[0])
             counts = _counted(counts, tail, knows_support(self._pending[0]))
         return Report(
             confidence=self.plan.confidence,
@@ -203,7 +213,7 @@ class Evaluator:
                 estimate
                 for grid, state in self._worked()
                 for average, bound, reading in grid.read(state, tail)
-                for estimate in self._rows(grid, counts).of(average, bound, reading)
+                for estimate in self._rows(grid, counts, learned["slates"]).of(average, bound, reading)
             ),
         )
 
@@ -213,14 +223,16 @@ class Evaluator:
             return list(zip(self._grids, self._states, strict=True))
         return [(grid, grid.start(self.plan.block)) for grid in self.plan.grids(described=False)]
 
-    def _rows(self, grid: Grid, counts: dict[str, Array]) -> Rows:
+    def _rows(self, grid: Grid, counts: dict[str, Array], slates: State) -> Rows:
+        by_slot = Need.SLOTS in grid.needs
         return Rows(
             policies=self.policies,
             estimators=grid.estimators,
             reward_range=self.plan.reward_range,
             confidence=self.plan.confidence,
-            largest_weight=counts["largest_weight"],
+            largest_weight=counts["largest_slate_weight" if by_slot else "largest_weight"],
             supported=(counts["supported"] == counts["present"]) & (counts["present"] > 0),
+            slot_ratios=slates["ratios"] if by_slot else None,
         )
 
     @property
@@ -291,7 +303,12 @@ def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> 
         "present": counts["present"] + np.count_nonzero(present, axis=0),
         "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),
         "largest_weight": np.maximum(counts["largest_weight"], evidence.importance_weight.max(axis=0, initial=0.0)),
+        "largest_slate_weight": np.maximum(counts["largest_slate_weight"], _largest(evidence.slates)),
     }
+
+
+def _largest(slates: Evidence | None) -> Array | float:
+    return 0.0 if slates is None else np.abs(slates.importance_weight).max(axis=0, initial=0.0)
 
 
 def _newest(before: float | None, timestamps: Array) -> float | None:

@@ -11,11 +11,12 @@ import numpy as np
 
 from streameval import recent as recents
 from streameval.actions import Actions
-from streameval.arrays import Array, State, per_block
+from streameval.arrays import Array, Mask, State, per_block
 from streameval.events import EventBatch
-from streameval.needs import Needs
+from streameval.needs import Need, Needs
 from streameval.policies import target_probabilities, unsupported_probability
 from streameval.recent import Recent
+from streameval.slates import fold_ratios, slate_weights
 
 LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
@@ -30,7 +31,7 @@ class Evidence:
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
     actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
     [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
-    shown. Columns are contiguous over events.
+    shown. `slates`: what the same events say slot by slot. Columns are contiguous over events.
     """
 
     importance_weight: Array
@@ -41,6 +42,7 @@ class Evidence:
     block: int
     recent: Recent
     actions: Actions | None = None
+    slates: Evidence | None = None
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, averaging_weight: Any = None) -> Evidence:
@@ -77,8 +79,7 @@ class Evidence:
         with np.errstate(over="ignore", invalid="ignore"):
             weight = target / batch.propensity[:, None]
             sampling = 1.0 / batch.sampling_probability
-            largest = np.maximum(np.abs(batch.reward), 1.0)[:, None] * weight
-        usable = (largest <= LARGEST_WEIGHT) & (sampling <= LARGEST_WEIGHT)[:, None]
+        usable = _usable(weight, batch.reward) & (sampling <= LARGEST_WEIGHT)[:, None]
         return cls(
             importance_weight=np.where(usable, weight, 0.0),
             averaging_weight=np.where(usable, sampling[:, None], 0.0),
@@ -99,14 +100,32 @@ class Evidence:
         recent, after = recents.fold(state, logged_sums, weighed, self.block)
         return replace(self, recent=recent), after
 
+    def slot_by_slot(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
+        """The same evidence with what it says of slates slot by slot in `slates`, and the memory after it.
+
+        There the weight of a slate is not that of one action among many, but `G`, a sum over its slots.
+        """
+        weight, averaging = self.importance_weight, self.averaging_weight
+        if batch.slates is not None:
+            single = (batch.slates.sizes == 0)[:, None]
+            slate = slate_weights(batch, policies)
+            usable = _usable(slate, self.reward)
+            weight = np.where(single, weight, np.where(usable, slate, 0.0))
+            averaging = np.where(single, averaging, np.where(usable, self.sampling_weight[:, None], 0.0))
+        slates, recent = replace(self, importance_weight=weight, averaging_weight=averaging).learning(state["recent"])
+        ratios = fold_ratios(state["ratios"], batch, policies, self.sampling_weight, self.block)
+        return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
+
     def with_predictions(self, prediction: Array) -> Evidence:
-        """The same evidence with what the reward model expects of each action."""
+        """The same evidence with what the reward model expects of each action, [rows]."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
 
     def of_events_with(self, needs: Needs) -> Evidence:
         """The same evidence, missing where an event does not tell what is needed."""
         if not needs:
             return self
+        if Need.SLOTS in needs:
+            return self if self.slates is None else self.slates
         known = False if self.actions is None else self.actions.known(needs)
         return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))
 
@@ -128,3 +147,10 @@ class Evidence:
     def spread_over_events(self, values: Array) -> Array:
         """Values per block [blocks, P] repeated for each of its events, [n, P]."""
         return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
+
+
+def _usable(weight: Array, reward: Array) -> Mask:
+    """Where a weight is known, and its product with the reward may be squared and summed."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.maximum(np.abs(reward), 1.0)[:, None] * np.abs(weight)
+    return np.asarray(largest <= LARGEST_WEIGHT)

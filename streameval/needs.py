@@ -8,12 +8,16 @@ from typing import TypeAlias
 
 
 class Need(StrEnum):
-    """A part of an event, or the predictions of the reward model, which have needs of their own."""
+    """A part of an event, or the predictions of the reward model, which have needs of their own.
+
+    `SLOTS` asks for slates slot by slot; an event that is no slate counts as one with a single slot.
+    """
 
     TARGET = "target"
     LOGGING = "logging"
     FEATURES = "features"
     PREDICTION = "prediction"
+    SLOTS = "slots"
 
 
 Needs: TypeAlias = Set[Need]

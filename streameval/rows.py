@@ -14,6 +14,7 @@ from streameval.averages.moments import Row
 from streameval.bounds import Bound, Claim
 from streameval.estimators import Estimator
 from streameval.report import Estimate
+from streameval.slates import mean_ratios
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Rows:
     """What all rows share. Columns of a reading are the first policy under all estimators, then the second, ...
 
     `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every
-    event told the whole logging distribution, so that the unsupported probability is known.
+    event told the whole logging distribution, so that the unsupported probability is known. `slot_ratios`: of policies
+    seen slot by slot, sums of the importance ratios in each slot.
     """
 
     policies: Sequence[str]
@@ -30,6 +32,7 @@ class Rows:
     confidence: float
     largest_weight: Array
     supported: Array
+    slot_ratios: Array | None = None
 
     def of(self, average: AnyAverage, bound: Bound, reading: Reading) -> Iterator[Estimate]:
         """The estimates of one average, with intervals by `bound`; estimators vary fastest."""
@@ -61,8 +64,17 @@ class Rows:
                 known[3],
                 known[4],
                 known[5],
-                details={**{name: _known(column[place]) for name, column in details.items()}, **bound.says()},
+                details={
+                    **{name: _known(column[place]) for name, column in details.items()},
+                    **bound.says(),
+                    **self._by_slot(place // len(self.estimators)),
+                },
             )
+
+    def _by_slot(self, policy: int) -> dict[str, list[float | None]]:
+        if self.slot_ratios is None:
+            return {}
+        return {"slot_ratio_means": [_known(ratio) for ratio in mean_ratios(self.slot_ratios[policy])]}
 
     def _diagnostics(self, reading: Reading) -> tuple[Array, Array, Array]:
         moments = reading.moments

@@ -9,6 +9,7 @@ from pydantic import Field
 from streameval.estimators.base import Component, Estimator, Terms
 from streameval.estimators.family import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
 from streameval.estimators.importance import SNIPS, ControlVariate
+from streameval.estimators.slate import PseudoInverse, WeightedPseudoInverse
 from streameval.estimators.stratified import StratifiedDR, StratifiedIPS
 
 AnyEstimator = Annotated[
@@ -23,7 +24,9 @@ AnyEstimator = Annotated[
     | CAB
     | CABDR
     | StratifiedIPS
-    | StratifiedDR,
+    | StratifiedDR
+    | PseudoInverse
+    | WeightedPseudoInverse,
     Field(discriminator="kind"),
 ]
 
@@ -39,9 +42,11 @@ __all__ = [
     "Component",
     "ControlVariate",
     "Estimator",
+    "PseudoInverse",
     "StaticBlend",
     "StratifiedDR",
     "StratifiedIPS",
     "Switch",
     "Terms",
+    "WeightedPseudoInverse",
 ]
