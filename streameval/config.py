@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
@@ -16,10 +16,12 @@ from streameval.durations import Seconds
 from streameval.errors import ConfigError
 from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
-from streameval.events import EventFormat
+from streameval.events import DsjsonFormat, EventFormat
+from streameval.events.dsjson import COSTS
 from streameval.overrides import Overrides, overlaid, overrides_in
 from streameval.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
-from streameval.policies import LOGGING
+from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.rewards import AnyRewardModel, Ridge
 from streameval.sources.settings import FileSettings, KafkaSettings, Settings, SimulatedSettings
@@ -30,6 +32,10 @@ def _spelled_out(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
+def _logged_unless_said(value: object) -> object:
+    return {"kind": "logged"} if value is None else _spelled_out(value)
+
+
 def _kafka_unless_said(value: object) -> object:
     return {"kind": "kafka", **value} if isinstance(value, dict) else value
 
@@ -37,15 +43,27 @@ def _kafka_unless_said(value: object) -> object:
 BLOCK = 100
 """Events between two moments at which anything adaptive may change."""
 
+COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
+
 ByName = BeforeValidator(_spelled_out)
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
+
+
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Name], Field(min_length=1), Tag("list")]
+ByPolicy = Annotated[
+    dict[Name, Annotated[AnyPolicy, BeforeValidator(_logged_unless_said)]], Field(min_length=1), Tag("mapping")
+]
 
 
 class Policies(Settings):
     """Whose value is estimated."""
 
-    candidates: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)] = Field(
-        description="the names under which events carry the candidates' probabilities, e.g. [challenger]"
+    candidates: Annotated[
+        Names | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
+    ] = Field(
+        description="the names under which events carry the candidates' probabilities, e.g. [challenger], or by name "
+        "what a policy is, e.g. {challenger: logged, even: uniform}"
     )
     production: Annotated[str, Field(min_length=1)] = Field(
         LOGGING, description="the policy that candidates are compared with: a name in the events, or 'logging'"
@@ -140,14 +158,25 @@ class Config(Settings):
             )
         return self.source
 
-    def event_format(self) -> EventFormat:
-        """How events are decoded: which policies and which reward they carry."""
+    def event_format(self, written: str | None = None) -> EventFormat:
+        """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
+
+        `written`: the way the events are written, if it is not that of the source.
+        """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
-        return EventFormat(
-            policies=[*production, *self.policies.candidates],
-            reward_field=self.reward.field,
-            reward_range=(self.reward.min, self.reward.max),
-        )
+        named = named_policies(self.policies.candidates)
+        vowpal_wabbit = (written or getattr(self.source, "format", "json")) == "dsjson"
+        form = DsjsonFormat if vowpal_wabbit else EventFormat
+        try:
+            return form(
+                policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
+                reward_field=self.reward.field,
+                reward_range=(self.reward.min, self.reward.max),
+                scores=fields_read(named.values()),
+            )
+        except ValueError as error:
+            hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
+            raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
     def plan(self) -> Plan:
         """What is to be evaluated: these policies, by these estimators on these averages."""
@@ -179,6 +208,8 @@ def _misfits(config: Config) -> Iterator[Problem]:
         expected = f"a number greater than reward.min ({config.reward.min:g})"
         hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
+    if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
+        yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
@@ -202,16 +233,23 @@ def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyBound
 
 
 def _policy_misfits(policies: Policies) -> Iterator[Problem]:
-    for index, name in enumerate(policies.candidates):
-        place = ("policies", "candidates", index)
+    names = list(policies.candidates)
+    for index, name in enumerate(names):
+        place: Place = ("policies", "candidates", name if isinstance(policies.candidates, dict) else index)
         if name == LOGGING:
             hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
             yield Problem(place, expecting("the name of a policy", "'logging'"), hint)
         elif name == policies.production:
             hint = "production is estimated anyway: remove it here"
             yield Problem(place, expecting("another policy than production", f"'{name}'"), hint)
-        elif name in policies.candidates[:index]:
+        elif name in names[:index]:
             yield Problem(place, expecting("each policy once", f"'{name}' again"), "remove one of the two")
+    for name, policy in named_policies(policies.candidates).items():
+        if isinstance(policy, PythonPolicy):
+            try:
+                find(policy.target)
+            except ConfigError as error:
+                yield Problem(("policies", "candidates", name, "target"), error.message, error.hint)
 
 
 def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:

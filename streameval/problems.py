@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import Tag, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streameval.yamlfile import Place
@@ -155,6 +155,8 @@ def _expected(detail: ErrorDetails) -> str:
         return message.replace("Input should be", "a number")
     if kind.startswith(("datetime", "timezone")):
         return "a time with its zone, such as 2026-01-31T00:00:00Z"
+    if kind == "too_short" and isinstance(detail["input"], Mapping):
+        return "a mapping that is not empty"
     words = message.removeprefix("Input should be ").removeprefix("a valid ")
     return EXPECTED_BY_TYPE.get(kind, words[:1].lower() + words[1:])
 
@@ -199,11 +201,17 @@ def _members(shape: Any) -> dict[str | int, type]:
     """The classes that a type allows, by their kind (a class without kinds has its own name)."""
     shape = _peeled(shape)
     if get_origin(shape) in (Union, types.UnionType):
-        return {kind: member for part in get_args(shape) for kind, member in _members(part).items()}
+        parts = [{tag: _peeled(part)} if (tag := _tag(part)) else _members(part) for part in get_args(shape)]
+        return {kind: member for members in parts for kind, member in members.items()}
     fields = getattr(shape, "__pydantic_fields__", None)
     if fields is None:
         return {}
     return {fields["kind"].default if "kind" in fields else shape.__name__: shape}
+
+
+def _tag(shape: Any) -> str | None:
+    """The name that a part of a union is chosen by, where it is no class with a kind."""
+    return next((part.tag for part in getattr(shape, "__metadata__", ()) if isinstance(part, Tag)), None)
 
 
 def _fields(shape: Any) -> dict[str, Any]:
@@ -234,6 +242,10 @@ def _described(shape: Any) -> str:
     shape = _peeled(shape)
     if get_origin(shape) in (list, tuple):
         return "a list"
+    if get_origin(shape) is dict:
+        return "a mapping"
+    if any(map(_tag, get_args(shape))):
+        return " or ".join(map(_described, get_args(shape)))
     if _words(shape):
         return one_of(_words(shape))
     return "a mapping of options" if _members(shape) else PLAIN_NAMES.get(shape, "a value")

@@ -48,9 +48,8 @@ def plan_table(config: Config) -> Table:
     estimates = policies * sum(len(estimators) * len(averages) for estimators, averages in products)
     table = Table.grid(padding=(0, 2))
     table.add_row("source", Text(_source_line(config)))
-    table.add_row(
-        "policies", Text(", ".join([f"{config.policies.production} (production)", *config.policies.candidates]))
-    )
+    named = [name if name not in plan.coded else f"{name} ({plan.coded[name].kind})" for name in plan.policies[1:]]
+    table.add_row("policies", Text(", ".join([f"{config.policies.production} (production)", *named])))
     table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
     for (estimators, averages), (instead, _) in zip(products, others, strict=True):
         table.add_row("estimators", Text(_named(estimators, instead)))

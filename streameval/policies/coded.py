@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, PositiveFloat, TypeAdapter
+from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array
@@ -21,6 +22,13 @@ Answer: TypeAlias = tuple[Array, dict[int, Fault]]
 """A distribution over the rows of action sets, and the events for which there is none, with the reason."""
 
 Ask: TypeAlias = Callable[[ActionSets, Choices], Answer]
+
+
+def _factory(target: str) -> str:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
+        raise ValueError("expected package.module:factory")
+    return target
+
 
 ScoresField = Annotated[str, Field(min_length=1)]
 
@@ -138,7 +146,7 @@ class PythonPolicy:
     [[0.5, 0.25, 0.25]]
     """
 
-    target: Annotated[str, Field(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$")]
+    target: Annotated[str, AfterValidator(_factory)]
     options: Mapping[str, Any] = field(default_factory=dict)
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
     reads: ClassVar[str] = ""

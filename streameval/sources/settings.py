@@ -38,6 +38,9 @@ def _file(value: str) -> str:
     return value
 
 
+Written = Literal["json", "dsjson"]
+"""How the events of a source are written: streameval's own JSON, or the decision logs of Vowpal Wabbit."""
+
 PemFile = Annotated[str, AfterValidator(_file)]
 """A pydantic type: the path of a file that is there."""
 
@@ -110,6 +113,7 @@ class KafkaSettings(KafkaConnection):
 
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="The topic whose messages are events.")
+    format: Written = Field(default="json", description="How events are written: json, or dsjson (Vowpal Wabbit).")
     start: Literal["earliest", "latest"] | AwareDatetime = Field(
         default="earliest",
         description="Where the very first start begins: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
@@ -140,7 +144,7 @@ class FileSettings(Settings):
     path: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
         min_length=1, description="The files, read one after another; `-` is standard input."
     )
-    format: Literal["json"] = Field(default="json", description="How events are written.")
+    format: Written = Field(default="json", description="How events are written: json, or dsjson (Vowpal Wabbit).")
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
 
 
