@@ -32,6 +32,7 @@ tests: .venv-test/ready
 bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
+	$(WHEEL_PYTHON) tests/benchmarks/features.py
 
 lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
