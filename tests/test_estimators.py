@@ -62,8 +62,9 @@ def values(
 
 
 def test_every_estimator_there_is_is_tested_here() -> None:
-    union = typing.get_args(typing.get_args(AnyEstimator)[0])
-    assert {type(estimator) for estimator in ESTIMATORS + OF_ACTIONS} == set(union)
+    union = {estimator.kind for estimator in typing.get_args(typing.get_args(AnyEstimator)[0])}
+    of_slates = {"pseudo_inverse", "weighted_pseudo_inverse"}
+    assert {estimator.kind for estimator in ESTIMATORS + OF_ACTIONS} == union - of_slates
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.label)
