@@ -40,7 +40,7 @@ app = typer.Typer(
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 Drift = Literal["smooth", "abrupt", "stationary"]
-EventsFormat = Literal["json"]
+EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
 ]
@@ -109,9 +109,15 @@ def demo(
 def replay(
     config: ConfigPath,
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE", help="NDJSON, plain, .gz or .zst; - is stdin.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="FILE", help="Lines or CSV, plain, .gz or .zst; Parquet; - is stdin.", show_default=False
+        ),
     ],
-    events_format: Annotated[EventsFormat, typer.Option("--format", help="How the events are written.")] = "json",
+    events_format: Annotated[
+        EventsFormat | None,
+        typer.Option("--format", help="How the events are written; else by the ending, or as the source says."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole Report as JSON, not a table.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the values over time.")] = None,
     plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="The estimator to draw.")] = None,
@@ -131,7 +137,7 @@ def replay(
     picture = plot and choose_picture(settings, plot, plot_estimator, plot_average, title, truth)
     replayed = Replay(settings, traced=plot is not None)
     with progress_of_bytes() as advance:
-        report = replayed.read(files, advance)
+        report = replayed.read(files, advance, events_format)
     for line in replayed.complaints(report):
         say(line)
     replayed.require_events(report)

@@ -24,7 +24,7 @@ from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.sources.settings import FileSettings, KafkaSettings, Settings, SimulatedSettings
+from streameval.sources.settings import Columns, FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
 
@@ -110,6 +110,7 @@ class Config(Settings):
         None, description="write source: {kind: kafka, topic: NAME}"
     )
     reward: Reward = Reward()
+    columns: Columns = Columns()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
         (),
         min_length=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from streameval.config import Config
@@ -12,11 +13,16 @@ from streameval.plan import Plan
 from streameval.plots import Picture, read_truth
 from streameval.problems import closest, expecting, one_of
 from streameval.report import Report
+from streameval.sources.columnar import Table, mapping, read_csv, read_parquet
 from streameval.sources.file import FileSource
+from streameval.sources.line_file import check
 from streameval.trace import Trace
 
 Advance = Callable[[int, int | None], None]
 """Is told the bytes read so far, of the files as they are stored, and how many there are (None: a pipe)."""
+
+TABLES = {".parquet": "parquet", ".csv": "csv"}
+"""Endings of files that are tables, which may be followed by .gz or .zst where they are text."""
 
 LONGEST_EXAMPLE = 120
 """Characters of a rejected event's detail."""
@@ -36,13 +42,28 @@ class Replay:
         self.examples: dict[str, Rejected] = {}
         self._first_lines: Sequence[bytes] = ()
 
-    def read(self, files: Sequence[str], advance: Advance) -> Report:
-        """The Report after all files."""
-        events = self.config.event_format()
-        for lines in read_lines(files, advance):
-            self._first_lines = self._first_lines or lines
-            self._take(events.decode_batch(lines))
+    def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> Report:
+        """The Report after all files; `written`: how, if not as their endings say, or else as the source does."""
+        sizes = [check(file) for file in files]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        for place, file in enumerate(files):
+            before = sum(size or 0 for size in sizes[:place])
+            for batch in self._batches(file, written or _ending(file), _after(before, total, advance)):
+                self._take(batch)
         return self.trace.finish(self.evaluator) if self.traced else self.evaluator.report()
+
+    def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
+        tabular = written in TABLES.values()
+        events = self.config.event_format("json" if tabular else written)
+        parts = self._tables(file, written, events, advance) if tabular else _lines(file, advance)
+        for messages, rejected in parts:
+            self._first_lines = self._first_lines or messages
+            batch = events.decode_batch(messages)
+            yield replace(batch, rejected=(*rejected, *batch.rejected))
+
+    def _tables(self, file: str, written: str | None, events: EventFormat, advance: Advance) -> Iterator[Table]:
+        wanted = mapping(self.config.columns, events.reward_field, events.policies or (), events.scores or ())
+        return read_parquet(file, wanted, advance) if written == "parquet" else read_csv(file, wanted, advance)
 
     def complaints(self, report: Report) -> Iterator[str]:
         """What a person should know about the events, line by line."""
@@ -54,7 +75,10 @@ class Replay:
             example = f"  e.g. {self.examples[reason].detail[:LONGEST_EXAMPLE]}" if reason in self.examples else ""
             yield f"  {count:>9,}  {reason}{example}"
         for policy in report.policies:
-            if report.events.accepted and not policy.events:
+            for failure in policy.failures:
+                yield f"warning: the policy '{policy.policy}' has no distribution for {failure.count:,} events"
+                yield f"  {failure.reason}  e.g. {failure.example[:LONGEST_EXAMPLE]}"
+            if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
                 yield f"hint: the events name {self._named() or 'no policies'}"
 
@@ -87,6 +111,20 @@ def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
             yield [value for part in records for value in part.values if value is not None]
     finally:
         source.close()
+
+
+def _lines(file: str, advance: Advance) -> Iterator[Table]:
+    return (Table(lines, ()) for lines in read_lines([file], advance))
+
+
+def _ending(file: str) -> str | None:
+    """How a file is written by its name, if that says it."""
+    return next((written for ending, written in TABLES.items() if ending in Path(file).suffixes), None)
+
+
+def _after(before: int, total: int | None, advance: Advance) -> Advance:
+    """Tells of the bytes of all files, `before` of which were read before this one."""
+    return lambda read, _: advance(before + read, total)
 
 
 def choose_picture(

@@ -148,6 +148,28 @@ class FileSettings(Settings):
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
 
 
+class Columns(Settings):
+    """Which columns of a table hold what, for Parquet and CSV. Columns with the name of their field may be absent."""
+
+    event_id: str | None = Field(default=None, description="What identifies an event; without it, rows are numbered.")
+    timestamp: str = Field(
+        default="timestamp", description="When it was decided: a time (UTC if it has no zone), or seconds since 1970."
+    )
+    action: str = Field(default="action", description="The chosen action.")
+    propensity: str = Field(default="propensity", description="The logging policy's probability of the action.")
+    reward: str | None = Field(default=None, description="What was earned; without it, the field of the reward.")
+    sampling_probability: str = Field(
+        default="sampling_probability", description="The probability with which a downsampled log kept the event."
+    )
+    actions: str = Field(default="actions", description="The list of actions to choose from.")
+    propensities: str = Field(default="propensities", description="The list of the logging policy's probabilities.")
+    features: str = Field(default="features", description="The list of the features of each action.")
+    context: str = Field(default="context", description="What was known at decision time.")
+    policies: dict[str, str] = Field(
+        default={}, description="By policy the column of its probability, or list of them; without it, its own name."
+    )
+
+
 def _candidates(value: object) -> object:
     return [f"candidate-{number}" for number in range(1, value + 1)] if isinstance(value, int) else value
 
