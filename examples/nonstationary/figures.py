@@ -1,0 +1,141 @@
+"""The pictures: estimates against the truth, what forgetting does, and what happens after a jump."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from contest import ALPHAS, IN_TABLE, WINDOWS
+from experiment import PHASES, Track, follow
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from summary import THOUSANDTHS, Mean
+from worlds import Scene
+
+from streameval.plots import COLOURS, FAINT, GRID, INK
+from streameval.simulation import DriftKind
+
+BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
+DEFAULT = "stratified_dr / mixture"
+DRAWN = {"ips / cumulative": ORANGE, "ips / window": GREEN, DEFAULT: BLUE}
+SAID = {
+    "ips / cumulative": "IPS since the start",
+    "ips / window": "IPS, last 10,000 events",
+    DEFAULT: "stratified DR on the mixture",
+    "A/B test": "A/B test, last 10,000 events",
+    "ips / adaptive_decay, published": "IPS, adaptive decay as published",
+}
+MOVING: tuple[DriftKind, ...] = ("smooth", "abrupt")
+
+
+def estimates(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
+    """One candidate's value over time, smooth above and abrupt below: the truth, three estimates, their intervals."""
+    world = scene.make()
+    who = [contestant for contestant in IN_TABLE if contestant.name in DRAWN]
+    figure = Figure(figsize=(10.5, 7.4), dpi=150, facecolor="white")
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, kind in zip(panels, MOVING, strict=True):
+        track = follow(who, world, scene.drift(kind, world), events, seed)
+        _estimates(axes, track, int(np.ptp(track.truth, axis=0).argmax()))
+        axes.set_title(f"{kind} change", loc="left", fontsize=11, color=INK, pad=8)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.985, 0.935), ncols=4, frameon=False, fontsize=9)
+    panels[1].set_xlabel("events", loc="left", color=FAINT, fontsize=9)
+    panels[1].xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+    title = "What is the candidate worth now? Bands: 95% intervals"
+    figure.text(0.06, 0.962, title, fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.865, bottom=0.07, hspace=0.16)
+    _save(figure, path)
+
+
+def _estimates(axes: Axes, track: Track, candidate: int) -> None:
+    for name, colour in DRAWN.items():
+        value, lower, upper = (column[:, candidate] for column in track.answers[name])
+        axes.fill_between(track.events, lower, upper, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(track.events, value, color=colour, linewidth=1.5, label=SAID[name])
+    truth = track.truth[:, candidate]
+    axes.plot(track.events, truth, color="black", linewidth=1.2, linestyle=(0, (5, 2)), label="truth")
+    room = 0.25 * np.ptp(truth)
+    axes.set_ylim(truth.min() - room, truth.max() + room)
+    axes.set_xlim(0, track.events[-1])
+    _plain(axes, "y")
+    axes.set_ylabel("reward per event", color=FAINT, fontsize=9)
+
+
+def forgetting(found: Sequence[Mean], path: Path) -> None:
+    """The error of decays and windows against how long they remember, with the default's as a line."""
+    by = {(each.contestant, each.setting): each for each in found}
+    figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
+    settings = ("smooth", "abrupt", "stationary")
+    for axes, setting in zip(figure.subplots(1, 3, sharey=True), settings, strict=True):
+        decays = [by[f"ips / decay {alpha:g}", setting].mse * THOUSANDTHS for alpha in ALPHAS]
+        windows = [by[f"ips / window {tau}", setting].mse * THOUSANDTHS for tau in WINDOWS]
+        axes.plot([1 / (1 - alpha) for alpha in ALPHAS], decays, "o-", color=PINK, markersize=4, label="IPS, decay")
+        axes.plot(WINDOWS, windows, "s-", color=GREEN, markersize=4, label="IPS, window")
+        for name, colour, style in (("ips / mixture", ORANGE, "--"), (DEFAULT, BLUE, "-")):
+            label = SAID.get(name, "IPS on the mixture")
+            axes.axhline(by[name, setting].mse * THOUSANDTHS, color=colour, linestyle=style, linewidth=1.6, label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        _plain(axes, "both")
+        axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
+        axes.set_xlabel("events remembered: 1/(1 - alpha), or the window", loc="left", color=FAINT, fontsize=8.5)
+    figure.axes[0].set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.9), ncols=4, frameon=False, fontsize=9)
+    title = "No one memory suits every world; the mixture need not be told"
+    figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.745, bottom=0.13, wspace=0.08)
+    _save(figure, path)
+
+
+def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
+    """Error and coverage in the abrupt setting, by the time since the last jump."""
+    abrupt = {each.contestant: each for each in found if each.setting == "abrupt"}
+    names = ("ips / adaptive_decay, published", "ips / window", DEFAULT)
+    colours = (PINK, GREEN, BLUE)
+    figure = Figure(figsize=(10.5, 4.2), dpi=150, facecolor="white")
+    left, right = figure.subplots(1, 2)
+    middle = (np.arange(PHASES) + 0.5) * span / PHASES
+    for name, colour in zip(names, colours, strict=True):
+        error = [value * THOUSANDTHS for value in abrupt[name].phase_mse if value is not None]
+        left.plot(middle, error, "o-", color=colour, markersize=4, label=SAID[name])
+        right.plot(middle, [*map(float, filter(None, abrupt[name].phase_coverage))], "o-", color=colour, markersize=4)
+    left.plot(
+        middle,
+        [value * THOUSANDTHS for value in abrupt["A/B test"].phase_mse if value is not None],
+        "--",
+        color="black",
+        linewidth=1.2,
+        label=SAID["A/B test"],
+    )
+    left.set_yscale("log")
+    left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    left.set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
+    right.axhline(0.95, color="black", linestyle="--", linewidth=1.2)
+    right.set_ylabel("share of 95% intervals that hold the value now", color=FAINT, fontsize=9)
+    for axes in (left, right):
+        _plain(axes, "y")
+        axes.set_xlim(0, span)
+        axes.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+        axes.set_xlabel("events since the last jump (means over tenths)", loc="left", color=FAINT, fontsize=9)
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.91), ncols=4, frameon=False, fontsize=9)
+    figure.text(0.06, 0.935, "After a jump", fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.8, bottom=0.125, wspace=0.16)
+    _save(figure, path)
+
+
+def _plain(axes: Axes, grid: Literal["both", "y"]) -> None:
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Software": None})

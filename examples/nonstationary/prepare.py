@@ -1,0 +1,161 @@
+"""A world from the raw HetRec 2011 files: who listens to what, who is whose friend, who tagged what with what.
+
+Artists become points by the words they are tagged with, users become clusters by their friendships, and policies are
+trained by LinUCB: the logging policy on all clusters alike, one candidate on each. Needs scikit-learn.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from contest import Floats
+from numpy.typing import NDArray
+
+from streameval.errors import InputError
+from streameval.simulation import World
+
+Integers = NDArray[np.int64]
+
+DIMENSIONS = 25
+CLUSTERS = 10
+ROUNDS = 100_000
+"""Of training, for each policy."""
+ACTIONS = 25
+AFFINITY = 0.1
+"""Two users are alike by exp(-0.1 d), d being the number of people who are a friend of one of them only."""
+BATCH = 100
+CONFIDENCE_WIDTH = 0.1
+"""How much LinUCB prefers what it knows less about (its alpha)."""
+
+
+class Raw(NamedTuple):
+    """The files as pairs of numbers from 0: [user, artist], [artist, word of a tag] and [user, user].
+
+    Only artists that someone tagged are left, and only users who listened to one of them.
+    """
+
+    listens: Integers
+    words: Integers
+    friends: Integers
+
+
+def read_raw(directory: Path) -> Raw:
+    """Read the files of hetrec2011-lastfm-2k, plain or gzipped; InputError when one is missing."""
+    tagged = _numbers(directory, "user_taggedartists.dat")[:, 1:3]
+    listens = _numbers(directory, "user_artists.dat")[:, :2]
+    friends = _numbers(directory, "user_friends.dat")[:, :2]
+    artists = np.unique(tagged[:, 0])
+    listens = listens[np.isin(listens[:, 1], artists)]
+    users = np.unique(listens[:, 0])
+    friends = friends[np.isin(friends, users).all(axis=1)]
+    words: dict[str, int] = {}
+    words_of = {
+        int(tag): [words.setdefault(word, len(words)) for word in re.split("[ -]", text.replace("'", ""))]
+        for tag, text in _rows(directory, "tags.dat")
+    }
+    return Raw(
+        np.column_stack([np.searchsorted(users, listens[:, 0]), np.searchsorted(artists, listens[:, 1])]),
+        np.array([(np.searchsorted(artists, artist), word) for artist, tag in tagged for word in words_of[tag]]),
+        np.searchsorted(users, friends),
+    )
+
+
+def _numbers(directory: Path, name: str) -> Integers:
+    return np.array(_rows(directory, name), dtype=np.int64)
+
+
+def _rows(directory: Path, name: str) -> list[list[str]]:
+    for path, reader in ((directory / name, open), (directory / f"{name}.gz", gzip.open)):
+        if path.exists():
+            with reader(path, "rt", encoding="latin-1") as lines:
+                return [line.rstrip("\n").split("\t") for line in list(lines)[1:]]
+    raise InputError(f"{directory} has no {name}", hint="download hetrec2011-lastfm-2k and unpack it there")
+
+
+def item_features(words: Integers) -> Floats:
+    """Artists in 25 dimensions: TF-IDF of the words of their tags, sublinear in their number, and truncated SVD."""
+    from scipy.sparse import coo_matrix
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    counts = coo_matrix((np.ones(len(words)), words.T)).tocsr()
+    weights = TfidfTransformer(sublinear_tf=True).fit_transform(counts)
+    return np.asarray(TruncatedSVD(DIMENSIONS, random_state=0).fit_transform(weights))
+
+
+def user_clusters(friends: Integers, users: int) -> Integers:
+    """Ten clusters of users who have friends in common, the largest first."""
+    from sklearn.cluster import SpectralClustering
+
+    friend = np.zeros((users, users))
+    friend[friends[:, 0], friends[:, 1]] = friend[friends[:, 1], friends[:, 0]] = 1.0
+    shared = friend @ friend.T
+    count = shared.diagonal()
+    alike = np.exp(-AFFINITY * (count[:, None] + count - 2 * shared))
+    labels = SpectralClustering(CLUSTERS, affinity="precomputed", random_state=0).fit_predict(alike)
+    rank = np.argsort(np.argsort(-np.bincount(labels, minlength=CLUSTERS), kind="stable"))
+    return np.asarray(rank[labels], dtype=np.int64)
+
+
+class Likes(NamedTuple):
+    """Who likes what: user u likes `items[start[u]:start[u + 1]]`, and belongs to `cluster[u]`."""
+
+    start: Integers
+    items: Integers
+    cluster: Integers
+
+    @classmethod
+    def of(cls, listens: Integers, cluster: Integers) -> Likes:
+        """From pairs [user, artist]."""
+        user, artist = np.unique(listens, axis=0).T
+        return cls(np.searchsorted(user, np.arange(len(cluster) + 1)), artist, cluster)
+
+    def draw(self, clusters: Integers, random: np.random.Generator) -> Integers:
+        """[n]: something that somebody in each of these clusters likes."""
+        user = np.array([random.choice(np.flatnonzero(self.cluster == cluster)) for cluster in clusters])
+        return np.asarray(self.items[random.integers(self.start[user], self.start[user + 1])])
+
+
+def linucb(features: Floats, likes: Likes, clusters: Integers, random: np.random.Generator) -> Floats:
+    """Linear scores learned by LinUCB from users of these clusters, one round each; learns after every 100 rounds.
+
+    A round offers something liked and 24 things at random. Source: Li, Chu, Langford & Schapire, WWW 2010.
+    """
+    gram, product = np.eye(DIMENSIONS), np.zeros(DIMENSIONS)
+    for batch in clusters.reshape(-1, BATCH):
+        others = random.integers(len(features), size=(BATCH, ACTIONS - 1))
+        offered = features[np.column_stack([likes.draw(batch, random), others])]
+        inverse = np.linalg.inv(gram)
+        doubt = np.sqrt(np.einsum("nad,nad->na", offered @ inverse, offered))
+        chosen = (offered @ (inverse @ product) + CONFIDENCE_WIDTH * doubt).argmax(axis=1)
+        seen = offered[np.arange(BATCH), chosen]
+        gram += seen.T @ seen
+        product += seen.T @ (chosen == 0)
+    return np.asarray(np.linalg.solve(gram, product), dtype=np.float64)
+
+
+def prepare(raw: Raw, progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The arrays of a world; `progress` is told of each of the 11 policies trained."""
+    features = item_features(raw.words)
+    users = int(raw.listens[:, 0].max()) + 1
+    likes = Likes.of(raw.listens, user_clusters(raw.friends, users))
+    random = np.random.default_rng(0)
+    mixtures = [random.integers(CLUSTERS, size=ROUNDS), *(np.full(ROUNDS, cluster) for cluster in range(CLUSTERS))]
+    theta = []
+    for clusters in mixtures:
+        theta.append(linucb(features, likes, clusters, random))
+        progress()
+    arrays = {
+        "item_features": features,
+        "user_indptr": likes.start,
+        "user_items": likes.items,
+        "user_cluster": likes.cluster,
+        "theta": np.array(theta),
+    }
+    greedy = World.from_arrays(arrays, exploration=0.0)
+    return {**arrays, "V_cluster_policy": greedy.value}

@@ -1,0 +1,124 @@
+"""The experiment of "When people change their mind", and what has become of it since.
+
+python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
+python study.py run lastfm.npz              20 seeds x 3 settings, resumable
+python study.py table                       results/*.jsonl -> results/*.md and results/*.json
+python study.py figures lastfm.npz          the pictures
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+import yaml
+from contest import LINE_UPS, Contestant
+from experiment import SETTINGS
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from runs import Store, perform_all
+from summary import means, write
+from worlds import scene
+
+from streameval.averages import AnyAverage
+from streameval.estimators import AnyEstimator
+from streameval.simulation import DriftKind
+from streameval.terminal import run_app
+
+SEEDS = range(20)
+"""Fixed before the first run, and taken as they fall."""
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
+Results = Annotated[Path, typer.Option(help="directory of the results")]
+
+
+@app.command()
+def prepare(
+    raw: Annotated[Path, typer.Argument(help="directory with the files of hetrec2011-lastfm-2k")],
+    world: Annotated[Path, typer.Argument(help="where to write the world, e.g. lastfm.npz")],
+) -> None:
+    """Make a world from the raw files: features of artists, clusters of users, eleven trained policies."""
+    from prepare import CLUSTERS, prepare, read_raw
+
+    with _progress("policies") as progress:
+        bar = progress.add_task("", total=CLUSTERS + 1)
+        arrays = prepare(read_raw(raw), lambda: progress.advance(bar))
+    np.savez_compressed(world, **arrays)
+
+
+@app.command()
+def run(
+    world: Annotated[str, typer.Argument(help="a prepared .npz file, softmax-slow or softmax-fast")],
+    contestants: Annotated[str, typer.Option(help=f"a line-up: {', '.join(LINE_UPS)}")] = "table",
+    estimator: Annotated[list[str] | None, typer.Option(help="instead: estimators, e.g. snips")] = None,
+    average: Annotated[
+        list[str] | None, typer.Option(help="... on averages, e.g. '{kind: decay, alpha: .999}'")
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt, stationary; default all")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = len(SEEDS),
+    events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 1_000_000,
+    processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = os.cpu_count() or 1,
+    results: Results = RESULTS,
+) -> None:
+    """Run what is missing of the experiment, and store it."""
+    who = _contestants(estimator, average) if estimator or average else LINE_UPS[contestants]
+    kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS)
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results / f"{scene(world).name}.jsonl")
+    tasks = store.missing(world, kinds, range(seeds), events, who)
+    with _progress("runs") as progress:
+        bar = progress.add_task("", total=len(tasks))
+        perform_all(tasks, store, processes, lambda: progress.advance(bar))
+
+
+@app.command()
+def table(results: Results = RESULTS) -> None:
+    """Make the tables of all worlds that were run: .md for people, .json for programs."""
+    for path in sorted(results.glob("*.jsonl")):
+        write(Store(path).read(), path)
+
+
+@app.command()
+def figures(
+    world: Annotated[str, typer.Argument(help="the world that was run, with both line-ups")],
+    events: Annotated[int, typer.Option(min=20_000, help="of the run that is drawn")] = 1_000_000,
+    results: Results = RESULTS,
+) -> None:
+    """Draw the pictures, from the results and from one more run."""
+    from figures import after_jumps, estimates, forgetting
+
+    stage = scene(world)
+    found = means(Store(results / f"{stage.name}.jsonl").read())
+    forgetting(found, results / f"{stage.name}_forgetting.png")
+    after_jumps(found, results / f"{stage.name}_jumps.png", stage.span)
+    estimates(stage, results / f"{stage.name}_estimates.png", events)
+
+
+def _progress(what: str) -> Progress:
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True))
+
+
+def _contestants(estimators: list[str] | None, averages: list[str] | None) -> tuple[Contestant, ...]:
+    """Every estimator on every average, as they would be written in a configuration."""
+    on = [TypeAdapter(AnyAverage).validate_python(_spelled(text)) for text in averages or ["mixture"]]
+    return tuple(
+        Contestant(TypeAdapter(AnyEstimator).validate_python(_spelled(text)), average)
+        for text in estimators or ["ips"]
+        for average in on
+    )
+
+
+def _spelled(text: str) -> object:
+    value = yaml.safe_load(text)
+    return {"kind": value} if isinstance(value, str) else value
+
+
+if __name__ == "__main__":
+    run_app(app)
