@@ -23,6 +23,7 @@ from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.report import Estimate, Report
 from streameval.rewards import Ridge
+from streameval.sources.file import read_events
 
 __all__ = [
     "AdaptiveDecay",
@@ -59,4 +60,5 @@ __all__ = [
     "Switch",
     "WeightedPseudoInverse",
     "Window",
+    "read_events",
 ]
