@@ -1,0 +1,206 @@
+"""The mixture of decays over strata, written down as slowly and as plainly as its definition, to compare with.
+
+Every number is a sum over all blocks so far with explicit weights; nothing is carried from one block to the next but
+the losses, which depend on the estimates of their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
+LONG = 100_000
+
+
+@dataclass
+class Part:
+    """A component of one policy's term, event by event: numerator u, denominator v (None: 1), averaging weight q.
+
+    `prior` and `square`: per block end, the start-up value (NaN: none) and the presumed second moment.
+    """
+
+    u: Array
+    q: Array
+    prior: Array
+    square: Array
+    v: Array | None = None
+
+
+@dataclass
+class Answer:
+    """What the mixture says of one policy at the last block end."""
+
+    value: float
+    horizon: float
+    se: float
+    spread: float
+    drift: float
+
+
+def decayed_mean(values: Array, weights: Array, block: int) -> Array:
+    """Mean after each block, an event's weight fading by (1 - 1/100,000) an event, block by block."""
+    blocks = len(values) // block
+    means = np.full(blocks, np.nan)
+    for last in range(blocks):
+        fading = (1 - 1 / LONG) ** (block * (last - np.arange(last + 1))).repeat(block)
+        n = (last + 1) * block
+        total = (fading * weights[:n]).sum()
+        if total > 0:
+            means[last] = (fading * weights[:n] * values[:n]).sum() / total
+    return means
+
+
+def slope_before(term: Array, weight: Array, q: Array, block: int) -> Array:
+    """cov(term, w) / var(w) over the past that ends a block before each event; 0 where the weight does not vary."""
+    beta = np.zeros(len(term))
+    means = [decayed_mean(column, q, block) for column in (term, weight, term * weight, weight * weight)]
+    for index in range(1, len(term) // block):
+        t, w, tw, ww = (mean[index - 1] for mean in means)
+        if not np.isnan(w) and ww - w * w > 1e-12 * ww:
+            beta[index * block : (index + 1) * block] = (tw - t * w) / (ww - w * w)
+    return beta
+
+
+class SlowMixture:
+    """Several policies under one estimator; `pooled` are those whose losses are added up."""
+
+    def __init__(self, policies: Sequence[Sequence[Part]], pooled: Sequence[bool], block: int) -> None:
+        self.policies, self.pooled, self.block = policies, pooled, block
+        self.blocks = len(policies[0][0].u) // block
+
+    def answers(self) -> list[Answer]:
+        """At the last block end."""
+        parts = len(self.policies[0])
+        by_part = [self._part([policy[index] for policy in self.policies]) for index in range(parts)]
+        return [
+            Answer(
+                value=sum(part[policy].value for part in by_part),
+                horizon=float(np.mean([part[policy].horizon for part in by_part])),
+                se=np.sqrt(sum(part[policy].se ** 2 for part in by_part)),
+                spread=np.sqrt(sum(part[policy].spread ** 2 for part in by_part)),
+                drift=np.sqrt(sum(part[policy].drift ** 2 for part in by_part)),
+            )
+            for policy in range(len(self.policies))
+        ]
+
+    def _part(self, columns: Sequence[Part]) -> list[Answer]:
+        """One component of all policies, through the whole stream."""
+        loss = np.zeros((len(columns), len(HORIZONS)))
+        means: list[list[float]] = [[] for _ in columns]
+        history = []
+        for done in range(self.blocks):
+            for index, column in enumerate(columns):
+                mean, charge = self._arrives(column, done, means[index], self._share(loss, index))
+                means[index].append(mean)
+                loss[index] = loss[index] * np.exp(-self.block / LONG) + charge
+            history.append([self._now(c, done + 1, means[i], self._share(loss, i)) for i, c in enumerate(columns)])
+        return self._with_drift(history)
+
+    def _share(self, loss: Array, policy: int) -> Array:
+        together = sum(self.pooled) >= 3 and self.pooled[policy]
+        total = loss[np.array(self.pooled)].sum(axis=0) if together else loss[policy]
+        share = np.exp(-(0.3 if together else 1.0) * (total - total.min()))
+        return share / share.sum()
+
+    def _arrives(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, Array]:
+        """The mean of the block that comes after `done` blocks, and what each decay is charged for it."""
+        q, u, v = self._of_block(part, done)
+        if q.sum() == 0:
+            return np.nan, np.zeros(len(HORIZONS))
+        if part.v is None:
+            mean = (q * u).sum() / q.sum()
+        elif done == 0 or np.isnan(means).all():
+            mean = (q * u).sum() / (q * v).sum()
+        else:
+            value = self._now(part, done, means, share)[0]
+            mean = value + ((q * u).sum() - value * (q * v).sum()) / (q.sum() * self._usual(part, done))
+        if done == 0:
+            return mean, np.zeros(len(HORIZONS))
+        estimates, _ = self._estimates(part, done, means)
+        charge = (estimates - mean) ** 2 / (2 * self._noise(part, done) / q.sum())
+        return mean, np.where(np.isnan(charge), 0.0, charge)
+
+    def _of_block(self, part: Part, index: int) -> tuple[Array, Array, Array]:
+        place = slice(index * self.block, (index + 1) * self.block)
+        return part.q[place], part.u[place], np.ones(self.block) if part.v is None else part.v[place]
+
+    def _counts(self, part: Part, done: int) -> Array:
+        """Averaging weight of each of the first blocks."""
+        return part.q[: done * self.block].reshape(done, -1).sum(axis=1)
+
+    def _ages(self, done: int) -> Array:
+        """How many events ago each of the first blocks ended."""
+        return self.block * (done - 1 - np.arange(done))
+
+    def _estimates(self, part: Part, done: int, means: Sequence[float]) -> tuple[Array, Array]:
+        """What each decay estimates, and its total weight, pseudo-events included."""
+        counts, seen = self._counts(part, done), np.nan_to_num(means[:done])
+        values, totals = [], []
+        for horizon in HORIZONS:
+            weight = counts * np.exp(-self._ages(done) / horizon)
+            prior = part.prior[done - 1]
+            pseudo = 0.0 if np.isnan(prior) else 500 * np.exp(-done * self.block / horizon)
+            totals.append(weight.sum() + pseudo)
+            with np.errstate(invalid="ignore"):
+                values.append(np.divide((weight * seen).sum() + pseudo * np.nan_to_num(prior), totals[-1]))
+        return np.array(values), np.array(totals)
+
+    def _faded(self, column: Array, part: Part, done: int) -> float:
+        """Sum of q times a column over the first blocks, fading with a horizon of 100,000 events."""
+        blocks = (part.q * column)[: done * self.block].reshape(done, -1).sum(axis=1)
+        return float((blocks * np.exp(-self._ages(done) / LONG)).sum())
+
+    def _usual(self, part: Part, done: int) -> float:
+        assert part.v is not None
+        return self._faded(part.v, part, done) / self._faded(np.ones_like(part.u), part, done)
+
+    def _noise(self, part: Part, done: int) -> float:
+        """Variance of one event's term."""
+        count, prior = self._faded(np.ones_like(part.u), part, done), 2_000 * np.exp(-done * self.block / LONG)
+        square = part.square[done - 1]
+        if part.v is None:
+            mean = self._faded(part.u, part, done) / count
+            return max((self._faded(part.u**2, part, done) + prior * square) / (count + prior) - mean**2, 1e-6)
+        value = self._faded(part.u, part, done) / self._faded(part.v, part, done)
+        residual = ((part.u - value * part.v) / self._usual(part, done)) ** 2
+        return max((self._faded(residual, part, done) + prior * square) / (count + prior), 1e-6)
+
+    def _now(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, ...]:
+        """Value, sampling variance, spread, mean age and horizon after so many blocks."""
+        estimates, totals = self._estimates(part, done, means)
+        value = (share * estimates).sum()
+        event_ages = np.arange(done * self.block)[::-1]
+        block_ages = self._ages(done).repeat(self.block)
+        kernel = sum(
+            om * np.exp(-block_ages / horizon) / total
+            for om, horizon, total in zip(share, HORIZONS, totals, strict=True)
+        )
+        q = part.q[: done * self.block]
+        block_mean_age = event_ages.reshape(done, -1).mean(axis=1).repeat(self.block)
+        return (
+            value,
+            self._noise(part, done) * (kernel**2 * q**2).sum(),
+            (share * (estimates - value) ** 2).sum(),
+            (kernel * q * block_mean_age).sum(),
+            (share * np.minimum(HORIZONS, done * self.block)).sum(),
+        )
+
+    def _with_drift(self, history: list[list[tuple[float, ...]]]) -> list[Answer]:
+        now, lag = history[-1], 50_000 // self.block
+        moved = [np.nan] * len(now)
+        if len(history) > lag:
+            before = history[-1 - lag]
+            moved = [((a[0] - b[0]) ** 2 - a[1] - b[1]) / 50_000**2 for a, b in zip(now, before, strict=True)]
+        together = np.mean([rate for rate, pool in zip(moved, self.pooled, strict=True) if pool])
+        answers = []
+        for policy, (value, sampling, spread, age, horizon) in enumerate(now):
+            rate = together if self.pooled[policy] else moved[policy]
+            drift = np.sqrt(np.maximum(rate, 0.0)) * age
+            answers.append(Answer(value, horizon, np.sqrt(sampling), np.sqrt(spread), drift))
+        return answers
