@@ -24,6 +24,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/mypy examples/nonstationary
 	.venv/bin/lint-imports --no-logo
 
 tests: .venv-test/ready
