@@ -45,7 +45,7 @@ def pseudo_inverse_weights(slates: SlateColumns) -> Array:
     """`G` of each slate for each policy of the columns, [n, P]; without slots it means nothing."""
     with np.errstate(over="ignore"):
         ratios = slates.probabilities / slates.propensity[:, None]
-    weights = slates.per_event(ratios) - slates.sizes[:, None] + 1.0
+    weights = slates.per_event(ratios) - (slates.sizes[:, None] - 1.0)
     rankings = np.flatnonzero(slates.logging == UNIFORM_RANKING)
     if len(rankings):
         weights[rankings] = _of_rankings(slates.take(rankings))

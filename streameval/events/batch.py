@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.events.action_sets import ActionSets, Index, named_columns
 from streameval.events.choices import Choices
-from streameval.events.given import column, compact, with_action_sets
+from streameval.events.given import choice_columns, column
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Mask, faults
 from streameval.events.slates import SlateColumns
@@ -137,12 +138,14 @@ class EventBatch:
         features: ArrayLike | None = None,
         timestamp: ArrayLike | None = None,
         sampling_probability: ArrayLike | None = None,
+        slate_logging: Literal["factored", "uniform_ranking"] = "factored",
     ) -> EventBatch:
         """Events that are arrays already; all values are copied.
 
         Compact: `propensity` [n] and `policies` {name: [n]}, probabilities of the logged action. With action sets:
         `propensities` [n, A], `action` [n] (positions, from 0), `policies` {name: [n, A] or [n]}, `features` [n, A, d].
-        NaN in a policy means that the event lacks it.
+        NaN in a policy means that the event lacks it. Slates of l slots: `propensity` and policies [n, l], or
+        `propensities` and policies [n, l, A] with `action` [n, l]; `slate_logging` says how they were made.
 
         ValueError for a wrong shape, and for the first row that breaks a rule that events must keep:
 
@@ -152,13 +155,9 @@ class EventBatch:
         """
         earned = column("reward", reward, None)
         n = len(earned)
-        sets = None
-        if propensity is not None and propensities is None and action is None and features is None:
-            logged, probabilities = compact(n, propensity, policies or {})
-        elif propensity is None and propensities is not None and action is not None:
-            logged, probabilities, sets = with_action_sets(n, action, propensities, features, policies or {})
-        else:
-            raise ValueError("give `propensity`, or else `propensities`, `action` and perhaps `features`")
+        logged, probabilities, sets, slates = choice_columns(
+            n, propensity, policies or {}, action, propensities, features, slate_logging == "uniform_ranking"
+        )
         batch = cls(
             policies=tuple(policies or {}),
             probabilities=probabilities,
@@ -169,6 +168,7 @@ class EventBatch:
             if sampling_probability is None
             else column("sampling_probability", sampling_probability, n),
             action_sets=sets,
+            slates=slates,
         )
         for row, fault in sorted(faults(batch).items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from streameval.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, reconcile
+from streameval.events.slates import FACTORED, UNIFORM_RANKING, SlateColumns, as_one_action
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
@@ -25,6 +26,29 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
 
 def _shape(lengths: tuple[int | None, ...]) -> str:
     return "[" + ", ".join("any" if length is None else str(length) for length in lengths) + "]"
+
+
+def choice_columns(
+    n: int,
+    propensity: ArrayLike | None,
+    policies: Mapping[str, ArrayLike],
+    action: ArrayLike | None,
+    propensities: ArrayLike | None,
+    features: ArrayLike | None,
+    ranking: bool,
+) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
+    """Propensity, probabilities, action sets and slates, in whatever form a caller has them."""
+    if propensity is not None and propensities is None and action is None and features is None:
+        if np.ndim(propensity) != 2:
+            return *compact(n, propensity, policies), None, None
+        slates = compact_slates(n, propensity, policies)
+    elif propensity is None and propensities is not None and action is not None:
+        if np.ndim(propensities) != 3:
+            return *with_action_sets(n, action, propensities, features, policies), None
+        slates = slates_with_action_sets(n, action, propensities, policies, ranking)
+    else:
+        raise ValueError("give `propensity`, or else `propensities`, `action` and perhaps `features`")
+    return *as_one_action(slates), None, slates
 
 
 def compact(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> tuple[Array, Array]:
@@ -58,6 +82,46 @@ def with_action_sets(
     sets = ActionSets(index, np.arange(n + 1) * actions, logged.ravel(), described, per_action.T)
     reconcile(sets, per_event.T, sets.probabilities)
     return sets.propensities[sets.logged[1]], per_event.T, sets
+
+
+def compact_slates(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> SlateColumns:
+    """Slates of as many slots each, from what was shown in each: [n, l]."""
+    slots = column("propensity", propensity, n, None).shape[1]
+    flat = {name: column(f"policies[{name!r}]", values, n, slots).ravel() for name, values in policies.items()}
+    logged, probabilities = compact(n * slots, np.ravel(propensity), flat)
+    return _slates(n, logged, probabilities, ActionSets.none(n * slots, len(policies)), FACTORED)
+
+
+def slates_with_action_sets(
+    n: int, action: ArrayLike, propensities: ArrayLike, policies: Mapping[str, ArrayLike], ranking: bool
+) -> SlateColumns:
+    """Slates of as many slots each, which all choose from the same number of actions: [n, l, A]."""
+    given = column("propensities", propensities, n, None, None)
+    slots, actions = given.shape[1:]
+    flat = {
+        name: column(f"policies[{name!r}]", values, n, slots, actions).reshape(-1, actions)
+        for name, values in policies.items()
+    }
+    shown = np.array(action)
+    if shown.shape != (n, slots):
+        raise ValueError(f"action: expected the shape {_shape((n, slots))}, found {_shape(shown.shape)}")
+    repeats = np.sort(shown, axis=1)
+    if ranking and (slots > actions or (repeats[:, 1:] == repeats[:, :-1]).any()):
+        raise ValueError("action: a ranking shows no action twice")
+    logged, probabilities, sets = with_action_sets(n * slots, shown.ravel(), given.reshape(-1, actions), None, flat)
+    return _slates(n, logged, probabilities, sets, UNIFORM_RANKING if ranking else FACTORED)
+
+
+def _slates(n: int, propensity: Array, probabilities: Array, sets: ActionSets, logging: int) -> SlateColumns:
+    slots = len(propensity) // max(n, 1)
+    return SlateColumns(
+        offsets=np.arange(n + 1) * slots,
+        propensity=propensity,
+        probabilities=probabilities,
+        actions=sets,
+        items=np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes),
+        logging=np.full(n, logging, dtype=np.int8),
+    )
 
 
 def _positions(action: ArrayLike, n: int, actions: int) -> Index:

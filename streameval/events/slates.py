@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.arrays import Array
-from streameval.events.action_sets import ActionSets, Index, named_columns, offsets_of
+from streameval.events.action_sets import ActionSets, Index, named_columns, offsets_of, reconcile
 
 Codes = NDArray[np.int8]
 
@@ -186,6 +186,14 @@ class SlateColumns:
             "listed": listed and ListedSlates(**listed),
         }
         return cls(**{**state, **changed})
+
+
+def complete(slates: SlateColumns) -> None:
+    """Fill in the propensities that follow from how a slate was made, where its slots do not give them (in place)."""
+    propensities, marginals = slates.actions.propensities, slates.marginals
+    unknown = np.isnan(propensities)
+    propensities[unknown] = marginals[unknown]
+    reconcile(slates.actions, slates.propensity, propensities)
 
 
 def as_one_action(slates: SlateColumns) -> tuple[Array, Array]:

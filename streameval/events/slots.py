@@ -9,11 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from streameval.events.action_sets import ActionSets, offsets_of, reconcile
+from streameval.events.action_sets import ActionSets, offsets_of
 from streameval.events.batch import EventBatch
 from streameval.events.columns import Names, ragged
 from streameval.events.shapes import misfit
-from streameval.events.slates import FACTORED, LISTED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
+from streameval.events.slates import (
+    FACTORED,
+    LISTED,
+    UNIFORM_RANKING,
+    ListedSlates,
+    SlateColumns,
+    as_one_action,
+    complete,
+)
 from streameval.events.wire import Slate, Slot
 
 
@@ -37,14 +45,8 @@ def with_slates(batch: EventBatch, events: Sequence[Any], policies: Names | None
 
 
 def assembled(batch: EventBatch, slates: SlateColumns) -> EventBatch:
-    """The batch with these slates, of the same policies, each as one action in the batch's own columns.
-
-    Propensities in slots that follow from how the slate was made are filled in where they are not given.
-    """
-    listed = slates.actions.propensities
-    unknown = np.isnan(listed)
-    listed[unknown] = slates.marginals[unknown]
-    reconcile(slates.actions, slates.propensity, listed)
+    """The batch with these slates, of the same policies, each as one action in the batch's own columns."""
+    complete(slates)
     propensity, probabilities = as_one_action(slates)
     is_slate = slates.sizes > 0
     return replace(
