@@ -78,6 +78,7 @@ def with_action_sets(
             per_action[row] = column(f"policies[{name!r}]", values, n, actions).ravel()
     described = None if features is None else column("features", features, n, actions, None)
     if described is not None:
+        _whole_or_absent(described)
         described = described.reshape(n * actions, described.shape[2])
     sets = ActionSets(index, np.arange(n + 1) * actions, logged.ravel(), described, per_action.T)
     reconcile(sets, per_event.T, sets.probabilities)
@@ -122,6 +123,16 @@ def _slates(n: int, propensity: Array, probabilities: Array, sets: ActionSets, l
         items=np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes),
         logging=np.full(n, logging, dtype=np.int8),
     )
+
+
+def _whole_or_absent(features: Array) -> None:
+    """ValueError for an event [actions, d] some of whose features are NaN; if all are, it has none."""
+    unknown = np.isnan(features)
+    partly = np.flatnonzero(unknown.any(axis=(1, 2)) & ~unknown.all(axis=(1, 2)))
+    if len(partly):
+        row = partly[0]
+        action = np.flatnonzero(unknown[row].any(axis=1))[0]
+        raise ValueError(f"row {row}: not_finite: features[{action}]: nan is not a finite number")
 
 
 def _positions(action: ArrayLike, n: int, actions: int) -> Index:
