@@ -73,7 +73,7 @@ class Daemon:
         self._published_at = -math.inf
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
-        self._rejections = RejectionLog()
+        self._rejections, self._failures = RejectionLog(), FailureLog()
         self.published = Published(source=source.status(), at=clock())
         self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
         self._batch_duration, self._event_delay = self.published.batch_duration, self.published.event_delay
@@ -156,6 +156,7 @@ class Daemon:
         self._published_at = time.monotonic()
         self._log_reached(status)
         self._rejections.write_when_due()
+        self._failures.write_when_due(report)
         return status
 
     def _log_reached(self, status: SourceStatus) -> None:
@@ -193,6 +194,27 @@ class RejectionLog:
             log.warning("events_rejected", reason=reason, count=count, example=self._examples[reason][:LONGEST_EXAMPLE])
         self._counts.clear()
         self._examples.clear()
+
+
+class FailureLog:
+    """Policies in code that have no distribution for events, in the log: what is new, at most every ten seconds."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[str, str], int] = {}
+        self._due = -math.inf
+
+    def write_when_due(self, report: Report | None) -> None:
+        """Write for each policy and reason what has come since the last time, if that is long enough ago."""
+        if report is None or time.monotonic() < self._due:
+            return
+        for policy in report.policies:
+            for failure in policy.failures:
+                known = self._written.get((policy.policy, failure.reason), 0)
+                if failure.count > known:
+                    new = {"count": failure.count - known, "example": failure.example}
+                    log.warning("policy_failed", policy=policy.policy, reason=failure.reason, **new)
+                    self._written[policy.policy, failure.reason] = failure.count
+                    self._due = time.monotonic() + REJECTIONS_LOGGED_EVERY
 
 
 def _reason_unready(status: SourceStatus, report: Report | None) -> str:

@@ -18,6 +18,8 @@ LARGEST_WEIGHT = 5.0
 with small weights."""
 LONGEST, KEPT = 2_000, 1_000
 """A detector that has seen so many block means starts anew from the last of them: its past is bounded, and known."""
+FEWEST = 30
+"""What a detector finds in the first block means is not counted; short logs do without river, which loads slowly."""
 OFF = "off"
 
 
@@ -74,7 +76,7 @@ class DriftDetector:
 
 
 def _kinds() -> dict[str, type[Any]]:
-    """river's detectors of changes in a stream of numbers; imported when first needed, because that takes a second."""
+    """river's detectors of changes in a stream of numbers; imported when first needed, because that takes seconds."""
     from river import base, drift
 
     return {
@@ -112,9 +114,11 @@ class DriftWatch:
         if len(seen) == LONGEST:
             del seen[: LONGEST - KEPT]
             self._detectors[policy] = None
-        if self._detectors[policy] is None:
-            self._detectors[policy] = self._made_from(seen)
         seen.append(mean)
+        if len(seen) <= FEWEST:
+            return
+        if self._detectors[policy] is None:
+            self._detectors[policy] = self._made_from(seen[:-1])
         self._detectors[policy].update(mean)
         self.detections[policy] += self._detectors[policy].drift_detected
 

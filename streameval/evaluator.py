@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streameval import recent
+from streameval import predictions, recent
 from streameval.actions import tells
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage
@@ -88,6 +88,7 @@ class Evaluator:
             reward_model,
             drift,
         )
+        self.plan.reward_model.check()
         self._start()
 
     @classmethod
@@ -117,7 +118,7 @@ class Evaluator:
         }
         self._learned = {
             "recent": recent.start(count),
-            "model": self.plan.reward_model.start(),
+            "predictions": predictions.start(self.plan.reward_model),
             "slates": {"recent": recent.start(count), "ratios": start_ratios(count)},
         }
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
@@ -147,7 +148,8 @@ class Evaluator:
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         filled, faults = self._coded.fill(named)
         self._blame(faults)
-        self._pending.append(replace(filled, choices=None, rejected=()))
+        choices = filled.choices if self._predicts and self.plan.reward_model.reads_choices else None
+        self._pending.append(replace(filled, choices=choices, rejected=()))
         waiting = sum(map(len, self._pending))
         block = self.plan.block
         if waiting >= block:
@@ -181,21 +183,19 @@ class Evaluator:
         """What these events say, with what was learned before them, and what has been learned after."""
         evidence = Evidence.from_batch(events, self.policies, self.plan.block)
         evidence, memory = evidence.learning(self._learned["recent"])
-        model = self._learned["model"]
-        if evidence.actions is not None and any(Need.PREDICTION in grid.needs for grid in self._grids):
-            prediction, model = self.plan.reward_model.fold(
-                model,
-                evidence.actions.sets,
-                evidence.reward,
-                evidence.sampling_weight,
-                self.plan.block,
-                self.plan.reward_range,
+        model = self._learned["predictions"]
+        if self._predicts:
+            evidence, model = predictions.fold(
+                self.plan.reward_model, model, evidence, events.choices, self.plan.reward_range
             )
-            evidence = evidence.with_predictions(prediction)
         slates = self._learned["slates"]
         if any(Need.SLOTS in grid.needs for grid in self._grids):
             evidence, slates = evidence.slot_by_slot(events, self.policies, slates)
-        return evidence, {"recent": memory, "model": model, "slates": slates}
+        return evidence, {"recent": memory, "predictions": model, "slates": slates}
+
+    @property
+    def _predicts(self) -> bool:
+        return any(Need.PREDICTION in grid.needs for grid in self._grids)
 
     def report(self) -> Report:
         """Everything known now, the block that is not finished included."""
@@ -215,6 +215,9 @@ class Evaluator:
                 for average, bound, reading in grid.read(state, tail)
                 for estimate in self._rows(grid, counts, learned["slates"]).of(average, bound, reading)
             ),
+            reward_model=predictions.read(self.plan.reward_model, self._learned["predictions"])
+            if self._predicts
+            else None,
         )
 
     def _worked(self) -> list[tuple[Grid, State]]:
@@ -262,24 +265,29 @@ class Evaluator:
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
             "failures": {policy: dict(told) for policy, told in self._failures.items()},
             "counts": to_plain(self._counts),
-            "learned": to_plain(self._learned),
+            "recent": to_plain(self._learned["recent"]),
+            "slates": to_plain(self._learned["slates"]),
+            "predictions": predictions.to_state(self.plan.reward_model, self._learned["predictions"]),
             "drift": None if self._watch is None else to_plain(self._watch.state()),
             "grids": [grid.to_state(state) for grid, state in zip(self._grids, self._states, strict=True)],
         }
 
     @classmethod
-    def from_state(cls, state: State) -> Evaluator:
-        """Go on from a state, to the last bit as if there had been no interruption; StateError if it cannot be read."""
+    def from_state(cls, state: State, reward_model: AnyRewardModel | None = None) -> Evaluator:
+        """Go on from a state, to the last bit as if there had been no interruption; StateError if it cannot be read.
+
+        `reward_model`: a state with one that is code of others is read only for who names the same here.
+        """
         if state.get("schema") != STATE_SCHEMA:
             raise StateError(
                 f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
                 hint="use the version that wrote it, or start anew",
             )
         evaluator = cls.of(Plan.from_settings(state["settings"]))
-        evaluator._restore(state)
+        evaluator._restore(state, reward_model)
         return evaluator
 
-    def _restore(self, state: State) -> None:
+    def _restore(self, state: State, trusted: AnyRewardModel | None) -> None:
         if state["described"] is not None:
             self._open(state["described"])
         events = state["events"]
@@ -291,7 +299,11 @@ class Evaluator:
             for policy, told in state["failures"].items()
         }
         self._counts = from_plain(state["counts"])
-        self._learned = from_plain(state["learned"])
+        self._learned = {
+            "recent": from_plain(state["recent"]),
+            "slates": from_plain(state["slates"]),
+            "predictions": predictions.from_state(self.plan.reward_model, state["predictions"], trusted),
+        }
         if self.plan.drift is not None:
             self._watch = DriftWatch.from_state(self.plan.drift, from_plain(state["drift"]))
         self._states = [grid.from_state(saved) for grid, saved in zip(self._grids, state["grids"], strict=True)]

@@ -32,7 +32,7 @@ PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 BEST_AVERAGE = Mixture()
 
-Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy]
+Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities, or by name what else a policy is."""
 
 

@@ -80,6 +80,20 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class RewardModelAccuracy(msgspec.Struct, frozen=True):
+    """How well the reward model foretells the rewards of logged actions, each before it learned from it.
+
+    `squared_error`: of its predictions, mean of the last 100,000 events. `baseline_squared_error`: of the mean reward
+    of the blocks before, on the same events; a model that is not below it is of no use. `failures`: by reason, how
+    often a model that is code of others failed.
+    """
+
+    model: str
+    squared_error: float | None
+    baseline_squared_error: float | None
+    failures: Mapping[str, int] = {}
+
+
 class Report(msgspec.Struct, frozen=True):
     """Everything known at one moment; `to_json` is the contract of `replay --json` and `/api/v1/report`."""
 
@@ -89,6 +103,7 @@ class Report(msgspec.Struct, frozen=True):
     policies: tuple[PolicyCounts, ...]
     estimates: tuple[Estimate, ...]
     promotion: tuple[Decision, ...] = ()
+    reward_model: RewardModelAccuracy | None = None
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str) -> Estimate:

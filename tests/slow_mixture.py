@@ -95,8 +95,9 @@ class SlowMixture:
         means: list[list[float]] = [[] for _ in columns]
         history = []
         for done in range(self.blocks):
+            shares = [self._share(loss, index) for index in range(len(columns))]
             for index, column in enumerate(columns):
-                mean, charge = self._arrives(column, done, means[index], self._share(loss, index))
+                mean, charge = self._arrives(column, done, means[index], shares[index])
                 means[index].append(mean)
                 loss[index] = loss[index] * np.exp(-self.block / LONG) + charge
             history.append([self._now(c, done + 1, means[i], self._share(loss, i)) for i, c in enumerate(columns)])

@@ -32,7 +32,7 @@ class EventBatch:
     sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
     action_sets: what the events could choose from; None when no event says so
     slates: the slots of events that are slates, whose other columns are of the slate as one action; None without any
-    choices: what columns do not hold, where policies in code need it; no part of the state
+    choices: what columns do not hold, where policies or reward models in code look at it
     rejected: messages read together with these events that are none
     """
 
@@ -176,12 +176,11 @@ class EventBatch:
 
     def to_state(self) -> State:
         """The columns as a plain value, arrays as bytes; what was rejected is not part of it."""
-        sets, slates = self.action_sets, self.slates
+        sets, slates, choices = self.action_sets, self.slates, self.choices
         columns: State = {name: getattr(self, name) for name in _PER_EVENT}
         columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
-        state: State = to_plain(
-            columns | {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
-        )
+        columns |= {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
+        state: State = to_plain(columns | {"choices": choices and choices.to_state()})
         return state
 
     @classmethod
@@ -189,10 +188,11 @@ class EventBatch:
         """The batch that gave this state, bit for bit."""
         columns = from_plain(state)
         columns |= {"policies": tuple(columns["policies"]), "probabilities": columns["probabilities"].T}
-        sets, slates = columns["action_sets"], columns["slates"]
+        sets, slates, choices = columns["action_sets"], columns["slates"], columns["choices"]
         ragged = {
             "action_sets": sets and ActionSets.from_state(sets),
             "slates": slates and SlateColumns.from_state(slates),
+            "choices": choices and Choices.from_state(choices),
         }
         return cls(**columns | ragged)
 

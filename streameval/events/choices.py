@@ -1,9 +1,10 @@
-"""What events say that columns do not hold, for policies that are code."""
+"""What events say that columns do not hold, for policies and reward models that are code."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from streameval.events.wire import Event, Identifier
@@ -43,6 +44,15 @@ class Choices:
     def none(cls, events: int) -> Choices:
         """So many events that say nothing."""
         return cls([None] * events, [[]] * events, {})
+
+    def to_state(self) -> str:
+        """As JSON, which knows integers of any size."""
+        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def from_state(cls, state: str) -> Choices:
+        """The inverse of `to_state`."""
+        return cls(**json.loads(state))
 
     @classmethod
     def concat(cls, parts: Sequence[Choices]) -> Choices:

@@ -238,6 +238,8 @@ def _unreadable(message: bytes, error: Exception) -> Fault:
     """Numbers that are not finite have a reason of their own, though they are not JSON."""
     try:
         tree, _ = parsed(message)
+        if not isinstance(tree, dict):
+            return Fault("malformed", "not a JSON object")
         for where, number in non_finite(tree):
             return Fault("not_finite", f"{where}: {number} is not a finite number")
     except UNREADABLE:

@@ -129,6 +129,11 @@ def _counts_of_state(now: Published) -> Iterator[Metric]:
         "Events since the state began that said nothing usable about this policy; its estimates leave them out.",
         labels=("policy",),
     )
+    failures = CounterMetricFamily(
+        "streameval_policy_failures_total",
+        "Events since the state began that are missing because this policy, which is code, gave no distribution.",
+        labels=("policy", "reason"),
+    )
     detections = CounterMetricFamily(
         "streameval_policy_drift_detections_total",
         "Changes in what this policy earns that the drift detector found since the state began; nothing acts on them.",
@@ -137,12 +142,14 @@ def _counts_of_state(now: Published) -> Iterator[Metric]:
     for policy in now.report.policies:
         events.add_metric((policy.policy,), policy.events)
         missing.add_metric((policy.policy,), policy.missing)
+        for failure in policy.failures:
+            failures.add_metric((policy.policy, failure.reason), failure.count)
         _add(detections, (policy.policy,), policy.drift_detections)
     last = GaugeMetricFamily(
         "streameval_last_event_timestamp_seconds", "Time of the newest event, as the events say it, in epoch seconds."
     )
     _add(last, (), now.report.events.last_timestamp)
-    yield from (events, missing, detections, last)
+    yield from (events, missing, failures, detections, last)
 
 
 def _counts_of_process(now: Published) -> Iterator[Metric]:

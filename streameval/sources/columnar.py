@@ -20,7 +20,7 @@ from streameval.sources.settings import Columns
 ROWS = 2000
 """Rows handed out at once."""
 BUFFER = 64 * 1024
-"""Bytes of a Parquet column read ahead; without a limit it would be all of a row group."""
+"""Bytes of a Parquet column read ahead, in place of all of it: memory does not depend on how large a file is."""
 INFINITE = msgspec.Raw(b"Infinity")
 """No JSON, so that the decoder looks twice and names the reason."""
 
@@ -143,7 +143,7 @@ def _parquet(path: str) -> Any:
         raise InputError(
             "Parquet needs pyarrow, which is not installed", hint="pip install 'streameval[columnar]'"
         ) from error
-    return pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER)
+    return pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Reward models: what reward an action is expected to earn. They predict first and learn after."""
+"""Ridge regression on the features of actions."""
 
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
@@ -11,12 +11,14 @@ from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
 from streameval.events import ActionSets
-from streameval.labels import Labelled, strict
+from streameval.events.choices import Choices
+from streameval.labels import strict
 from streameval.needs import Need, Needs
+from streameval.rewards.base import RewardModel
 
 
 @dataclass(frozen=True, config=strict)
-class Ridge(Labelled):
+class Ridge(RewardModel):
     """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
 
     Old events fade with `horizon` (events), `penalty` keeps coefficients small while little is known. The coefficients
@@ -28,8 +30,11 @@ class Ridge(Labelled):
 
     horizon: Annotated[float, Field(ge=100)] = 10_000.0
     penalty: PositiveFloat = 1.0
-    needs: ClassVar[Needs] = frozenset({Need.FEATURES})
     kind: Literal["ridge"] = field(default="ridge", kw_only=True, repr=False)
+
+    @property
+    def needs(self) -> Needs:
+        return frozenset({Need.FEATURES})
 
     def start(self) -> State:
         """Nothing is known, not even the number of features."""
@@ -43,11 +48,9 @@ class Ridge(Labelled):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
+        choices: Choices | None = None,
     ) -> tuple[Array, State]:
-        """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
-
-        `reward` and averaging `weight` are [n]. Rows without features are predicted as 0 and teach nothing.
-        """
+        """Rows without features are predicted as 0 and teach nothing."""
         if sets.features is None:
             return np.zeros(len(sets.propensities)), state
         design = _design(sets.features, state)
@@ -80,9 +83,6 @@ class Ridge(Labelled):
         solvable = before[0] + self.penalty * np.eye(width)
         coefficients = np.asarray(np.linalg.solve(solvable, before[1][..., None])[..., 0], dtype=np.float64)
         return coefficients, {"square": square, "product": product}
-
-
-AnyRewardModel = Ridge
 
 
 def _design(features: Array, state: State) -> Array:

@@ -1,0 +1,145 @@
+"""Drift detectors: what they find, what a resumed one remembers, and that no estimate depends on them."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from river import drift as river_drift
+
+from streameval.arrays import from_plain, to_plain
+from streameval.drift import FEWEST, LONGEST, DriftDetector, DriftWatch, block_means
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
+from streameval.evidence import Evidence
+from streameval.report import Report
+
+Array = NDArray[np.float64]
+DETECTORS = [DriftDetector("ADWIN"), DriftDetector("PageHinkley", {"threshold": 5.0}), DriftDetector("KSWIN")]
+
+
+def means(blocks: int, policies: int = 1, *, jump: int | None = None, seed: int = 0) -> Array:
+    """Block means around 0.3, from block `jump` on around 0.6."""
+    random = np.random.default_rng(seed)
+    level = np.where(np.arange(blocks) >= (blocks if jump is None else jump), 0.6, 0.3)
+    return level[:, None] + random.normal(0, 0.05, (blocks, policies))
+
+
+def watched(detector: DriftDetector, values: Array) -> DriftWatch:
+    watch = DriftWatch(detector, values.shape[1])
+    watch.update(values)
+    return watch
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
+def test_a_jump_is_found(detector: DriftDetector) -> None:
+    before = watched(detector, means(600, jump=400)[:400]).detections[0]
+    assert watched(detector, means(600, jump=400)).detections[0] > before
+
+
+def test_a_world_that_rests_is_left_in_peace() -> None:
+    assert watched(DriftDetector("ADWIN"), means(6_000, policies=3)).detections == [0, 0, 0]
+
+
+@pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
+def test_detections_are_those_of_river(detector: DriftDetector) -> None:
+    values = means(LONGEST, jump=700)
+    alone = getattr(river_drift, detector.name)(**{"seed": 1} if detector.name == "KSWIN" else detector.parameters)
+    found = 0
+    for place, value in enumerate(values[:, 0].tolist()):
+        alone.update(value)
+        found += alone.drift_detected and place >= FEWEST
+    assert watched(detector, values).detections == [found]
+
+
+@pytest.mark.parametrize("detector", DETECTORS[:2], ids=lambda detector: detector.name)
+@pytest.mark.parametrize("cut", [0, 10, FEWEST, 500, LONGEST - 1, LONGEST, LONGEST + 1, 3_100])
+def test_a_resumed_watch_goes_on_as_if_it_had_not_been_interrupted(detector: DriftDetector, cut: int) -> None:
+    values = np.concatenate([means(1_500, 2, jump=800), means(2_600, 2, jump=1_900, seed=1)])
+    uninterrupted = watched(detector, values[:cut])
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(uninterrupted.state())))
+    resumed = DriftWatch.from_state(detector, from_plain(plain))
+    for value in values[cut:]:
+        uninterrupted.update(value[None])
+        resumed.update(value[None])
+        assert resumed.detections == uninterrupted.detections
+    assert uninterrupted.detections[0] >= 2
+    assert to_plain(resumed.state()) == to_plain(uninterrupted.state())
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    watch = DriftWatch(DriftDetector(), 1)
+    sizes = []
+    for _ in range(20):
+        watch.update(means(500))
+        sizes.append(len(watch.state()["seen"][0]))
+    assert max(sizes) <= LONGEST
+
+
+def test_blocks_that_say_nothing_of_a_policy_are_left_out() -> None:
+    values = means(300, 2, jump=150)
+    gaps = np.full((600, 2), np.nan)
+    gaps[::2] = values
+    assert watched(DriftDetector(), gaps).state()["seen"][1].tolist() == values[:, 1].tolist()
+    assert watched(DriftDetector(), gaps).detections == watched(DriftDetector(), values).detections
+
+
+def test_block_means_cut_large_weights_and_are_in_units_of_the_reward_range() -> None:
+    evidence = Evidence.of([[125.0], [2.0], [1.0], [1.0]], [10.0, 5.0, 0.0, 10.0], 2, [[1.0], [1.0], [0.0], [0.0]])
+    means = block_means(evidence, (0.0, 10.0))
+    assert means[0, 0] == pytest.approx((5.0 * 1.0 + 2.0 * 0.5) / 2)
+    assert np.isnan(means[1, 0])
+
+
+def log(events: int = 40_000, jump: int = 20_000) -> EventBatch:
+    """The candidate earns less, then more; the logging policy always the same."""
+    random = np.random.default_rng(3)
+    action = random.integers(2, size=events)
+    good = np.where(np.arange(events) < jump, 0, 1)
+    reward = (random.random(events) < np.where(action == good, 0.6, 0.2)).astype(float)
+    target = np.where(action == 1, 0.9, 0.1)
+    return EventBatch.from_arrays(reward=reward, propensity=np.full(events, 0.5), policies={"a": target})
+
+
+def detections(evaluator: Evaluator) -> dict[str, int | None]:
+    return {counts.policy: counts.drift_detections for counts in evaluator.report().policies}
+
+
+def test_the_report_counts_the_changes_of_each_policy() -> None:
+    evaluator = Evaluator(["a"])
+    evaluator.update(log())
+    found = detections(evaluator)
+    assert found["logging"] == 0
+    assert found["a"]
+
+
+def test_an_evaluator_resumed_at_any_point_finds_what_an_uninterrupted_one_finds() -> None:
+    events, evaluator = log(), Evaluator(["a"])
+    for first in range(0, len(events), 1_777):
+        evaluator.update(events[first : first + 1_777])
+        evaluator = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
+    whole = Evaluator(["a"])
+    whole.update(events)
+    assert detections(evaluator) == detections(whole)
+
+
+def estimates(report: Report) -> Report:
+    return replace(report, policies=tuple(replace(each, drift_detections=None) for each in report.policies))
+
+
+@pytest.mark.parametrize("wish", [None, "off", {"detector": "ADWIN", "delta": 0.5}])
+def test_no_estimate_depends_on_the_detector(wish: object) -> None:
+    usual, other = Evaluator(["a"]), Evaluator(["a"], drift=wish)  # type: ignore[arg-type]
+    for evaluator in (usual, other):
+        evaluator.update(log(10_000, 5_000))
+    assert estimates(other.report()).to_json() == estimates(usual.report()).to_json()
+
+
+def test_without_a_detector_nothing_is_counted() -> None:
+    evaluator = Evaluator(["a"], drift=None)
+    evaluator.update(log(5_000))
+    assert detections(evaluator) == {"logging": None, "a": None}
+    assert evaluator.state()["drift"] is None
+    assert detections(Evaluator.from_state(evaluator.state())) == {"logging": None, "a": None}
