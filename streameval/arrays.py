@@ -37,6 +37,22 @@ def decayed_path(state: Array, steps: Array, factor: float) -> Array:
     return np.asarray((weights @ stacked).reshape(steps.shape))
 
 
+def exchange(ring: Array, written: int, values: Array) -> Array:
+    """Put values into the ring and take out those of a whole ring's length before, in turn.
+
+    >>> ring = np.array([1.0, 2.0])
+    >>> exchange(ring, 0, np.array([3.0, 4.0, 5.0])), ring
+    (array([1., 2., 3.]), array([5., 4.]))
+    """
+    before = np.empty_like(values)
+    for first in range(0, len(values), len(ring)):
+        part = slice(first, first + len(ring))
+        places = np.arange(written + first, written + min(first + len(ring), len(values))) % len(ring)
+        before[part] = ring[places]
+        ring[places] = values[part]
+    return before
+
+
 def to_plain(value: Any) -> Any:
     """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
 

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, Mask, State, decayed_path
+from streameval.arrays import Array, Mask, State, decayed_path, exchange
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import ROUNDING, Row, ratio, variance
 from streameval.averages.spread import SpreadRow
@@ -60,7 +60,7 @@ class Lipschitz:
         sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, Row.U : Row.V + 1], blocks.size)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
-        before = _exchange(state["values"], state["blocks"], values)
+        before = exchange(state["values"], state["blocks"], values)
         rates = np.concatenate([state["latest"], _distance(values, before) / (len(state["values"]) * blocks.size)])
         recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
         present = blocks.moments[..., Row.WEIGHT] > 0
@@ -99,17 +99,6 @@ def _held(before: Array, values: Array, present: Mask) -> Array:
     held = np.concatenate([before[None], values])
     latest = np.maximum.accumulate(np.where(present, np.arange(1, len(held))[:, None], 0), axis=0)
     return np.take_along_axis(held, latest, axis=0)
-
-
-def _exchange(ring: Array, written: int, values: Array) -> Array:
-    """Put values into the ring and take out those of a whole ring's length before, in turn."""
-    before = np.empty_like(values)
-    for first in range(0, len(values), len(ring)):
-        part = slice(first, first + len(ring))
-        places = np.arange(written + first, written + min(first + len(ring), len(values))) % len(ring)
-        before[part] = ring[places]
-        ring[places] = values[part]
-    return before
 
 
 def _sliding(columns: int, blocks: int) -> State:

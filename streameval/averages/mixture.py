@@ -7,13 +7,14 @@ next block.
 from __future__ import annotations
 
 from dataclasses import field
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.arrays import Array, Mask, State
+from streameval.arrays import Array, Mask, State, decayed_path, exchange
 from streameval.averages import spread
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import ROWS, Moments, Row, ratio, variance
@@ -90,7 +91,7 @@ class Mixture(Labelled):
             "events": 0,
             "block": block,
             **bank,
-            "overlap": np.zeros((columns, decays, decays)),
+            "overlap": np.zeros((policies, decays, decays)),
             "recent": spread.nothing(columns),
             "prior": np.full(columns, np.nan),
             "prior_square": np.full(columns, np.nan),
@@ -101,73 +102,82 @@ class Mixture(Labelled):
         }
 
     def fold(self, state: State, blocks: Blocks, parts: Parts, layout: Layout) -> State:
-        """The state after these whole blocks of terms and of their components."""
+        """The state after these whole blocks of terms and of their components.
+
+        All blocks are taken at once, unless a term is a ratio: that is linearised around the estimate before its block.
+        """
+        moments = parts.blocks.moments
+        at_once = len(blocks) if np.array_equal(moments[..., Row.V], moments[..., Row.WEIGHT]) else 1
         state = dict(state)
-        for index in range(len(blocks)):
-            self._step(state, parts, index, layout)
+        for first in range(0, len(blocks), at_once):
+            self._advance(state, parts, slice(first, first + at_once), layout)
         return {**state, "spread": spread.fold(state["spread"], blocks, MEMORY)}
 
-    def _step(self, state: State, parts: Parts, index: int, layout: Layout) -> None:
-        block = parts.blocks.moments[index]
-        mean = self._block_mean(state, block, layout)
-        present = block[:, Row.WEIGHT] > 0
-        self._charge(state, mean, block[:, Row.WEIGHT], present)
-        _decay(state, block, np.where(present, mean, 0.0))
-        state["recent"] = state["recent"] * np.exp(-state["block"] / MEMORY) + parts.blocks.spread[index]
-        state["prior"], state["prior_square"] = parts.prior[index], parts.prior_square[index]
-        state["largest"] = np.maximum(state["largest"], block[:, Row.LARGEST_IMPORTANCE])
-        state["events"] += state["block"]
-        now = self._mix(state, layout)
-        place = (state["events"] // state["block"] - 1) % state["past"].shape[1]
-        span = state["past"].shape[1] * state["block"]
-        state["drift"] = _drift(state["past"][:, place].copy(), now, span, layout)
-        state["past"][:, place] = now.value, now.sampling
-
-    def _block_mean(self, state: State, block: Array, layout: Layout) -> Array:
-        """The mean of the term in a block; for a ratio linearised around the present estimate."""
-        u, v, weight = block[:, Row.U], block[:, Row.V], block[:, Row.WEIGHT]
+    def _advance(self, state: State, parts: Parts, part: slice, layout: Layout) -> None:
+        """Take in some blocks. Of what follows them, place 0 is before the first, place b after b blocks."""
+        block, size = parts.blocks.moments[part], state["block"]
+        weight = block[..., Row.WEIGHT]
+        mean = np.where(weight > 0, self._block_means(state, block, layout), 0.0)
+        bank = Bank.after(state, parts, part, weight, mean)
         with np.errstate(divide="ignore", invalid="ignore"):
-            own = u / v
-            if np.array_equal(v, weight):
-                return np.asarray(own)
-            estimate = self._mix(state, layout).value
+            losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
+        charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
+        loss = _path(state["loss"], charged, np.full(len(HORIZONS), np.exp(-size / MEMORY)))
+        overlaps = _overlaps(
+            state["overlap"], block[..., Row.WEIGHT_SQUARE].reshape(len(block), len(layout.candidates), -1), size
+        )
+        mixed = _mix(bank, self._shares(loss, layout), overlaps, layout)
+        self._remember_values(state, mixed, layout)
+        fading = np.exp(-size / HORIZONS)
+        for row, name in DIAGNOSTICS.items():
+            state[name] = _path(state[name], block[..., row, None], fading)[-1]
+        aged = size * fading * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
+        state |= {
+            "age": _path(state["age"], aged, fading)[-1],
+            "weight": bank.weight[-1],
+            "total": bank.total[-1],
+            "loss": loss[-1],
+            "overlap": overlaps[-1],
+            "recent": bank.recent[-1],
+            "prior": bank.prior[-1],
+            "prior_square": bank.prior_square[-1],
+            "largest": np.maximum(state["largest"], block[..., Row.LARGEST_IMPORTANCE].max(axis=0)),
+            "events": bank.events[-1],
+        }
+
+    def _block_means(self, state: State, block: Array, layout: Layout) -> Array:
+        """The mean of the term in each block; a ratio, one block at a time, is linearised around the present estimate."""
+        u, v, weight = block[..., Row.U], block[..., Row.V], block[..., Row.WEIGHT]
+        own = ratio(u, v)
+        if np.array_equal(v, weight):
+            return own
+        estimate = self._now(state, layout).value
+        with np.errstate(divide="ignore", invalid="ignore"):
             usual = state["recent"][:, SpreadRow.V] / state["recent"][:, SpreadRow.WEIGHT]
             linear = estimate + (u - estimate * v) / (weight * usual)
         return np.where(np.isfinite(linear), linear, own)
 
-    def _charge(self, state: State, mean: Array, weight: Array, present: Array) -> None:
-        """Add to the loss of each decay how badly it foretold the block."""
-        estimates = _estimates(state)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            noise = _noise(state) / weight
-            loss = (estimates - mean[:, None]) ** 2 / (2 * noise[:, None])
-        state["loss"] = state["loss"] * np.exp(-state["block"] / MEMORY)
-        state["loss"] += np.where(present[:, None] & np.isfinite(loss), loss, 0.0)
+    def _remember_values(self, state: State, mixed: Mixed, layout: Layout) -> None:
+        """Keep the estimates of a drift span, and compare the newest with the one a span before."""
+        past = state["past"]
+        span = past.shape[1] * state["block"]
+        before = exchange(
+            past.swapaxes(0, 1), state["events"] // state["block"], np.stack([mixed.value, mixed.sampling], axis=1)[1:]
+        )
+        state["drift"] = _drift(before[-1], mixed.value[-1], mixed.sampling[-1], span, layout)
 
-    def _mix(self, state: State, layout: Layout) -> Mixed:
-        """The mixture now, per component column."""
-        estimates = _estimates(state)
-        share = self._shares(state["loss"], layout)
-        pseudo = _pseudo_events(state)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            kernel = ratio(share, state["weight"] + pseudo)
-            value = (share * estimates).sum(axis=-1)
-            squares = np.einsum("cj,cjk,ck->c", kernel, state["overlap"], kernel)
-            sampling = _noise(state) * squares
-            apart = (share * (estimates - value[:, None]) ** 2).sum(axis=-1)
-            age = (kernel * state["age"]).sum(axis=-1)
-        horizon = (share * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
-        return Mixed(value, sampling, apart, age, horizon, squares, kernel)
+    def _now(self, state: State, layout: Layout) -> Mixed:
+        """The mixture at present, per component column."""
+        mixed = _mix(Bank.of(state), self._shares(state["loss"][None], layout), state["overlap"][None], layout)
+        return Mixed(*(values[0] for values in mixed))
 
     def _shares(self, loss: Array, layout: Layout) -> Array:
-        """The weight of each decay in the mixture, [columns, decays]."""
+        """The weight of each decay in the mixture, [blocks, columns, decays]."""
         candidates = np.array(layout.candidates)
-        by_policy = loss.reshape(len(candidates), layout.parts, -1)
-        pooled = candidates.sum() >= FEWEST_POOLED
-        charged = by_policy.copy()
+        charged = loss.reshape(len(loss), len(candidates), layout.parts, -1).copy()
         rate = np.full(len(candidates), self.rate or SOLO_RATE)
-        if pooled:
-            charged[candidates] = by_policy[candidates].sum(axis=0)
+        if candidates.sum() >= FEWEST_POOLED:
+            charged[:, candidates] = charged[:, candidates].sum(axis=1, keepdims=True)
             rate[candidates] = self.rate or POOLED_RATE
         charged -= charged.min(axis=-1, keepdims=True)
         weight = np.exp(-rate[:, None, None] * charged)
@@ -175,15 +185,15 @@ class Mixture(Labelled):
 
     def read(self, state: State, layout: Layout) -> Reading:
         """The estimate after the last finished block."""
-        mixed = self._mix(state, layout)
-        drift = state["drift"] * mixed.age
+        mixed = self._now(state, layout)
+        drift = state["drift"] * (mixed.kernel * state["age"]).sum(axis=-1)
         known = _known(state, layout)
         parts = {"se": mixed.sampling, "spread": mixed.apart, "drift": drift**2}
         summed = {
             name: np.sqrt(np.where(known, _over_components(values, layout, np.add), np.nan))
             for name, values in parts.items()
         }
-        horizon = _over_components(mixed.horizon, layout, np.add) / _component_counts(layout)
+        horizon = _over_components(_horizon(state, mixed), layout, np.add) / _component_counts(layout)
         return Reading(
             Moments(_moments(state, mixed, layout)),
             Spread(state["spread"]),
@@ -195,56 +205,116 @@ class Mixture(Labelled):
 
 
 class Mixed(NamedTuple):
-    """A mixture per component column: estimate, its variances, mean age and horizon, and the kernel that was used."""
+    """A mixture per component column: estimate, variance by sampling and between decays, the weights that made it."""
 
     value: Array
     sampling: Array
     apart: Array
-    age: Array
-    horizon: Array
     squares: Array
+    share: Array
     kernel: Array
 
 
-def _pseudo_events(state: State) -> Array:
-    """How many pseudo-events are left of each decay's start, [columns, decays]; none without a start-up value."""
-    left = PSEUDO_EVENTS * np.exp(-state["events"] / HORIZONS)
-    return np.where(np.isnan(state["prior"])[:, None], 0.0, left)
+class Bank(NamedTuple):
+    """What the decays hold at some moments, on the first axis; [moments, columns] or [moments, columns, decays]."""
+
+    events: list[int]
+    weight: Array
+    total: Array
+    recent: Array
+    prior: Array
+    prior_square: Array
+
+    @classmethod
+    def of(cls, state: State) -> Bank:
+        """The bank at present."""
+        names = ("weight", "total", "recent", "prior", "prior_square")
+        return cls([state["events"]], *(state[name][None] for name in names))
+
+    @classmethod
+    def after(cls, state: State, parts: Parts, part: slice, weight: Array, mean: Array) -> Bank:
+        """The bank before some blocks and after each of them."""
+        fading = np.exp(-state["block"] / HORIZONS)
+        return cls(
+            [state["events"] + state["block"] * index for index in range(len(weight) + 1)],
+            _path(state["weight"], weight[..., None], fading),
+            _path(state["total"], (weight * mean)[..., None], fading),
+            np.concatenate(
+                [
+                    state["recent"][None],
+                    decayed_path(state["recent"], parts.blocks.spread[part], np.exp(-state["block"] / MEMORY)),
+                ]
+            ),
+            np.concatenate([state["prior"][None], parts.prior[part]]),
+            np.concatenate([state["prior_square"][None], parts.prior_square[part]]),
+        )
+
+    @property
+    def pseudo_events(self) -> Array:
+        """How many pseudo-events are left of each decay's start; none without a start-up value."""
+        left = PSEUDO_EVENTS * np.exp(-np.array(self.events)[:, None, None] / HORIZONS)
+        return np.where(np.isnan(self.prior)[..., None], 0.0, left)
+
+    @property
+    def estimates(self) -> Array:
+        """What each decay estimates; NaN before there is anything."""
+        pseudo = self.pseudo_events
+        return ratio(self.total + pseudo * np.nan_to_num(self.prior)[..., None], self.weight + pseudo)
+
+    @property
+    def noise(self) -> Array:
+        """Variance of one event's term, with a prior second moment that the first events are held against."""
+        recent, prior = self.recent, NOISE_EVENTS * np.exp(-np.array(self.events)[:, None] / MEMORY)
+        weight, mean = recent[..., SpreadRow.WEIGHT], ratio(recent[..., SpreadRow.U], recent[..., SpreadRow.WEIGHT])
+        plain = (recent[..., SpreadRow.UU] + prior * self.prior_square) / (weight + prior) - mean**2
+        linear = (weight * variance(recent) + prior * self.prior_square) / (weight + prior)
+        return np.asarray(np.maximum(np.where(recent[..., SpreadRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
 
 
-def _estimates(state: State) -> Array:
-    """What each decay estimates, [columns, decays]; NaN before there is anything."""
-    pseudo = _pseudo_events(state)
-    start = np.nan_to_num(state["prior"])[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((state["total"] + pseudo * start) / (state["weight"] + pseudo))
+def _mix(bank: Bank, share: Array, overlaps: Array, layout: Layout) -> Mixed:
+    """The mixture at each of the bank's moments."""
+    estimates = bank.estimates
+    kernel = ratio(share, bank.weight + bank.pseudo_events)
+    value = (share * estimates).sum(axis=-1)
+    by_policy = kernel.reshape(len(kernel), len(layout.candidates), layout.parts, -1)
+    squares = (np.matmul(by_policy, overlaps) * by_policy).sum(axis=-1).reshape(value.shape)
+    apart = (share * (estimates - value[..., None]) ** 2).sum(axis=-1)
+    return Mixed(value, bank.noise * squares, apart, squares, share, kernel)
 
 
-def _noise(state: State) -> Array:
-    """Variance of one event's term, with a prior second moment that the first events are held against, [columns]."""
-    recent, prior = state["recent"], NOISE_EVENTS * np.exp(-state["events"] / MEMORY)
-    weight, mean = recent[:, SpreadRow.WEIGHT], ratio(recent[:, SpreadRow.U], recent[:, SpreadRow.WEIGHT])
-    plain = (recent[:, SpreadRow.UU] + prior * state["prior_square"]) / (weight + prior) - mean**2
-    linear = (weight * variance(recent) + prior * state["prior_square"]) / (weight + prior)
-    return np.asarray(np.maximum(np.where(recent[:, SpreadRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
+def _path(state: Array, steps: Array, fading: Array) -> Array:
+    """`state = fading state + step` before the first step and after each, [steps + 1, columns, decays]."""
+    every = np.concatenate([state[None], np.broadcast_to(steps, (len(steps), *state.shape))])
+    return np.asarray(np.matmul(_lags(len(every), tuple(fading)), every.transpose(2, 0, 1)).transpose(1, 2, 0))
 
 
-def _decay(state: State, block: Array, mean: Array) -> None:
-    """Let every decay forget a block's time and take in the block."""
-    size = state["block"]
+@lru_cache(maxsize=64)
+def _lags(count: int, fading: tuple[float, ...]) -> Array:
+    """How much is left at moment b of what came at moment a, for each decay, [decays, b, a]."""
+    lag = np.subtract.outer(np.arange(count), np.arange(count))
+    return np.where(lag >= 0, np.array(fading)[:, None, None] ** np.maximum(lag, 0), 0.0)
+
+
+def _overlaps(state: Array, squares: Array, size: int) -> Array:
+    """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, policies, decays, decays]."""
     fading = np.exp(-size / HORIZONS)
-    weight = block[:, Row.WEIGHT, None]
-    state["age"] = fading * (state["age"] + size * state["weight"]) + weight * (size - 1) / 2
-    state["weight"] = fading * state["weight"] + weight
-    state["total"] = fading * state["total"] + weight * mean[:, None]
-    for row, name in DIAGNOSTICS.items():
-        state[name] = fading * state[name] + block[:, row, None]
-    state["overlap"] = np.outer(fading, fading) * state["overlap"] + block[:, Row.WEIGHT_SQUARE, None, None]
+    both = np.outer(fading, fading)
+    overlaps = np.empty((len(squares) + 1, *state.shape))
+    overlaps[0] = state
+    for index, square in enumerate(squares):
+        np.multiply(overlaps[index], both, out=overlaps[index + 1])
+        overlaps[index + 1] += square[:, :1, None]
+    return overlaps
 
 
-def _drift(past: Array, now: Mixed, span: int, layout: Layout) -> Array:
+def _horizon(state: State, mixed: Mixed) -> Array:
+    """The mean horizon of the mixture, no longer than what there is to remember."""
+    return np.asarray((mixed.share * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1))
+
+
+def _drift(past: Array, value: Array, sampling: Array, span: int, layout: Layout) -> Array:
     """Drift per event of each component: root mean square over candidates of how far it came, less mere noise."""
-    moved = ((now.value - past[0]) ** 2 - now.sampling - past[1]) / span**2
+    moved = ((value - past[0]) ** 2 - sampling - past[1]) / span**2
     by_policy = moved.reshape(-1, layout.parts)
     candidates = np.array(layout.candidates)
     known = ~np.isnan(by_policy) & candidates[:, None]
