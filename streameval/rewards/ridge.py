@@ -81,8 +81,7 @@ class Ridge(RewardModel):
             before[0][index], before[1][index] = square, product
             square, product = square * fading + squares[index], product * fading + products[index]
         solvable = before[0] + self.penalty * np.eye(width)
-        coefficients = np.asarray(np.linalg.solve(solvable, before[1][..., None])[..., 0], dtype=np.float64)
-        return coefficients, {"square": square, "product": product}
+        return _solved(solvable, before[1]), {"square": square, "product": product}
 
 
 def _design(features: Array, state: State) -> Array:
@@ -97,6 +96,22 @@ def _design(features: Array, state: State) -> Array:
 
 LARGEST_FEATURE = 1e30
 """Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
+
+
+ROUNDING = 1e-12
+"""What is added to the diagonal of a matrix of correlations: more than rounding, less than anyone could notice."""
+
+
+def _solved(squares: Array, products: Array) -> Array:
+    """Coefficients of each of some regressions, [blocks, d, d] and [blocks, d].
+
+    Beside large features (times, identifiers) the penalty drowns in rounding, and collinear ones make the matrix
+    singular. So features are brought to one scale first, and their correlations kept a little below 1.
+    """
+    scale = np.sqrt(np.diagonal(squares, axis1=1, axis2=2))
+    correlations = squares / (scale[:, :, None] * scale[:, None, :]) + ROUNDING * np.eye(scale.shape[1])
+    solution = np.linalg.solve(correlations, (products / scale)[..., None])[..., 0]
+    return np.asarray(solution / scale, dtype=np.float64)
 
 
 def _block_products(design: Array, reward: Array, weight: Array, blocks: int) -> tuple[Array, Array]:
