@@ -144,8 +144,8 @@ class EventBatch:
 
         Compact: `propensity` [n] and `policies` {name: [n]}, probabilities of the logged action. With action sets:
         `propensities` [n, A], `action` [n] (positions, from 0), `policies` {name: [n, A] or [n]}, `features` [n, A, d].
-        NaN in a policy, or in all features of an event: it lacks them. Slates of l slots: `propensity` and policies [n, l], or
-        `propensities` and policies [n, l, A] with `action` [n, l]; `slate_logging` says how they were made.
+        NaN in a policy, or in all features of an event: it lacks them. Slates of l slots: `propensity` and policies
+        [n, l], or `propensities` and policies [n, l, A] with `action` [n, l]; `slate_logging` says how they were made.
 
         ValueError for a wrong shape, and for the first row that breaks a rule that events must keep:
 

@@ -1,0 +1,245 @@
+"""Reward models: closed form, predict before learn, and estimates that survive nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streameval.averages import Cumulative, Mixture
+from streameval.estimators import DM, StratifiedDR, StratifiedIPS
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
+from streameval.rewards import Ridge
+
+Array = NDArray[np.float64]
+ACTIONS, FEATURES, BLOCK = 5, 3, 20
+
+
+class Offers:
+    """Events with features that foretell the reward, in a drifting way; the candidate is greedy."""
+
+    def __init__(self, seed: int, n: int, *, exploration: float = 0.25) -> None:
+        random = np.random.default_rng(seed)
+        self.features = random.normal(size=(n, ACTIONS, FEATURES))
+        self.chance = np.clip(0.4 + 0.25 * self.features[..., 0], 0.02, 0.98)
+        self.target = np.eye(ACTIONS)[self.features[..., 0].argmax(axis=1)]
+        favourite = np.eye(ACTIONS)[self.features[..., 1].argmax(axis=1)]
+        self.propensities = exploration / ACTIONS + (1 - exploration) * favourite
+        self.action = (random.random((n, 1)) > self.propensities.cumsum(axis=1)[:, :-1]).sum(axis=1)
+        self.reward = (random.random(n) < self.chance[np.arange(n), self.action]).astype(float)
+        self.sampling = random.choice([0.5, 1.0], n)
+
+    @property
+    def truth(self) -> float:
+        return float((self.target * self.chance).sum(axis=1).mean())
+
+    def batch(self, part: slice = slice(None), **other: Any) -> EventBatch:
+        columns: dict[str, Any] = {
+            "reward": self.reward[part],
+            "action": self.action[part],
+            "propensities": self.propensities[part],
+            "features": self.features[part],
+            "policies": {"a": self.target[part]},
+            "sampling_probability": self.sampling[part],
+        }
+        return EventBatch.from_arrays(**columns | other)
+
+
+def predictions(batch: EventBatch, model: Ridge, parts: int = 1, **options: Any) -> Array:
+    """[n, actions]: what `dm` is made of, for one action after the other."""
+    columns = []
+    for action in range(ACTIONS):
+        chosen = np.tile(np.eye(ACTIONS)[action], (len(batch), 1))
+        columns.append(expected_rewards(batch, chosen, model, parts, **options))
+    return np.array(columns).T
+
+
+def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int = 1, **options: Any) -> Array:
+    """[n]: the model's expectation of a policy for each event, by differences of the cumulative `dm`."""
+    evaluator = Evaluator(["a"], estimators=[DM()], averages=[Cumulative()], block=BLOCK, reward_model=model, **options)
+    sets = batch.action_sets
+    assert sets is not None
+    assert sets.features is not None
+    n = len(batch)
+    totals = [0.0]
+    for event in range(n):
+        place = slice(event, event + 1)
+        one = EventBatch.from_arrays(
+            reward=batch.reward[place],
+            action=sets.index[place],
+            propensities=sets.propensities.reshape(n, -1)[place],
+            features=sets.features.reshape(n, ACTIONS, -1)[place],
+            policies={"a": target[place]},
+            sampling_probability=batch.sampling_probability[place],
+        )
+        evaluator.update(one)
+        weight = (1 / batch.sampling_probability[: event + 1]).sum()
+        value = evaluator.report().get("a", "dm", "cumulative").value
+        assert value is not None
+        totals.append(value * weight)
+    return np.diff(totals) * batch.sampling_probability
+
+
+def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
+    """[n, actions]: weighted ridge regression on all blocks before, solved anew for each block."""
+    n = len(offers.reward)
+    design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
+    expected = np.zeros((n, ACTIONS))
+    for start in range(0, n, BLOCK):
+        ages = BLOCK * (start // BLOCK - 1 - np.arange(start) // BLOCK)
+        weight = (1 - 1 / horizon) ** ages / offers.sampling[:start]
+        x = design[np.arange(start), offers.action[:start]]
+        square = (x * weight[:, None]).T @ x + penalty * np.eye(1 + FEATURES)
+        beta = np.linalg.solve(square, (x * weight[:, None]).T @ offers.reward[:start])
+        expected[start : start + BLOCK] = np.clip(design[start : start + BLOCK] @ beta, 0.0, 1.0)
+    return expected
+
+
+@pytest.mark.parametrize(("horizon", "penalty"), [(10_000.0, 1.0), (100.0, 0.1), (500.0, 30.0)])
+def test_ridge_equals_weighted_ridge_regression_in_closed_form(horizon: float, penalty: float) -> None:
+    offers = Offers(1, 90)
+    found = predictions(offers.batch(), Ridge(horizon=horizon, penalty=penalty))
+    np.testing.assert_allclose(found, closed_form(offers, horizon, penalty), atol=1e-9)
+
+
+def test_ridge_predicts_before_it_learns() -> None:
+    offers = Offers(2, 3 * BLOCK + 7)
+    before = predictions(offers.batch(), Ridge())
+    for event in (0, BLOCK - 1, BLOCK, 2 * BLOCK + 3, 3 * BLOCK + 6):
+        changed = offers.reward.copy()
+        changed[event] = 1 - changed[event]
+        after = predictions(offers.batch(reward=changed), Ridge())
+        own_block_ends = (event // BLOCK + 1) * BLOCK
+        np.testing.assert_array_equal(after[:own_block_ends], before[:own_block_ends])
+        assert own_block_ends >= len(before) or (after[own_block_ends:] != before[own_block_ends:]).any()
+
+
+def test_predictions_stay_inside_the_reward_range() -> None:
+    offers = Offers(3, 80)
+    offers.features *= 50
+    found = predictions(offers.batch(reward=3 * offers.reward - 1), Ridge(), reward_range=(-1.0, 2.0))
+    assert found.min() >= -1.0 - 1e-9
+    assert found.max() <= 2.0 + 1e-9
+    assert (found > 1.0).any()
+
+
+def test_a_model_that_knows_the_features_is_nearer_to_the_truth_than_without() -> None:
+    offers = Offers(4, 4_000)
+    found = error_of(StratifiedDR(), offers)
+    assert found < 0.02
+
+
+def error_of(estimator: Any, offers: Offers, **columns: Any) -> float:
+    evaluator = Evaluator(["a"], estimators=[estimator], averages=[Cumulative()])
+    evaluator.update(offers.batch(**columns))
+    value = evaluator.report().get("a", estimator.label, "cumulative").value
+    assert value is not None
+    return abs(value - offers.truth)
+
+
+NONSENSE: dict[str, Callable[[Array], Array]] = {
+    "constant": np.ones_like,
+    "zero": np.zeros_like,
+    "noise": lambda features: np.random.default_rng(0).normal(size=features.shape),
+    "huge": lambda features: features * 1e25,
+    "beyond": lambda features: features * 1e200,
+    "tiny": lambda features: features * 1e-300,
+    "collinear": lambda features: np.repeat(features[..., :1], FEATURES, axis=2) * 1e8,
+    "one outlier": lambda features: np.where(np.arange(features.size).reshape(features.shape) == 7, 1e29, features),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_nonsense_features_leave_every_number_finite(nonsense: str) -> None:
+    offers = Offers(5, 1_000)
+    evaluator = Evaluator(["a"], estimators=[StratifiedDR(threshold=2.0), DM()], averages=[Cumulative(), Mixture()])
+    evaluator.update(offers.batch(features=NONSENSE[nonsense](offers.features)))
+    for estimate in evaluator.report().estimates:
+        numbers = [estimate.value, estimate.lower, estimate.upper, *estimate.details.values()]
+        assert all(number is None or np.isfinite(number) for number in numbers)
+        assert estimate.value is None or abs(estimate.value) < 2
+    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
+    assert resumed.report().to_json() == evaluator.report().to_json()
+
+
+@given(
+    scale=st.floats(-1e300, 1e300, allow_nan=False),
+    other=st.floats(-1e300, 1e300, allow_nan=False),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=30, deadline=None)
+def test_no_feature_can_bring_anything_that_is_not_finite(scale: float, other: float, seed: int) -> None:
+    offers = Offers(seed, 100)
+    with np.errstate(over="ignore"):
+        features = np.clip(offers.features * scale, -1e300, 1e300)
+    features[::7] = other
+    evaluator = Evaluator(["a"], estimators=[StratifiedDR(), DM()], averages=[Mixture(), Cumulative()], block=BLOCK)
+    evaluator.update(offers.batch(features=features))
+    for estimate in evaluator.report().estimates:
+        assert estimate.value is None or np.isfinite(estimate.value)
+
+
+@pytest.mark.parametrize("nonsense", ["constant", "noise", "huge", "collinear", "one outlier"])
+def test_with_nonsense_stratified_dr_falls_back_to_the_accuracy_of_stratified_ips(nonsense: str) -> None:
+    errors: dict[str, list[float]] = {"dr": [], "ips": [], "informed": []}
+    for seed in range(20):
+        offers = Offers(seed, 2_500, exploration=0.1)
+        errors["ips"].append(error_of(StratifiedIPS(), offers))
+        errors["dr"].append(error_of(StratifiedDR(), offers, features=NONSENSE[nonsense](offers.features)))
+        errors["informed"].append(error_of(StratifiedDR(), offers))
+    root = {name: float(np.sqrt(np.mean(np.square(values)))) for name, values in errors.items()}
+    assert root["dr"] < 1.5 * root["ips"]
+    assert root["informed"] < root["ips"]
+
+
+def test_a_wildly_wrong_model_is_corrected() -> None:
+    """It learned that features foretell rewards; then the world turns around."""
+    errors = []
+    for seed in range(8):
+        offers = Offers(seed, 6_000)
+        turned = Offers(100 + seed, 6_000)
+        evaluator = Evaluator(["a"], estimators=[StratifiedDR()], averages=[Cumulative()])
+        evaluator.update(offers.batch())
+        evaluator.update(turned.batch(features=-turned.features))
+        value = evaluator.report().get("a", "stratified_dr", "cumulative").value
+        weights = [(1 / each.sampling).sum() for each in (offers, turned)]
+        truth = np.average([offers.truth, turned.truth], weights=weights)
+        assert value is not None
+        errors.append(value - truth)
+    assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(len(errors)) + 0.01
+
+
+def test_a_state_continues_to_the_last_bit_within_a_block() -> None:
+    offers = Offers(6, 1_000)
+    uninterrupted = Evaluator(["a"])
+    uninterrupted.update(offers.batch(slice(0, 550)))
+    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(uninterrupted.state())))
+    for evaluator in (uninterrupted, resumed):
+        evaluator.update(offers.batch(slice(550, None)))
+    assert resumed.report().to_json() == uninterrupted.report().to_json()
+
+
+def test_events_with_another_number_of_features_are_missing_not_fatal() -> None:
+    offers = Offers(7, 400)
+    evaluator = Evaluator(["a"], estimators=[StratifiedDR(), StratifiedIPS()], averages=[Cumulative()])
+    evaluator.update(offers.batch(slice(0, 200)))
+    evaluator.update(offers.batch(slice(200, 300), features=offers.features[200:300, :, :1]))
+    wider = np.concatenate([offers.features[300:], offers.features[300:]], axis=2)
+    evaluator.update(offers.batch(slice(300, 400), features=wider))
+    for estimator in ("stratified_dr", "stratified_ips"):
+        value = evaluator.report().get("a", estimator, "cumulative").value
+        assert value is not None
+        assert 0 < value < 1.5
+
+
+@pytest.mark.parametrize("wrong", [{"horizon": 10.0}, {"penalty": 0.0}, {"horizn": 1e4}])
+def test_parameters_out_of_their_range_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"horiz|penalty"):
+        Ridge(**wrong)
