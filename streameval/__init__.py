@@ -22,7 +22,7 @@ from streameval.estimators import (
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.report import Estimate, Report
-from streameval.rewards import Ridge
+from streameval.rewards import PythonModel, Ridge, RiverModel, Tabular
 from streameval.sources.file import read_events
 
 __all__ = [
@@ -48,8 +48,10 @@ __all__ = [
     "Mixture",
     "Normal",
     "PseudoInverse",
+    "PythonModel",
     "Report",
     "Ridge",
+    "RiverModel",
     "SNIPS",
     "SourceError",
     "StateError",
@@ -58,6 +60,7 @@ __all__ = [
     "StratifiedIPS",
     "StreamevalError",
     "Switch",
+    "Tabular",
     "WeightedPseudoInverse",
     "Window",
     "read_events",

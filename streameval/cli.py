@@ -13,11 +13,12 @@ import typer
 
 from streameval.config import Config
 from streameval.errors import SourceError
-from streameval.events import EventFormat, json_schema
+from streameval.events import json_schema
 from streameval.logs import configure_logging
 from streameval.probing import probe
 from streameval.replay import Replay, choose_picture, read_lines
-from streameval.sources.settings import FileSettings, KafkaConnection, KafkaSettings, SimulatedSettings
+from streameval.shortfalls import Shortfall
+from streameval.sources.settings import KafkaConnection, KafkaSettings, SimulatedSettings
 from streameval.tables import events_line, plan_table, report_table
 from streameval.terminal import Verbs, console, progress_of_bytes, run_app, say
 
@@ -80,7 +81,13 @@ def run(
     source = settings.required_source()
     configure_logging(log_level, log_format)
     _warn_of_parts_without_effect(settings.without_effect())
-    daemon = Daemon(open_source(source), settings.event_format(), settings.evaluator())
+    evaluator = settings.evaluator()
+    daemon = Daemon(
+        open_source(source),
+        settings.event_format(),
+        evaluator,
+        examine=lambda events: (f"{each}; {each.hint}" for each in evaluator.shortfalls(events)),
+    )
     with HttpServer(daemon, settings.http.host, settings.http.port):
         daemon.run()
 
@@ -162,7 +169,7 @@ def check(
     _warn_of_parts_without_effect(settings.without_effect())
     console().print(plan_table(settings))
     if broker and settings.source is not None:
-        _try_source(settings.source, settings.event_format())
+        _try_source(settings)
 
 
 @app.command()
@@ -243,13 +250,14 @@ def _warn_of_parts_without_effect(parts: list[str]) -> None:
         say(f"warning: `{part}` is valid, and has no effect in this version\nhint: remove it to silence this warning")
 
 
-def _try_source(settings: KafkaSettings | FileSettings | SimulatedSettings, events: EventFormat) -> None:
+def _try_source(config: Config) -> None:
     """Say what the source holds; SourceError when it is not reached, or when none of its first events can be used."""
     from streameval.sources.opening import open_source
 
+    settings = config.required_source()
     if isinstance(settings, KafkaSettings):
         settings = settings.model_copy(update={"start": "earliest"})
-    found = probe(open_source(settings), events, timeout=PATIENCE)
+    found = probe(open_source(settings), config.event_format(), timeout=PATIENCE)
     if not found.status.reached:
         raise SourceError(f"the source cannot be reached: {found.status.detail}", hint=UNREACHED)
     held = "an unknown number of" if found.held is None else f"{found.held:,}"
@@ -265,3 +273,12 @@ def _try_source(settings: KafkaSettings | FileSettings | SimulatedSettings, even
         )
     for policy in found.absent:
         say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")
+    _require_needs(config.evaluator().shortfalls(found.events))
+
+
+def _require_needs(lacking: list[Shortfall]) -> None:
+    """Say what the events lack; SourceError when an estimator gets none at all."""
+    for shortfall in lacking:
+        if shortfall.of_all:
+            raise SourceError(str(shortfall), hint=shortfall.hint)
+        say(f"warning: {shortfall}\nhint: {shortfall.hint}")

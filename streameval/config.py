@@ -122,7 +122,8 @@ class Config(Settings):
         description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
     )
     reward_model: Annotated[AnyRewardModel, ByName] = Field(
-        Ridge(), description="what predicts rewards for stratified_dr, e.g. {kind: ridge, horizon: 10000}"
+        Ridge(),
+        description="what predicts rewards for dr, cab and others that need it, e.g. {kind: ridge, horizon: 10000}",
     )
     drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
         DriftDetector(), description="a detector of changes by its name in river, e.g. {detector: ADWIN}, or off"
@@ -173,11 +174,16 @@ class Config(Settings):
                 policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
                 reward_field=self.reward.field,
                 reward_range=(self.reward.min, self.reward.max),
-                scores=fields_read(named.values()),
+                scores=self._fields_read(),
             )
         except ValueError as error:
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
+
+    def _fields_read(self) -> tuple[str, ...] | None:
+        """The fields of events that code looks at; None when none looks at more than columns."""
+        fields = fields_read(named_policies(self.policies.candidates).values())
+        return () if fields is None and self.reward_model.reads_choices else fields
 
     def plan(self) -> Plan:
         """What is to be evaluated: these policies, by these estimators on these averages."""
@@ -211,6 +217,7 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
+    yield from _model_misfits(config.reward_model)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
@@ -223,6 +230,13 @@ def _misfits(config: Config) -> Iterator[Problem]:
             meant = closest(label, averages)
             hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+
+
+def _model_misfits(model: AnyRewardModel) -> Iterator[Problem]:
+    try:
+        model.check()
+    except ConfigError as error:
+        yield Problem(("reward_model",), error.message, error.hint)
 
 
 def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyBound]) -> Iterator[Problem]:

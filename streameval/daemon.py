@@ -51,7 +51,8 @@ class Daemon:
     A Report is made at most once per `publish_interval` seconds, when the source ran dry, and at the end; never per
     poll. `published` may be read from any thread at any time. A source that is exhausted (a file at its end) leaves the
     daemon serving its last Report until it is stopped, unless `stop_when_exhausted`. `stall_after`: seconds without a
-    turn of the loop after which the daemon no longer calls itself healthy. `clock` gives epoch seconds.
+    turn of the loop after which the daemon no longer calls itself healthy. `clock` gives epoch seconds. `examine` sees
+    the first events, and what it has to say of them is logged.
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class Daemon:
         stop_when_exhausted: bool = False,
         stall_after: float = 60.0,
         clock: Callable[[], float] = time.time,
+        examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
     ) -> None:
         self._source, self._events, self._evaluator = source, events, evaluator
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
-        self._stall_after, self._clock = stall_after, clock
+        self._stall_after, self._clock, self._examine = stall_after, clock, examine
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = -math.inf
@@ -132,6 +134,8 @@ class Daemon:
         self._event_delay = self._event_delay.add(self._clock() - batch.timestamp)
         if len(batch) and not self._accepted:
             log.info("first_event", policies=list(batch.policies))
+            for trouble in self._examine(batch):
+                log.error("estimators_without_events", detail=trouble)
         self._accepted += len(batch)
         for reason, count in self._rejections.add(batch.rejected).items():
             self._rejected[reason] += count

@@ -25,6 +25,7 @@ from streameval.policies import LOGGING, CodedPolicies, Faults, knows_support
 from streameval.report import EventCounts, Failure, PolicyCounts, Report
 from streameval.rewards import AnyRewardModel
 from streameval.rows import Rows
+from streameval.shortfalls import Shortfall, shortfalls
 from streameval.slates import start_ratios
 
 STATE_SCHEMA = 1
@@ -158,6 +159,11 @@ class Evaluator:
             for first in range(0, whole, BLOCKS_AT_ONCE * block):
                 self._fold(events[first : min(first + BLOCKS_AT_ONCE * block, whole)])
             self._pending = [events[whole:]] if whole < waiting else []
+
+    def shortfalls(self, batch: EventBatch) -> list[Shortfall]:
+        """What the events of `batch` lack that the estimators need; such events are missing for these."""
+        named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
+        return list(shortfalls(self.plan, self._coded.fill(named)[0]))
 
     def _blame(self, faults: Faults) -> None:
         for policy, by_event in faults.items():

@@ -13,6 +13,7 @@ from streameval.plan import Plan
 from streameval.plots import Picture, read_truth
 from streameval.problems import closest, expecting, one_of
 from streameval.report import Report
+from streameval.shortfalls import Shortfall
 from streameval.sources.columnar import Table, mapping, read_csv, read_parquet
 from streameval.sources.file import FileSource
 from streameval.sources.line_file import check
@@ -23,6 +24,9 @@ Advance = Callable[[int, int | None], None]
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}
 """Endings of files that are tables, which may be followed by .gz or .zst where they are text."""
+
+ENOUGH = 100
+"""Events that tell what the rest will lack."""
 
 LONGEST_EXAMPLE = 120
 """Characters of a rejected event's detail."""
@@ -41,6 +45,7 @@ class Replay:
         self.traced = traced
         self.examples: dict[str, Rejected] = {}
         self._first_lines: Sequence[bytes] = ()
+        self._shortfalls: list[Shortfall] | None = None
 
     def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> Report:
         """The Report after all files; `written`: how, if not as their endings say, or else as the source does."""
@@ -81,6 +86,9 @@ class Replay:
             if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
                 yield f"hint: the events name {self._named() or 'no policies'}"
+        for shortfall in self._shortfalls or ():
+            yield f"warning: {shortfall}"
+            yield f"hint: {shortfall.hint}"
 
     def require_events(self, report: Report) -> None:
         """InputError when no event was accepted."""
@@ -92,6 +100,8 @@ class Replay:
     def _take(self, batch: EventBatch) -> None:
         for rejected in batch.rejected:
             self.examples.setdefault(rejected.reason, rejected)
+        if len(batch) and self._shortfalls is None:
+            self._shortfalls = self.evaluator.shortfalls(batch[:ENOUGH])
         if self.traced:
             self.trace.update(self.evaluator, batch)
         else:

@@ -38,7 +38,7 @@ class StreamevalCollector:
     def collect(self) -> Iterator[Metric]:
         """All families that have a sample; one that fails is logged and left out, for the sake of the others."""
         now = self._published()
-        for part in (_estimates, _promotion, _counts_of_state, _counts_of_process, _consumer, _build):
+        for part in (_estimates, _reward_model, _promotion, _counts_of_state, _counts_of_process, _consumer, _build):
             try:
                 families = [family for family in part(now) if family.samples]
             except Exception:
@@ -98,6 +98,32 @@ def _intervals(report: Report) -> Metric:
             anytime = str(each.anytime).lower()
             metric.add_metric((each.policy, each.estimator, each.average, each.kind, anytime, each.covers), {})
     return metric
+
+
+def _reward_model(now: Published) -> Iterator[Metric]:
+    model = now.report and now.report.reward_model
+    if not model:
+        return
+    error = GaugeMetricFamily(
+        "streameval_reward_model_squared_error",
+        "Mean squared error of the reward model on logged actions that it had not learned from yet.",
+        labels=("model",),
+    )
+    baseline = GaugeMetricFamily(
+        "streameval_reward_model_baseline_squared_error",
+        "The same error of the mean reward; a model that is not below it is of no use.",
+        labels=("model",),
+    )
+    failures = CounterMetricFamily(
+        "streameval_reward_model_failures_total",
+        "Predictions that the mean reward stood in for, and events that were not learned from, by the reason.",
+        labels=("model", "reason"),
+    )
+    _add(error, (model.model,), model.squared_error)
+    _add(baseline, (model.model,), model.baseline_squared_error)
+    for reason, count in model.failures.items():
+        failures.add_metric((model.model, reason), count)
+    yield from (error, baseline, failures)
 
 
 def _promotion(now: Published) -> Iterator[Metric]:
