@@ -279,17 +279,19 @@ class Evaluator:
         }
 
     @classmethod
-    def from_state(cls, state: State, reward_model: AnyRewardModel | None = None) -> Evaluator:
+    def from_state(
+        cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+    ) -> Evaluator:
         """Go on from a state, to the last bit as if there had been no interruption; StateError if it cannot be read.
 
-        `reward_model`: a state with one that is code of others is read only for who names the same here.
+        `reward_model`, `candidates`: a state with code of others in it is read only for who names the same here.
         """
         if state.get("schema") != STATE_SCHEMA:
             raise StateError(
                 f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
                 hint="use the version that wrote it, or start anew",
             )
-        evaluator = cls.of(Plan.from_settings(state["settings"]))
+        evaluator = cls.of(Plan.from_settings(state["settings"], candidates))
         evaluator._restore(state, reward_model)
         return evaluator
 

@@ -21,11 +21,12 @@ from streameval.averages import (
 )
 from streameval.bounds import AnyBound, DriftAware, EmpiricalBernstein, Normal
 from streameval.drift import DriftDetector
+from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
 from streameval.needs import Need
-from streameval.policies import LOGGING, AnyPolicy, Logged, named_policies
+from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.rewards import AnyRewardModel, Ridge
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
@@ -154,9 +155,10 @@ class Plan:
         return {name: _POLICY.dump_python(self.coded.get(name, Logged()), mode="json") for name in names}
 
     @classmethod
-    def from_settings(cls, settings: State) -> Plan:
-        """The plan that gave these settings."""
+    def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
+        """The plan that gave these settings; StateError when it names code that `trusted` does not name too."""
         given = dict(settings)
+        _refuse_strange_code(named_policies(given["candidates"]), named_policies(trusted))
         for key, adapter in (("estimators", _ESTIMATORS), ("averages", _AVERAGES), ("reward_model", _REWARD_MODEL)):
             given[key] = None if given[key] is None else adapter.validate_python(given[key])
         return cls.of(**{**given, "reward_range": tuple(given["reward_range"])})
@@ -167,6 +169,16 @@ _AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
 _BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
 _POLICY: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
+
+
+def _refuse_strange_code(named: Mapping[str, AnyPolicy], trusted: Mapping[str, AnyPolicy]) -> None:
+    """A state may come from anywhere, and what it calls for is run: that takes a caller who calls for the same."""
+    for name, policy in named.items():
+        if isinstance(policy, PythonPolicy) and trusted.get(name) != policy:
+            raise StateError(
+                f"the state holds the policy {name!r}, which is code: it is run only for who names it",
+                hint="give from_state the candidates that the configuration names",
+            )
 
 
 def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:

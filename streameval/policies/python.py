@@ -79,20 +79,27 @@ def ask_policy(policy: Policy, sets: ActionSets, choices: Choices) -> tuple[Arra
     waiting = [np.flatnonzero(sets.sizes)]
     while waiting:
         events = waiting.pop()
-        try:
-            answers = list(policy(_decisions(sets, choices, events))) if len(events) else []
-        except Exception as error:  # noqa: BLE001 - one policy's fault must not stop the others
-            if len(events) > 1:
-                waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
-            else:
-                faults[int(events[0])] = Fault("raised", _told(error))
+        answers = _answers(policy, _decisions(sets, choices, events)) if len(events) else []
+        if len(answers) != len(events):  # some event is at fault: it is found by halves
+            waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
             continue
-        for event, answer in zip(events.tolist(), _as_many(answers, len(events)), strict=True):
-            place = slice(sets.offsets[event], sets.offsets[event + 1])
-            fault = _write(rows[place], answer)
+        for event, answer in zip(events.tolist(), answers, strict=True):
+            fault = _write(rows[sets.offsets[event] : sets.offsets[event + 1]], answer)
             if fault:
                 faults[event] = fault
     return rows, faults
+
+
+def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
+    """What a policy answers: one for each event; none, or another number, if it fails for one of many."""
+    alone = len(decisions.actions) == 1
+    try:
+        answers = list(policy(decisions))
+    except Exception as error:  # noqa: BLE001 - one policy's fault must not stop the others
+        return [Fault("raised", _told(error))] if alone else []
+    if alone and len(answers) != 1:
+        return [Fault("malformed", f"{len(answers)} distributions for 1 event")]
+    return answers
 
 
 def _decisions(sets: ActionSets, choices: Choices, events: Any) -> Decisions:
@@ -112,13 +119,6 @@ def _described(sets: ActionSets, place: slice) -> Array | None:
     if sets.features is None or np.isnan(sets.features[place]).all():
         return None
     return sets.features[place].copy()
-
-
-def _as_many(answers: list[Any], wanted: int) -> list[Any]:
-    """The answers; as many faults when their number is another one."""
-    if len(answers) == wanted:
-        return answers
-    return [Fault("malformed", f"{len(answers)} distributions for {wanted} events")] * wanted
 
 
 def _write(place: Array, answer: Any) -> Fault | None:
