@@ -48,6 +48,11 @@ class Grid:
     def _plain(self) -> list[Average]:
         return [average for average in self.averages if isinstance(average, Average)]
 
+    @property
+    def mixes(self) -> bool:
+        """Whether an average keeps components apart, and begins with what recent events were like."""
+        return any(isinstance(average, Mixture) for average in self.averages)
+
     def start(self, block: int) -> State:
         """The state before the first event."""
         policies = len(self.candidates)
@@ -64,7 +69,7 @@ class Grid:
     def fold(self, state: State, evidence: Evidence) -> State:
         """The state after these whole blocks."""
         terms, remembered, blocks = self._weigh(state, evidence)
-        parts = self._parts(terms, evidence) if any(isinstance(average, Mixture) for average in self.averages) else None
+        parts = self._parts(terms, evidence) if self.mixes else None
         paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
         measured = []
         for measure, before in zip(self.measures, state["drift"], strict=True):

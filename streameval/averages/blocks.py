@@ -129,7 +129,7 @@ class Blocks:
         """
         alpha = np.asarray(alpha)
         alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
-        kernel = np.ascontiguousarray(powers(alpha, self.size)[..., ::-1])
+        kernel = powers(alpha, self.size)
         summed = np.matmul(self.weighted, kernel.swapaxes(2, 3)).swapaxes(2, 3)
         weight = self.weighted[:, :, Series.ONE, None] * kernel
         largest_term = (self._magnitudes * kernel).max(axis=-1)
@@ -184,16 +184,17 @@ def _split(series: Array, resolution: int) -> Array:
 
 
 def powers(base: Array, count: int) -> Array:
-    """`base^0 .. base^(count - 1)` on a new last axis, by doubling.
+    """`base^(count - 1) .. base^0` on a new last axis, by doubling: what is left of each of `count` events.
 
     >>> powers(np.array(2.0), 5)
-    array([ 1.,  2.,  4.,  8., 16.])
+    array([16.,  8.,  4.,  2.,  1.])
     """
     result = np.empty((*base.shape, count))
-    result[..., 0] = 1.0
+    result[..., -1] = 1.0
     done = 1
     while done < count:
         step = min(done, count - done)
-        np.multiply(result[..., :step], (result[..., done - 1] * base)[..., None], out=result[..., done : done + step])
+        grown = (result[..., -done] * base)[..., None]
+        np.multiply(result[..., count - step :], grown, out=result[..., count - done - step : count - done])
         done += step
     return result
