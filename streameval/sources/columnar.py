@@ -21,7 +21,7 @@ ROWS = 2000
 """Rows handed out at once."""
 BUFFER = 64 * 1024
 """Bytes of a Parquet column read ahead, in place of all of it: memory does not depend on how large a file is."""
-INFINITE = msgspec.Raw(b"Infinity")
+INFINITE = {math.inf: msgspec.Raw(b"Infinity"), -math.inf: msgspec.Raw(b"-Infinity")}
 """No JSON, so that the decoder looks twice and names the reason."""
 
 Advance = Callable[[int, int | None], None]
@@ -73,9 +73,14 @@ def read_parquet(path: str, wanted: Sequence[Mapped], advance: Advance) -> Itera
 def read_csv(path: str, wanted: Sequence[Mapped], advance: Advance) -> Iterator[Table]:
     """The rows of a CSV file with a header, plain, gzip or zstd; InputError when it lacks a column."""
     rows = csv.reader(_text(path, advance))
-    header = next(rows, None)
-    if header is None:
+    try:
+        header = next(rows)
+    except StopIteration:
         return
+    except csv.Error as error:
+        raise InputError(
+            f"{path} cannot be read as CSV: {error}", hint="its first line must name its columns"
+        ) from error
     present = _chosen(path, wanted, header)
     places = [(each.field, each.column, header.index(each.column)) for each in present]
     done = 0
@@ -185,7 +190,7 @@ def _has_infinity(column: Any) -> bool:
 def _marked(value: Any) -> Any:
     if isinstance(value, list):
         return list(map(_marked, value))
-    return INFINITE if isinstance(value, float) and math.isinf(value) else value
+    return INFINITE.get(value, value) if isinstance(value, float) else value
 
 
 # --- CSV ---
@@ -239,6 +244,6 @@ def _value(field: str, text: str) -> Any:
         number = float(text) if "_" not in text else None
     except ValueError:
         return {"true": True, "false": False}.get(text.lower(), text)
-    if number is None or math.isinf(number):
-        return text if number is None else INFINITE
-    return None if math.isnan(number) else number
+    if number is None:
+        return text
+    return None if math.isnan(number) else INFINITE.get(number, number)
