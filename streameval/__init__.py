@@ -21,6 +21,7 @@ from streameval.estimators import (
 )
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
+from streameval.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
 from streameval.report import Estimate, Report
 from streameval.rewards import PythonModel, Ridge, RiverModel, Tabular
 from streameval.sources.file import read_events
@@ -37,22 +38,28 @@ __all__ = [
     "DM",
     "DR",
     "Decay",
+    "Decisions",
     "DriftAware",
     "EmpiricalBernstein",
+    "EpsilonGreedy",
     "Estimate",
     "Evaluator",
     "EventBatch",
+    "First",
     "IPS",
     "InputError",
     "Interval",
+    "Logged",
     "Mixture",
     "Normal",
     "PseudoInverse",
     "PythonModel",
+    "PythonPolicy",
     "Report",
     "Ridge",
     "RiverModel",
     "SNIPS",
+    "Softmax",
     "SourceError",
     "StateError",
     "StaticBlend",
@@ -61,6 +68,7 @@ __all__ = [
     "StreamevalError",
     "Switch",
     "Tabular",
+    "Uniform",
     "WeightedPseudoInverse",
     "Window",
     "read_events",

@@ -14,10 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.averages import Cumulative
+from streameval.config import Config
+from streameval.errors import ConfigError
 from streameval.estimators import IPS, SNIPS, PseudoInverse
 from streameval.evaluator import Evaluator
 from streameval.events import REASONS, DsjsonFormat, EventBatch, Rejected
+from streameval.replay import Replay
 from streameval.report import Report
+from streameval.sources.file import read_events
 
 LOGS = Path(__file__).parent / "data" / "dsjson"
 REFERENCE: dict[str, Any] = json.loads((LOGS / "reference.json").read_text())
@@ -294,3 +298,32 @@ def test_ten_thousand_equal_actions_are_refused_at_once() -> None:
     before = time.process_time()
     assert reason(line(a=[3] * 10_000, p=[1e-4] * 10_000))[0] == "malformed"
     assert time.process_time() - before < 1
+
+
+def test_files_of_decision_logs_are_read_in_batches() -> None:
+    batches = list(read_events(LOGS / "cb_loop_100.dsjson.gz", format="dsjson", scores=[], batch_size=30))
+    assert [len(batch) for batch in batches] == [30, 30, 30, 10]
+    assert batches[0].choices is not None
+    assert batches[0].choices.contexts[0]["GUser"]["major"] == "eng"
+
+
+def test_replay_and_daemon_read_decision_logs_as_configured(tmp_path: Path) -> None:
+    log_file = LOGS / "cb_loop_100.dsjson.gz"
+    (tmp_path / "x.yaml").write_text(
+        f"source: {{kind: file, path: {log_file}, format: dsjson}}\nreward: {{max: 5}}\n"
+        "policies: {candidates: {first: first, even: uniform}}\nestimators: [ips]\naverages: [cumulative]\n"
+    )
+    config = Config.load(tmp_path / "x.yaml", {})
+    report = Replay(config).read([str(log_file)], lambda read, total: None)
+    value = report.get("first", "ips", "cumulative").value
+    assert value == pytest.approx(REFERENCE["cb_loop_100/first"]["ips"])
+    assert isinstance(config.event_format(), DsjsonFormat)
+    assert not isinstance(config.event_format("json"), DsjsonFormat)
+
+
+def test_a_reward_that_dsjson_does_not_have_is_a_problem_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "policies: {candidates: [a]}\nsource: {topic: t, format: dsjson}\nreward: {field: clicks}\n"
+    )
+    with pytest.raises(ConfigError, match=r"reward\.field \(line 3\): expected one of reward, _label_cost or"):
+        Config.load(tmp_path / "x.yaml", {})

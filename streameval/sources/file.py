@@ -6,10 +6,10 @@ import codecs
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from streameval.errors import InputError
-from streameval.events import EventBatch, EventFormat
+from streameval.events import DsjsonFormat, EventBatch, EventFormat
 from streameval.sources import PartitionStatus, Records, SourceStatus
 from streameval.sources.line_file import LineFile, check
 
@@ -26,13 +26,18 @@ def read_events(
     reward_field: str = "reward",
     reward_range: tuple[float, float] | None = None,
     batch_size: int = 2000,
+    format: Literal["json", "dsjson"] = "json",
+    scores: Sequence[str] | None = None,
 ) -> Iterator[EventBatch]:
     """The events of NDJSON files (plain, gzip or zstd; `-` is standard input), in batches of at most `batch_size`.
 
     `policies` become the columns of every batch; None = in each batch, all that its events name. Lines that are no
-    events are in the `rejected` of their batch. InputError for a file that is missing, or damaged: after all before it.
+    events are in the `rejected` of their batch. `format`: how they are written; `dsjson` is Vowpal Wabbit's. `scores`:
+    fields that policies in code read; with any, even none, these see contexts and the names of actions. InputError for
+    a file that is missing, or damaged: after all before it.
     """
-    events = EventFormat(policies, reward_field, reward_range)
+    form = DsjsonFormat if format == "dsjson" else EventFormat
+    events = form(policies, reward_field, reward_range, scores)
     source = FileSource(paths, batch=batch_size)
     try:
         while not source.status().exhausted:
