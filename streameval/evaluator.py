@@ -29,8 +29,8 @@ from streameval.shortfalls import Shortfall, shortfalls
 from streameval.slates import start_ratios
 
 STATE_SCHEMA = 1
-BLOCKS_AT_ONCE = 20
-"""Whole blocks folded together: enough to keep numpy busy, few enough to stay in the processor's cache."""
+BLOCKS_AT_ONCE = 40
+"""Whole blocks folded together: enough to keep numpy busy, few enough to stay near the processor."""
 
 
 class Evaluator:
@@ -114,6 +114,7 @@ class Evaluator:
         self._last_timestamp: float | None = None
         self._described: bool | None = None
         self._pending: list[EventBatch] = []
+        self._waiting = 0
         self._counts = {
             name: np.zeros(count) for name in ("present", "supported", "largest_weight", "largest_slate_weight")
         }
@@ -151,14 +152,23 @@ class Evaluator:
         self._blame(faults)
         choices = filled.choices if self._predicts and self.plan.reward_model.reads_choices else None
         self._pending.append(replace(filled, choices=choices, rejected=()))
-        waiting = sum(map(len, self._pending))
-        block = self.plan.block
-        if waiting >= block:
-            events = EventBatch.concat(self._pending)
-            whole = waiting // block * block
-            for first in range(0, whole, BLOCKS_AT_ONCE * block):
-                self._fold(events[first : min(first + BLOCKS_AT_ONCE * block, whole)])
-            self._pending = [events[whole:]] if whole < waiting else []
+        self._waiting += len(batch)
+        if self._waiting >= self._run:
+            self._settle(self._run)
+
+    @property
+    def _run(self) -> int:
+        """Events that are folded together while nobody asks for a report."""
+        return BLOCKS_AT_ONCE * self.plan.block
+
+    def _settle(self, unit: int) -> None:
+        """Fold the events that wait, as far as they fill whole units."""
+        events = EventBatch.concat(self._pending)
+        whole = len(events) // unit * unit
+        for first in range(0, whole, self._run):
+            self._fold(events[first : min(first + self._run, whole)])
+        self._pending = [events[whole:]] if whole < len(events) else []
+        self._waiting = len(events) - whole
 
     def shortfalls(self, batch: EventBatch) -> list[Shortfall]:
         """What the events of `batch` lack that the estimators need; such events are missing for these."""
@@ -188,7 +198,9 @@ class Evaluator:
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """What these events say, with what was learned before them, and what has been learned after."""
         evidence = Evidence.from_batch(events, self.policies, self.plan.block)
-        evidence, memory = evidence.learning(self._learned["recent"])
+        memory = self._learned["recent"]
+        if any(grid.mixes for grid in self._grids):
+            evidence, memory = evidence.learning(memory)
         model = self._learned["predictions"]
         if self._predicts:
             evidence, model = predictions.fold(
@@ -205,9 +217,10 @@ class Evaluator:
 
     def report(self) -> Report:
         """Everything known now, the block that is not finished included."""
+        if self._pending:
+            self._settle(self.plan.block)
         tail, counts, learned = None, self._counts, self._learned
         if self._pending:
-            self._pending = [EventBatch.concat(self._pending)]
             tail, learned = self._evidence(self._pending[0])
             counts = _counted(counts, tail, knows_support(self._pending[0]))
         return Report(
@@ -302,6 +315,7 @@ class Evaluator:
         self._accepted, self._last_timestamp = events["accepted"], events["newest"]
         self._rejected = dict(events["rejected"])
         self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
+        self._waiting = sum(map(len, self._pending))
         self._failures = {
             policy: {reason: (count, example) for reason, (count, example) in told.items()}
             for policy, told in state["failures"].items()
