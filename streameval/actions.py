@@ -54,7 +54,7 @@ class Actions:
     @cached_property
     def importance_weight(self) -> Array:
         """`W(a) = pi(a|x) / pi0(a|x)` of every action, [rows, P]: infinite where `pi0 = 0 < pi`, 0 where `pi = 0`."""
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             weight = self.probability / self.propensity[:, None]
         return np.where(self.probability == 0, 0.0, weight)
 

@@ -40,7 +40,7 @@ def within(weight: Array, cap: float) -> Array:
     >>> within(np.array([0.0, 2.0, 8.0, np.inf]), 4.0)
     array([1. , 1. , 0.5, 0. ])
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(weight <= cap, np.isfinite(weight), cap / weight)
 
 
