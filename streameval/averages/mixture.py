@@ -146,7 +146,7 @@ class Mixture(Labelled):
         }
 
     def _block_means(self, state: State, block: Array, layout: Layout) -> Array:
-        """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate so far."""
+        """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate."""
         u, v, weight = block[..., Row.U], block[..., Row.V], block[..., Row.WEIGHT]
         own = ratio(u, v)
         if np.array_equal(v, weight):
