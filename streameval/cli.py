@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -68,25 +69,36 @@ def run(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration.")] = Path("streameval.yaml"),
     log_level: Annotated[LogLevel, typer.Option(help="The least important messages to log.")] = "info",
     log_format: Annotated[LogFormat, typer.Option(help="Lines for people or for machines.")] = "auto",
+    backfill: Annotated[
+        str | None,
+        typer.Option(metavar="FROM", help="Read the log again for candidates that come later: earliest, offset, time."),
+    ] = None,
 ) -> None:
     """Run the daemon until it is stopped.
 
     Reads the source, follows the values of the policies, and serves metrics, the report and a status page.
+
+    SIGHUP makes it read CONFIG again: candidates may come and go. A new one begins with the next event; with
+    --backfill, it is first given the events since FROM, each once, before it joins the others.
     """
     from streameval.daemon import Daemon
+    from streameval.reloading import Reloading
+    from streameval.roster import Roster
     from streameval.sinks.http import HttpServer
-    from streameval.sources.opening import open_source
+    from streameval.sources.opening import beginning, open_again, open_source
 
     settings = Config.load(config)
     source = settings.required_source()
     configure_logging(log_level, log_format)
     _warn_of_parts_without_effect(settings.without_effect())
-    evaluator = settings.evaluator()
+    begin = None if backfill is None else beginning(backfill, source)
+    roster = Roster(settings.plan())
     daemon = Daemon(
         open_source(source),
         settings.event_format(),
-        evaluator,
-        examine=lambda events: (f"{each}; {each.hint}" for each in evaluator.shortfalls(events)),
+        roster,
+        examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
+        reload=Reloading(config, settings, roster, None if begin is None else partial(open_again, source, begin)),
     )
     with HttpServer(daemon, settings.http.host, settings.http.port):
         daemon.run()

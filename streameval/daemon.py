@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
 from typing import Protocol
@@ -17,6 +18,7 @@ from typing import Protocol
 import numpy as np
 import structlog
 
+from streameval.backfill import PATIENCE, Backfill
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.published import Published
@@ -45,6 +47,14 @@ class Learner(Protocol):
     def report(self) -> Report: ...
 
 
+@dataclass(frozen=True)
+class Change:
+    """What a reload changes: how events are decoded from now on, and for whom the log is read again."""
+
+    events: Decoder
+    backfill: Backfill | None = None
+
+
 class Daemon:
     """Reads `source` with `events` into `evaluator` and shows the outcome as `published`.
 
@@ -52,7 +62,8 @@ class Daemon:
     poll. `published` may be read from any thread at any time. A source that is exhausted (a file at its end) leaves the
     daemon serving its last Report until it is stopped, unless `stop_when_exhausted`. `stall_after`: seconds without a
     turn of the loop after which the daemon no longer calls itself healthy. `clock` gives epoch seconds. `examine` sees
-    the first events, and what it has to say of them is logged.
+    the first events, and what it has to say of them is logged. `reload` is called between two batches after `reload()`
+    or SIGHUP, and says what changes; None is nothing.
     """
 
     def __init__(
@@ -66,10 +77,13 @@ class Daemon:
         stall_after: float = 60.0,
         clock: Callable[[], float] = time.time,
         examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
+        reload: Callable[[], Change | None] | None = None,
     ) -> None:
         self._source, self._events, self._evaluator = source, events, evaluator
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
+        self._reload, self._reload_asked = reload, False
+        self._backfills: list[Backfill] = []
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = -math.inf
@@ -86,13 +100,15 @@ class Daemon:
         A second signal ends the process at once. Raises SourceError when the source cannot go on.
         """
         log.info("started", source=type(self._source).__name__)
-        with _stop_on_signals(self.stop):
+        with _stop_on_signals(self.stop), _on_hangup(self._reload and self.reload):
             try:
                 self._loop()
             except SourceError as error:
                 self._publish(failure=error.message)
                 raise
             finally:
+                for backfill in self._backfills:
+                    backfill.close()
                 self._source.close()
                 self._rejections.write()
                 log.info("stopped", accepted=self._accepted, rejected=sum(self._rejected.values()))
@@ -100,6 +116,10 @@ class Daemon:
     def stop(self) -> None:
         """Ask the loop to finish what it has in hand and return; safe in signal handlers and other threads."""
         self._stopping = True
+
+    def reload(self) -> None:
+        """Ask the loop to call `reload` before its next batch; safe in signal handlers and other threads."""
+        self._reload_asked = True
 
     @property
     def stalled_for(self) -> float:
@@ -112,18 +132,37 @@ class Daemon:
         return self.stalled_for < self._stall_after
 
     def _loop(self) -> None:
+        taken = 0
         while not self._stopping:
             self._turned = time.monotonic()
-            records = self._source.poll(POLL_TIMEOUT)
+            self._reload_when_asked()
+            self._fill_back(at_least=2 * taken)
+            records = self._source.poll(PATIENCE if self._backfills else POLL_TIMEOUT)
+            taken = sum(map(len, records))
             if records:
                 self._take(records)
                 if time.monotonic() >= self._published_at + self._publish_interval:
                     self._publish()
-            elif self._publish().exhausted and self._stop_when_exhausted:
+            elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
                 return
             else:
                 time.sleep(max(0.0, SHORTEST_IDLE - self.stalled_for))
         self._publish()
+
+    def _reload_when_asked(self) -> None:
+        if self._reload_asked and self._reload is not None:
+            self._reload_asked = False
+            change = self._reload()
+            if change is not None:
+                self._events, self._unreported = change.events, True
+                self._backfills += [change.backfill] if change.backfill else []
+
+    def _fill_back(self, at_least: int) -> None:
+        """Let those who came late read on; who has caught up gets the live events from the next ones on."""
+        for backfill in tuple(self._backfills):
+            if backfill.slice(self._events, self._source.status(), at_least):
+                self._backfills.remove(backfill)
+                self._unreported = True
 
     def _take(self, records: Sequence[Records]) -> None:
         started = time.perf_counter()
@@ -156,6 +195,7 @@ class Daemon:
             rejected=dict(self._rejected),
             batch_duration=self._batch_duration,
             event_delay=self._event_delay,
+            backfills=tuple(backfill.progress(status) for backfill in self._backfills),
         )
         self._published_at = time.monotonic()
         self._log_reached(status)
@@ -248,3 +288,16 @@ def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _on_hangup(call: Callable[[], None] | None) -> Iterator[None]:
+    """SIGHUP calls `call`; without one it ends the process, as ever. Only the main thread can do this."""
+    if call is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGHUP, lambda *_: call())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, previous)

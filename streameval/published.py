@@ -60,6 +60,15 @@ NO_DELAYS = Histogram.of(
 
 
 @dataclass(frozen=True, slots=True)
+class Backfilling:
+    """Candidates that came late and are given what has happened: events read, and about how many still wait."""
+
+    policies: tuple[str, ...]
+    read: int
+    waiting: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The state of a running daemon at the moment `at` (epoch seconds).
 
@@ -77,3 +86,4 @@ class Published:
     rejected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     batch_duration: Histogram = NO_BATCHES
     event_delay: Histogram = NO_DELAYS
+    backfills: tuple[Backfilling, ...] = ()

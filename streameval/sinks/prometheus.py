@@ -38,7 +38,16 @@ class StreamevalCollector:
     def collect(self) -> Iterator[Metric]:
         """All families that have a sample; one that fails is logged and left out, for the sake of the others."""
         now = self._published()
-        for part in (_estimates, _reward_model, _promotion, _counts_of_state, _counts_of_process, _consumer, _build):
+        for part in (
+            _estimates,
+            _reward_model,
+            _promotion,
+            _counts_of_state,
+            _counts_of_process,
+            _consumer,
+            _backfills,
+            _build,
+        ):
             try:
                 families = [family for family in part(now) if family.samples]
             except Exception:
@@ -236,6 +245,24 @@ def _consumer(now: Published) -> Iterator[Metric]:
         "Times that the connection to the source was given up and built anew, in the life of this process.",
         now.source.rebuilds,
     )
+
+
+def _backfills(now: Published) -> Iterator[Metric]:
+    read = GaugeMetricFamily(
+        "streameval_backfill_read_events",
+        "Events that a candidate that came late has been given so far of what happened before.",
+        labels=("policy",),
+    )
+    waiting = GaugeMetricFamily(
+        "streameval_backfill_waiting_events",
+        "About how many events a candidate that came late lies behind the others.",
+        labels=("policy",),
+    )
+    for each in now.backfills:
+        for policy in each.policies:
+            read.add_metric((policy,), each.read)
+            _add(waiting, (policy,), each.waiting)
+    yield from (read, waiting)
 
 
 def _build(_: Published) -> Iterator[Metric]:

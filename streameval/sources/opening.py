@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
+
+from streameval.errors import InputError
 from streameval.sources import Source
+from streameval.sources.second_reading import SecondReading
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
+AnySettings: TypeAlias = KafkaSettings | FileSettings | SimulatedSettings
+Beginning: TypeAlias = Literal["earliest"] | int | datetime
+"""Where a second reading begins: at the first message there is, at an offset of each partition, or at a time."""
 
-def open_source(settings: KafkaSettings | FileSettings | SimulatedSettings) -> Source:
+_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+
+def open_source(settings: AnySettings) -> Source:
     """The source of a configuration; libraries that only one kind needs are imported for that kind."""
     if isinstance(settings, KafkaSettings):
         from streameval.sources.kafka import KafkaSource
@@ -19,3 +33,40 @@ def open_source(settings: KafkaSettings | FileSettings | SimulatedSettings) -> S
     from streameval.sources.simulated import SimulatedSource
 
     return SimulatedSource(settings)
+
+
+def beginning(text: str, settings: AnySettings) -> Beginning:
+    """Where a second reading of this source is to begin; InputError when it cannot be read from there.
+
+    >>> beginning("120000", KafkaSettings(topic="interactions"))
+    120000
+    """
+    if settings.kind == "file" and "-" in settings.path:
+        raise InputError("standard input cannot be read a second time", hint="leave --backfill out, or name a file")
+    if text == "earliest" or text.isdecimal():
+        return int(text) if text.isdecimal() else "earliest"
+    try:
+        time = _TIME.validate_python(text)
+    except ValidationError:
+        hint = "write earliest, an offset such as 120000, or a time such as 2026-01-31T00:00:00Z"
+        raise InputError(f"--backfill: found '{text}'", hint=hint) from None
+    if settings.kind != "kafka":
+        hint = "write earliest, or the number of a line"
+        raise InputError(
+            f"--backfill: only a topic can be read from a time on, not a {settings.kind} source", hint=hint
+        )
+    return time
+
+
+def open_again(settings: AnySettings, begin: Beginning, live: Mapping[int, int]) -> SecondReading:
+    """A second reading of a source, from `begin` to where its first one is: `live`, the next offset by partition."""
+    if isinstance(settings, KafkaSettings):
+        from streameval.sources.kafka import KafkaSource
+
+        if not isinstance(begin, int):
+            return SecondReading(KafkaSource(settings.model_copy(update={"start": begin})))
+        positions = {partition: min(begin, position) for partition, position in live.items()}
+        return SecondReading(KafkaSource(settings, positions), begin)
+    if isinstance(settings, SimulatedSettings):  # what has happened need not be waited for
+        settings = settings.model_copy(update={"rate": 0.0})
+    return SecondReading(open_source(settings), begin if isinstance(begin, int) else 0)

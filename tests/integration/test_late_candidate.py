@@ -1,0 +1,242 @@
+"""A candidate that comes while `streameval run` reads a topic: with its history or without, each event once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import yaml
+from factories import wait_until
+from integration.broker import Broker
+
+from streameval.sinks.producer import produce
+
+pytestmark = pytest.mark.kafka
+
+RUN = [sys.executable, "-c", "from streameval.cli import main; main()", "run"]
+PARTITIONS = 4
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    name = f"late-{uuid4().hex[:8]}"
+    broker.create_topic(name, PARTITIONS)
+    return name
+
+
+def messages(first: int, last: int) -> list[bytes]:
+    """Events whose rewards tell them apart: the sum over any of them is exact, and says which they were."""
+    return [
+        json.dumps(
+            {
+                "event_id": f"e-{number}",
+                "timestamp": 1_700_000_000 + number,
+                "action": "a",
+                "propensity": 0.5,
+                "reward": number,
+                "policies": {"early": 0.5, "late": 0.5, "later": 0.5},
+            }
+        ).encode()
+        for number in range(first, last)
+    ]
+
+
+class Running:
+    """The daemon as a process, its configuration, and what it says."""
+
+    def __init__(self, folder: Path, source: dict[str, Any]) -> None:
+        self.path, self._log = folder / "streameval.yaml", folder / "log"
+        self._source = source
+        self.configure("early")
+
+    def configure(self, *candidates: str, **changes: Any) -> None:
+        parts = {
+            "source": self._source,
+            "policies": {"candidates": list(candidates)},
+            "reward": {"min": 0, "max": 10_000_000},
+            "estimators": ["ips"],
+            "averages": ["cumulative"],
+            "drift": "off",
+            "http": {"port": 0},
+        }
+        self.path.write_text(yaml.safe_dump(parts | changes))
+
+    @contextmanager
+    def started(self, *options: str) -> Iterator[Running]:
+        command = [*RUN, str(self.path), "--log-format", "json", *options]
+        with self._log.open("wb") as log, subprocess.Popen(command, stderr=log) as self.process:
+            try:
+                with httpx.Client(base_url=self._address(), trust_env=False) as self._client:
+                    yield self
+                self.process.terminate()
+                assert self.process.wait(20) == 0, self._log.read_text()
+            finally:
+                self.process.kill()
+
+    def reload(self, *candidates: str, **changes: Any) -> None:
+        self.configure(*candidates, **changes)
+        self.process.send_signal(signal.SIGHUP)
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        entries = []
+        for line in self._log.read_text().splitlines():
+            with suppress(ValueError):
+                entries.append(json.loads(line))
+        return [entry for entry in entries if entry["event"] == event]
+
+    def metrics(self) -> str:
+        return self._client.get("/metrics").text
+
+    def report(self) -> dict[str, Any]:
+        answer = self._client.get("/api/v1/report")
+        return dict(answer.json()) if answer.status_code == 200 else {"policies": [], "estimates": []}
+
+    def seen(self) -> dict[str, tuple[int, float]]:
+        """For each policy its number of events, and the sum of their rewards."""
+        report = self.report()
+        values = {each["policy"]: each["value"] for each in report["estimates"]}
+        return {
+            each["policy"]: (each["events"], each["events"] * (values[each["policy"]] or 0.0))
+            for each in report["policies"]
+        }
+
+    def wait_for(self, expected: dict[str, tuple[int, float]], seconds: float = 30.0) -> None:
+        with suppress(AssertionError):
+            wait_until(lambda: {name: seen[0] for name, seen in self.seen().items()} == counts(expected), seconds)
+        assert self.seen() == {name: pytest.approx(seen, rel=1e-12) for name, seen in expected.items()}
+
+    def _address(self) -> str:
+        wait_until(lambda: bool(self.said("serving")) or self.process.poll() is not None, 30.0)
+        assert self.process.poll() is None, self._log.read_text()
+        return str(self.said("serving")[0]["url"])
+
+
+def counts(expected: dict[str, tuple[int, float]]) -> dict[str, int]:
+    return {name: events for name, (events, _) in expected.items()}
+
+
+def total(first: int, last: int) -> tuple[int, float]:
+    """Number and sum of the rewards of `messages(first, last)`."""
+    return last - first, float(sum(range(first, last)))
+
+
+def kafka(broker: Broker, topic: str, **options: Any) -> dict[str, Any]:
+    return {"kind": "kafka", "bootstrap_servers": broker.bootstrap, "topic": topic} | options
+
+
+@contextmanager
+def events_arriving(broker: Broker, topic: str, first: int, pace: int = 500) -> Iterator[list[int]]:
+    """Messages come all the while, in small lots; the list ends with the number of the next one."""
+    following, stopping = [first], threading.Event()
+
+    def send() -> None:
+        while not stopping.wait(0.02):
+            produce(messages(following[-1], following[-1] + pace), topic, broker.connection)
+            following.append(following[-1] + pace)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield following
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def test_a_late_candidate_begins_with_the_next_event(broker: Broker, topic: str, tmp_path: Path) -> None:
+    produce(messages(0, 4000), topic, broker.connection)
+    with Running(tmp_path, kafka(broker, topic)).started() as daemon:
+        daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
+        daemon.reload("early", "late")
+        wait_until(lambda: bool(daemon.said("reloaded")))
+        produce(messages(4000, 5000), topic, broker.connection)
+        daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000), "late": total(4000, 5000)})
+
+
+def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arrive(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    produce(messages(0, 60_000), topic, broker.connection)
+    with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
+        daemon.wait_for({"logging": total(0, 60_000), "early": total(0, 60_000)})
+        with events_arriving(broker, topic, 60_000) as following:
+            wait_until(lambda: len(following) > 3, 30.0)
+            daemon.reload("early", "late")
+            wait_until(lambda: bool(daemon.said("backfill_done")), 60.0)
+            joined = len(following)
+            wait_until(lambda: len(following) > joined + 3, 30.0)
+            daemon.reload("early", "late", "later")
+            wait_until(lambda: len(daemon.said("backfill_done")) == 2, 60.0)
+        everything = total(0, following[-1])
+        daemon.wait_for(dict.fromkeys(("logging", "early", "late", "later"), everything))
+        assert daemon.said("backfill_done")[0]["events"] > 60_000
+        assert not daemon.said("backfill_failed")
+
+
+def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:
+    produce(messages(0, 4000), topic, broker.connection)
+    with Running(tmp_path, kafka(broker, topic)).started("--backfill", "900") as daemon:
+        daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
+        daemon.reload("early", "late")
+        wait_until(lambda: bool(daemon.said("backfill_done")), 30.0)
+        produce(messages(4000, 4400), topic, broker.connection)
+        wait_until(lambda: daemon.seen()["logging"][0] == 4400, 30.0)
+        assert daemon.seen()["late"][0] == 4 * 100 + 400
+        assert daemon.seen()["early"] == pytest.approx(total(0, 4400))
+
+
+def test_history_from_a_time_begins_with_the_messages_sent_then(broker: Broker, topic: str, tmp_path: Path) -> None:
+    produce(messages(0, 3000), topic, broker.connection)
+    time.sleep(1.1)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    time.sleep(0.1)
+    produce(messages(3000, 5000), topic, broker.connection)
+    with Running(tmp_path, kafka(broker, topic)).started("--backfill", moment) as daemon:
+        daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000)})
+        daemon.reload("early", "late")
+        everything = total(0, 5000)
+        daemon.wait_for({"logging": everything, "early": everything, "late": total(3000, 5000)})
+
+
+def test_what_cannot_change_is_refused_by_name_and_a_removed_candidate_goes(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    produce(messages(0, 1000), topic, broker.connection)
+    with Running(tmp_path, kafka(broker, topic)).started() as daemon:
+        daemon.wait_for({"logging": total(0, 1000), "early": total(0, 1000)})
+        daemon.reload("early", "late", reward={"min": 0, "max": 5}, confidence=0.9)
+        wait_until(lambda: len(daemon.said("reload_failed")) == 1)
+        assert "cannot change confidence, reward.max" in daemon.said("reload_failed")[0]["error"]
+        daemon.reload("early", estimators=["no such thing"])
+        wait_until(lambda: len(daemon.said("reload_failed")) == 2)
+        assert "estimators.0" in daemon.said("reload_failed")[1]["error"]
+        produce(messages(1000, 2000), topic, broker.connection)
+        daemon.wait_for({"logging": total(0, 2000), "early": total(0, 2000)})
+        daemon.reload("late")
+        produce(messages(2000, 2500), topic, broker.connection)
+        wait_until(lambda: daemon.said("reloaded") != [])
+        wait_until(lambda: daemon.seen().get("logging") == pytest.approx(total(0, 2500)), 30.0)
+        assert set(daemon.seen()) == {"logging", "late"}
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_file_is_read_again_from_its_start_or_from_a_line(tmp_path: Path, follow: bool) -> None:
+    log = tmp_path / "log.ndjson"
+    log.write_bytes(b"\n".join([*messages(0, 5000), b""]))
+    running = Running(tmp_path, {"kind": "file", "path": str(log), "follow": follow})
+    with running.started("--backfill", "4001") as daemon:
+        daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000)})
+        daemon.reload("early", "late")
+        wait_until(lambda: bool(daemon.said("backfill_done")))
+        daemon.wait_for({"logging": total(0, 5000), "early": total(0, 5000), "late": total(4000, 5000)})

@@ -1,0 +1,180 @@
+"""Candidates that come and go: each from its own beginning, and nobody notices the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import streameval as se
+from streameval.errors import ConfigError, StateError
+from streameval.plan import Plan
+from streameval.policies import PythonPolicy
+from streameval.report import Report
+from streameval.roster import Roster
+
+NAMES = ("early", "late", "later")
+
+
+def plan(*candidates: str, **options: Any) -> Plan:
+    named = options.pop("named", candidates)
+    return se.Evaluator(candidates=named, **options).plan
+
+
+def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
+    """Events with action sets, whose candidates all differ."""
+    rng = np.random.default_rng(seed)
+    distributions = {name: rng.dirichlet(np.ones(4), count) for name in NAMES}
+    return se.EventBatch.from_arrays(
+        reward=(rng.random(count) < 0.3).astype(float),
+        propensities=np.full((count, 4), 0.25),
+        action=rng.integers(0, 4, count),
+        policies=distributions,
+        features=rng.random((count, 4, 3)) if described else None,
+    )
+
+
+def rows(report: Report, policy: str) -> list[Any]:
+    return [each for each in report.estimates if each.policy == policy]
+
+
+def counts(report: Report) -> dict[str, tuple[int, int]]:
+    return {each.policy: (each.events, each.missing) for each in report.policies}
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_a_late_candidate_has_the_rows_of_a_stream_that_began_when_it_came(described: bool) -> None:
+    batch = events(1234, described=described)
+    roster = Roster(plan("early"))
+    roster.update(batch[:777])
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    roster.join(late)
+    roster.update(batch[777:])
+    alone, whole = se.Evaluator(["late"]), se.Evaluator(["early"])
+    alone.update(batch[777:])
+    whole.update(batch)
+    report = roster.report()
+    assert rows(report, "late") == rows(alone.report(), "late")
+    assert [each for each in report.estimates if each.policy != "late"] == list(whole.report().estimates)
+    assert counts(report) == {"logging": (1234, 0), "early": (1234, 0), "late": (457, 0)}
+    assert report.events.accepted == 1234
+    assert report.production == "logging"
+    assert roster.policies == ("logging", "early", "late")
+
+
+def test_a_roster_to_which_nobody_comes_reports_what_its_evaluator_would() -> None:
+    roster, evaluator = Roster(plan("early", "late")), se.Evaluator(["early", "late"])
+    for each in (roster, evaluator):
+        each.update(events(350))
+    assert roster.report() == evaluator.report()
+
+
+def test_who_has_not_joined_gets_no_events_and_has_no_rows_but_keeps_what_it_was_given() -> None:
+    roster = Roster(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    late.update(events(100, seed=2))
+    roster.update(events(50))
+    assert roster.awaits(late)
+    assert set(counts(roster.report())) == {"logging", "early"}
+    roster.join(late)
+    assert not roster.awaits(late)
+    roster.update(events(5))
+    assert counts(roster.report()) == {"logging": (55, 0), "early": (55, 0), "late": (105, 0)}
+
+
+def test_joining_anew_forgets_what_was_given_before() -> None:
+    roster = Roster(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    late.update(events(100))
+    roster.join(late, anew=True)
+    roster.update(events(7))
+    assert counts(roster.report())["late"] == (7, 0)
+
+
+def test_joining_twice_counts_once() -> None:
+    roster = Roster(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    roster.join(late)
+    roster.join(late)
+    roster.update(events(3))
+    assert [each.policy for each in roster.report().policies] == ["logging", "early", "late"]
+
+
+def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
+    roster = Roster(plan("early"))
+    late = roster.change(plan("early", "late", "later"))
+    assert late is not None
+    roster.join(late)
+    roster.update(events(150))
+    assert roster.change(plan("late")) is None
+    roster.update(events(150))
+    assert counts(roster.report()) == {"logging": (300, 0), "late": (300, 0)}
+    assert {each.policy for each in roster.report().estimates} == {"logging", "late"}
+
+
+def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
+    roster = Roster(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    roster.change(plan("early"))
+    assert not roster.awaits(late)
+    roster.join(late)
+    assert roster.policies == ("logging", "early")
+
+
+def test_a_candidate_that_comes_back_begins_anew() -> None:
+    roster = Roster(plan("early", "late"))
+    roster.update(events(200))
+    roster.change(plan("early"))
+    again = roster.change(plan("early", "late"))
+    assert again is not None
+    roster.join(again)
+    roster.update(events(10))
+    assert counts(roster.report()) == {"logging": (210, 0), "early": (210, 0), "late": (10, 0)}
+
+
+def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
+    roster = Roster(plan(named={"early": "uniform", "late": "first"}))
+    roster.update(events(100))
+    changed = roster.change(plan(named={"early": "uniform", "late": "uniform"}))
+    assert changed is not None
+    assert changed.policies == ("logging", "late")
+    roster.join(changed)
+    roster.update(events(10))
+    assert counts(roster.report()) == {"logging": (110, 0), "early": (110, 0), "late": (10, 0)}
+
+
+def test_a_change_that_cannot_be_made_changes_nothing() -> None:
+    roster = Roster(plan("early", "late"))
+    broken = PythonPolicy("math:sqrt", options={"no": 1})
+    with pytest.raises(ConfigError, match="math:sqrt fails"):
+        roster.change(replace(plan("early", "code"), coded={"code": broken}))
+    assert roster.policies == ("logging", "early", "late")
+
+
+def test_a_roster_goes_on_from_its_state_to_the_last_bit() -> None:
+    batch = events(900)
+    roster = Roster(plan("early", "late"))
+    roster.update(batch[:333])
+    later = roster.change(plan("early", "later"))
+    assert later is not None
+    roster.join(later)
+    roster.update(batch[333:610])
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state()), strict=False)
+    other = Roster.from_state(saved)
+    for each in (roster, other):
+        each.update(batch[610:])
+    assert other.report() == roster.report()
+    assert counts(other.report()) == {"logging": (900, 0), "early": (900, 0), "later": (567, 0)}
+
+
+def test_a_state_of_another_schema_is_refused() -> None:
+    with pytest.raises(StateError, match="schema 99"):
+        Roster.from_state({"schema": 99, "members": []})
