@@ -183,10 +183,12 @@ class SlowMixture:
             for om, horizon, total in zip(share, HORIZONS, totals, strict=True)
         )
         q = part.q[: done * self.block]
+        pseudo = np.nan_to_num(part.prior[done - 1] * 0 + 1) * np.exp(-done * self.block / HORIZONS)
+        start = 500 * (share * pseudo / totals).sum() ** 2
         block_mean_age = event_ages.reshape(done, -1).mean(axis=1).repeat(self.block)
         return (
             value,
-            self._noise(part, done) * (kernel**2 * q**2).sum(),
+            self._noise(part, done) * ((kernel**2 * q**2).sum() + start),
             (share * (estimates - value) ** 2).sum(),
             (kernel * q * block_mean_age).sum(),
             (share * np.minimum(HORIZONS, done * self.block)).sum(),

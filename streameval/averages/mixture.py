@@ -273,13 +273,14 @@ class Bank(NamedTuple):
 
 def _mix(bank: Bank, share: Array, overlaps: Array, layout: Layout) -> Mixed:
     """The mixture at each of the bank's moments."""
-    estimates = bank.estimates
-    kernel = ratio(share, bank.weight + bank.pseudo_events)
+    estimates, pseudo = bank.estimates, bank.pseudo_events
+    kernel = ratio(share, bank.weight + pseudo)
     value = (share * estimates).sum(axis=-1)
     by_policy = kernel.reshape(len(kernel), len(layout.candidates), layout.parts, -1)
     squares = (np.matmul(by_policy, overlaps) * by_policy).sum(axis=-1).reshape(value.shape)
     apart = (share * (estimates - value[..., None]) ** 2).sum(axis=-1)
-    return Mixed(value, bank.noise * squares, apart, squares, share, kernel)
+    start = (kernel * pseudo).sum(axis=-1) ** 2 / PSEUDO_EVENTS
+    return Mixed(value, bank.noise * (squares + start), apart, squares, share, kernel)
 
 
 def _path(state: Array, steps: Array, fading: Array) -> Array:
