@@ -1,0 +1,148 @@
+"""What the default reaches in worlds that drift: its error, and how often its intervals cover the value now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streameval.averages import Mixture
+from streameval.estimators import StratifiedDR, StratifiedIPS
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
+from streameval.report import Estimate
+from streameval.simulation import Drift, DriftKind, Moment, World, simulate
+
+Array = NDArray[np.float64]
+KINDS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
+EVENTS, SPAN, FIRST, EVERY = 120_000, 40_000, 10_000, 1_000
+SEEDS = (21, 22)
+
+REACHED = {"smooth": 0.880e-3, "abrupt": 1.493e-3, "stationary": 0.337e-3}
+"""Mean squared error of `stratified_dr` on `mixture`, measured once with these seeds."""
+REACHED_WITHOUT_FEATURES = {"smooth": 1.170e-3, "abrupt": 1.645e-3, "stationary": 0.319e-3}
+"""The same of `stratified_ips`."""
+TOLERATED = 1.15
+
+
+class Course(NamedTuple):
+    """The candidates at successive moments: the estimates by label, [moments][candidates], and the truth."""
+
+    estimates: dict[tuple[str, str], list[list[Estimate]]]
+    truth: Array
+
+    def error(self, estimator: str, average: str) -> float:
+        values = [[each.value for each in moment] for moment in self.estimates[estimator, average]]
+        return float(np.mean((np.array(values, dtype=float) - self.truth) ** 2))
+
+    def covered(self, estimator: str) -> NDArray[np.bool_]:
+        lower, upper = (
+            np.array(
+                [[getattr(each, end) for each in moment] for moment in self.estimates[estimator, "mixture"]], float
+            )
+            for end in ("lower", "upper")
+        )
+        return (lower <= self.truth) & (self.truth <= upper)
+
+
+@cache
+def course(kind: DriftKind, *, features: bool) -> Course:
+    """All seeds, one after the other."""
+    courses = [one_course(kind, seed, features=features) for seed in SEEDS]
+    labels = courses[0].estimates
+    estimates = {label: [moment for each in courses for moment in each.estimates[label]] for label in labels}
+    return Course(estimates, np.concatenate([each.truth for each in courses]))
+
+
+def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
+    """A smaller world of five clusters: the default without features, and its best part with them."""
+    world = World.synthetic(20, users=150, items=600, clusters=5, features=8)
+    plan: dict[str, Any] = {"estimators": [StratifiedDR()], "averages": [Mixture()]} if features else {}
+    evaluator = Evaluator(world.candidates, drift=None, **plan)
+    estimates: dict[tuple[str, str], list[list[Estimate]]] = {}
+    moments = simulate(world, Drift(kind, clusters=5, span=SPAN), EVENTS, seed, action_sets=features)
+    truth = []
+    for number, some in enumerate(batched(moments, EVERY // 100), start=1):
+        evaluator.update(EventBatch.concat(moment.events for moment in some))
+        if number * EVERY < FIRST:
+            continue
+        truth.append(some[-1].truth[1:])
+        by_label: dict[tuple[str, str], list[Estimate]] = {}
+        for each in evaluator.report().estimates:
+            if each.policy in world.candidates:
+                by_label.setdefault((each.estimator, each.average), []).append(each)
+        for label, policies in by_label.items():
+            estimates.setdefault(label, []).append(policies)
+    return Course(estimates, np.array(truth))
+
+
+def batched(moments: Iterator[Moment], size: int) -> Iterator[list[Moment]]:
+    """So many at a time."""
+    while some := list(islice(moments, size)):
+        yield some
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_error_of_the_default_has_not_grown(kind: DriftKind) -> None:
+    assert course(kind, features=True).error("stratified_dr", "mixture") < TOLERATED * REACHED[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_error_of_the_default_without_features_has_not_grown(kind: DriftKind) -> None:
+    reached = course(kind, features=False).error("stratified_ips", "mixture")
+    assert reached < TOLERATED * REACHED_WITHOUT_FEATURES[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_default_is_better_than_every_published_form(kind: DriftKind) -> None:
+    run = course(kind, features=False)
+    moving = [label for label in run.estimates if label[1] not in ("mixture", "cumulative")]
+    assert len(moving) == 8
+    published = min(run.error(*label) for label in moving)
+    assert run.error("stratified_ips", "mixture") < published
+    assert course(kind, features=True).error("stratified_dr", "mixture") < published
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover_the_value_of_the_moment(kind: DriftKind) -> None:
+    assert course(kind, features=True).covered("stratified_dr").mean() >= 0.95
+
+
+@cache
+def early(features: bool) -> dict[int, Array]:
+    """Whether the interval covers after so many events, over all settings, worlds and candidates."""
+    best = StratifiedDR() if features else StratifiedIPS()
+    covered: dict[int, list[bool]] = {}
+    for seed in range(4):
+        world = World.synthetic(30 + seed)
+        for kind in KINDS:
+            evaluator = Evaluator(world.candidates, estimators=[best], averages=[Mixture()], drift=None)
+            moments = simulate(world, Drift(kind), 2_000, seed=40 + seed, action_sets=features)
+            for number, moment in enumerate(moments, start=1):
+                evaluator.update(moment.events)
+                covered.setdefault(100 * number, []).extend(
+                    each.lower is not None and each.upper is not None and each.lower <= value <= each.upper
+                    for each, value in zip(evaluator.report().estimates[1:], moment.truth[1:], strict=True)
+                )
+    return {events: np.array(each) for events, each in covered.items()}
+
+
+def pooled(covered: dict[int, Array], first: int, last: int) -> float:
+    return float(np.mean([each for events, each in covered.items() if first <= events < last]))
+
+
+def test_early_intervals_cover_too() -> None:
+    covered = early(features=True)
+    assert pooled(covered, 100, 500) >= 0.90
+    assert pooled(covered, 500, 2_001) >= 0.93
+
+
+def test_early_intervals_without_features_cover_a_little_later() -> None:
+    covered = early(features=False)
+    assert pooled(covered, 200, 500) >= 0.85
+    assert pooled(covered, 500, 2_001) >= 0.93
