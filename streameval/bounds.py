@@ -134,8 +134,8 @@ class DriftAware(Bound):
     `se`: sampling error of the mixed kernel, in which the pseudo-events of the start count as events; with the design
     effect. `spread`: how far the decays of the mixture disagree. `drift`: how far the value has moved, at its speed
     over the last 50,000 events, since the mean age of what is averaged (not known, and left out, before that). The
-    factor 2.5 was found by simulation. Coverage is an average over time: right after a jump nothing that only knows the past
-    covers. Withheld while no event that the policy could have logged has come: all that there is then is the value to
+    factor 2.5 was found by simulation. Coverage is an average over time: right after a jump nothing that only knows the
+    past covers. Withheld while no event that the policy could have logged has come: all there is then is the value to
     begin with.
     """
 
