@@ -109,7 +109,7 @@ class Evidence:
         if batch.slates is not None:
             single = (batch.slates.sizes == 0)[:, None]
             slate = slate_weights(batch, policies)
-            usable = _usable(slate, self.reward)
+            usable = _usable(np.abs(slate), self.reward)
             weight = np.where(single, weight, np.where(usable, slate, 0.0))
             averaging = np.where(single, averaging, np.where(usable, self.sampling_weight[:, None], 0.0))
         slates, recent = replace(self, importance_weight=weight, averaging_weight=averaging).learning(state["recent"])
@@ -150,7 +150,7 @@ class Evidence:
 
 
 def _usable(weight: Array, reward: Array) -> Mask:
-    """Where a weight is known, and its product with the reward may be squared and summed."""
+    """Where the size of a weight is known, and its product with the reward may be squared and summed."""
     with np.errstate(over="ignore", invalid="ignore"):
-        largest = np.maximum(np.abs(reward), 1.0)[:, None] * np.abs(weight)
+        largest = np.maximum(np.abs(reward), 1.0)[:, None] * weight
     return np.asarray(largest <= LARGEST_WEIGHT)

@@ -56,19 +56,27 @@ def pseudo_inverse_weights(slates: SlateColumns) -> Array:
 
 
 def _of_rankings(slates: SlateColumns) -> Array:
-    """`G` where l of m actions were ranked uniformly at random, in closed form.
-
-    `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))` and `1 / (m - 1)`. With `hit` the sum over slots of the
-    probability that the policy shows there what was shown, and `met` the expected number of shown actions that it shows
-    anywhere: `G = 1 + m (m - 1) / (m - l) (met / l - l / m) + (m - 1) (hit - met / l)`, for `l = m` without the middle.
-    """
-    slots = slates.sizes[:, None].astype(float)
-    actions = slates.actions.sizes[slates.offsets[:-1]][:, None].astype(float)
+    """`G` where a ranking was drawn uniformly."""
+    slots = slates.sizes[:, None]
+    actions = slates.actions.sizes[slates.offsets[:-1]][:, None]
     hit = slates.per_event(slates.probabilities)
-    whole = slots == actions
-    met = np.where(whole, slots, _met(slates))
-    between = actions * (actions - 1) / np.where(whole, 1.0, actions - slots) * (met / slots - slots / actions)
-    return np.asarray(1.0 + np.where(whole, 0.0, between) + (actions - 1.0) * (hit - met / slots))
+    return ranking_weights(hit, np.where(slots == actions, slots, _met(slates)), slots, actions)
+
+
+def ranking_weights(hit: Array, met: Array, slots: Array | Index | int, actions: Array | Index | int) -> Array:
+    """`G` where l of m actions (`slots` of `actions`) were ranked uniformly at random, in closed form.
+
+    `hit`: the sum over slots of the probability that the policy shows there what was shown. `met`: the expected number
+    of shown actions that it shows in any slot. As `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))` and
+    `1 / (m - 1)`: `G = 1 + m (m - 1) / (m - l) (met / l - l / m) + (m - 1) (hit - met / l)`, for `l = m` without the
+    middle.
+
+    >>> ranking_weights(np.array([2.0, 0.0]), np.array([2.0, 2.0]), slots=2, actions=2)
+    array([2., 0.])
+    """
+    others = np.where(np.equal(slots, actions), np.inf, np.subtract(actions, slots))
+    between = np.multiply(actions, np.subtract(actions, 1)) / others * (met / slots - np.divide(slots, actions))
+    return np.asarray(1.0 + between + np.subtract(actions, 1) * (hit - met / slots))
 
 
 def _met(slates: SlateColumns) -> Array:

@@ -541,6 +541,14 @@ def test_a_list_of_slates_that_does_not_fit_has_its_reason(fields: dict[str, Any
     assert rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields) == (reason, detail)
 
 
+def test_more_actions_than_can_be_solved_for_are_refused_beside_a_list_of_slates() -> None:
+    many = {"actions": list(range(251)), "action": 0}
+    assert rejection(slots=[many, many], slates=[[0, 0]], slate_propensities=[1.0]) == (
+        "malformed",
+        "slots: 502 actions beside `slates`, more than the 500 that are solved for",
+    )
+
+
 def test_a_slate_that_is_never_shown_cannot_have_been_shown() -> None:
     fields = LISTED | {"slate_propensities": [0.0, 1.0]}
     reason, detail = rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields)

@@ -57,8 +57,9 @@ class PseudoInverse(Estimator):
 class WeightedPseudoInverse(Estimator):
     """The self-normalised pseudo-inverse estimator: `mean(r G) / mean(G)`, with `G` as in `pseudo_inverse`.
 
-    Far less variance for a bias of order 1/n: the slate estimator to begin with. As `mean(G)` may come near 0 while
-    events are few, the value may then be anything; it does not change when a constant is added to all rewards.
+    Mostly less variance for a bias of order 1/n, and it does not change when a constant is added to all rewards. But
+    `mean(G)` may come near 0 while events are few, and the value is then anything: trust it once the mean weight is
+    near 1.
 
     >>> terms, _ = WeightedPseudoInverse().terms(Evidence.of(importance_weight=[[2.2], [-0.2]], reward=[1.0, 1.0]), {})
     >>> float(terms.u.sum() / terms.v.sum())

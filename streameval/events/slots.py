@@ -24,6 +24,9 @@ from streameval.events.slates import (
 )
 from streameval.events.wire import Slate, Slot
 
+MOST_ROWS = 500
+"""Actions in all slots of an event with listed slates, whose estimate takes a matrix of this size squared."""
+
 
 def with_slates(batch: EventBatch, events: Sequence[Any], policies: Names | None) -> EventBatch:
     """The batch of these events with the columns of their slots, and of each slate as one action."""
@@ -142,11 +145,18 @@ def _list_misfits(slate: Slate) -> Iterator[str]:
         if slot.actions is None:
             yield f"slots.{place}.actions: missing, but `slates` show them"
     choices = [set(slot.actions or ()) for slot in slate.slots]
-    for place, listed in enumerate(slates):
-        if len(listed) != len(choices):
-            yield f"slates[{place}]: {len(listed)} actions for {len(choices)} slots"
-        for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
-            if action not in known:
-                yield f"slates[{place}][{column}]: {action!r} is not one of slots.{column}.actions"
+    rows = sum(map(len, choices))
+    if rows > MOST_ROWS:
+        yield f"slots: {rows} actions beside `slates`, more than the {MOST_ROWS} that are solved for"
     if len(set(map(tuple, slates))) < len(slates):
         yield "slates: one is listed twice"
+    for place, listed in enumerate(slates):
+        yield from _listed_misfits(f"slates[{place}]", listed, choices)
+
+
+def _listed_misfits(name: str, listed: Sequence[str | int], choices: Sequence[set[str | int]]) -> Iterator[str]:
+    if len(listed) != len(choices):
+        yield f"{name}: {len(listed)} actions for {len(choices)} slots"
+    for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
+        if action not in known:
+            yield f"{name}[{column}]: {action!r} is not one of slots.{column}.actions"

@@ -1,0 +1,100 @@
+"""The two figures of the README: `python figures.py`, some minutes on one core. Needs matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from simulation import Array, Log, Reward, err, errors, ndcg, runs, value, world
+
+mpl.use("Agg")
+
+HERE = Path(__file__).parent
+SIZES = (1_000, 3_162, 10_000, 31_623, 100_000)
+RUNS = 50
+COLOURS = {"IPS": "#767676", "DM": "#b5739d", "PI": "#56a3d9", "wPI": "#0a4f8f", "on-policy": "#2a9d63"}
+LEGEND = {
+    "IPS": "IPS: the slate as one action",
+    "DM": "DM: ridge regression",
+    "PI": "pseudo_inverse",
+    "wPI": "weighted_pseudo_inverse",
+    "on-policy": "on-policy: the new ranker shown to users",
+}
+
+
+def draw(axes: Axes, found: dict[str, Array], title: str) -> None:
+    """One panel: an error line for each estimator."""
+    for name, colour in COLOURS.items():
+        style = "--" if name == "on-policy" else "-"
+        axes.loglog(SIZES, found[name], style, color=colour, label=LEGEND[name], lw=2, marker="o", ms=4)
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel("logged slates")
+    axes.grid(which="major", color="#e6e6e6", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.minorticks_off()
+    axes.set_xticks([1_000, 10_000, 100_000], ["1,000", "10,000", "100,000"])
+
+
+def finish(figure: plt.Figure, title: str, name: str) -> None:
+    """Title, legend and file."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=9)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.savefig(HERE / name, dpi=130)
+
+
+def errors_of_sizes() -> None:
+    """Error against n: two sizes, two logging policies, NDCG."""
+    figure, panels = plt.subplots(2, 2, figsize=(9, 7.6), sharex=True, sharey=True, layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.91))
+    for row, (slots, actions) in zip(panels, ((5, 10), (10, 100)), strict=True):
+        for axes, (peak, logging) in zip(row, ((0.0, "uniform"), (1.0, "peaked")), strict=True):
+            log = Log(world(slots, actions), peak)
+            found = errors(runs(log, ndcg, SIZES, RUNS), value(log.world, ndcg))
+            report(f"{slots} of {actions}, {logging}", found)
+            draw(axes, found, f"{slots} of {actions} documents, {logging} logging")
+            axes.label_outer()
+        row[0].set_ylabel("root mean squared error")
+        row[0].set_yticks([0.001, 0.01, 0.1, 1], [".001", ".01", ".1", "1"])
+    finish(figure, "NDCG of a new ranker, from the log of another", "rmse.png")
+
+
+def errors_of_rewards() -> None:
+    """Error against n: a reward that is a sum over slots, and one that is not."""
+    figure, panels = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0.13, 1, 0.86))
+    log = Log(world(10, 100), 0.0)
+    rewards: tuple[tuple[Reward, str], ...] = ((ndcg, "NDCG, a sum over slots"), (err, "ERR, not a sum"))
+    for axes, (reward, title) in zip(panels, rewards, strict=True):
+        truth = value(log.world, reward)
+        estimates = runs(log, reward, SIZES, RUNS)
+        found = {name: error / truth for name, error in errors(estimates, truth).items()}
+        report(f"{title}: truth {truth:.4f}", found)
+        draw(axes, found, title)
+        if reward is err:
+            bias = float(estimates["PI"][:, -1].mean()) / truth - 1
+            axes.axhline(bias, color=COLOURS["PI"], lw=1, ls=":")
+            place = {"xytext": (0, -12), "textcoords": "offset points", "fontsize": 9}
+            axes.annotate(f"bias: {bias:.0%} of the truth", (SIZES[0], bias), **place)
+    panels[0].set_ylabel("root mean squared error / truth")
+    panels[0].set_yticks([0.001, 0.01, 0.1, 1], [".1 %", "1 %", "10 %", "100 %"])
+    finish(
+        figure,
+        "Where slots do not add up, more data does not help (10 of 100, uniform)",
+        "additive.png",
+    )
+
+
+def report(title: str, found: dict[str, Array]) -> None:
+    """The numbers behind a panel."""
+    print(title)
+    for name, line in found.items():
+        print(f"  {name:10}" + "".join(f"{number:10.4f}" for number in line))
+
+
+if __name__ == "__main__":
+    errors_of_sizes()
+    errors_of_rewards()

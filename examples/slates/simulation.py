@@ -1,0 +1,231 @@
+"""Rankings of search results whose true value is known: how far from it are the estimates?
+
+In the style of Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017: a query has m
+documents, a slate shows l of them, and the value of a new ranker is wanted from the log of another. Documents are
+numbered by the rank that the logging ranker gives them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.slates import ranking_weights
+
+Array = NDArray[np.float64]
+Slates = NDArray[np.int64]
+GRADES = (0.52, 0.84, 0.97, 0.99)  # of documents, the share below each of the grades 1, 2, 3, 4
+Reward = Callable[["World", Slates, Slates], Array]
+
+
+@dataclass(frozen=True)
+class World:
+    """Queries with `actions` documents each; a slate shows `slots` of them, in order.
+
+    grade: [queries, actions] from 0 to 4. features: [queries, actions, d]. target: [queries, slots] what the new ranker
+    would show.
+    """
+
+    slots: int
+    actions: int
+    grade: Slates
+    features: Array
+    target: Slates
+
+    @cached_property
+    def gain(self) -> Array:
+        """[queries, actions] `2^grade - 1`."""
+        return 2.0**self.grade - 1.0
+
+    @cached_property
+    def discount(self) -> Array:
+        """[slots] what a document counts for in its place."""
+        return 1.0 / np.log2(np.arange(self.slots) + 2.0)
+
+
+def world(slots: int, actions: int, queries: int = 50, seed: int = 2017) -> World:
+    """A world in which features tell something of the grade, and both rankers know more than features do."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(queries, actions, 8))
+    worth = np.tanh(features @ rng.normal(size=8)) + 0.5 * rng.normal(size=(queries, actions))
+    quantile = worth.argsort(axis=1).argsort(axis=1) / actions
+    grade = np.searchsorted(GRADES, quantile, side="right")
+    order = (-(worth + 1.5 * rng.normal(size=worth.shape))).argsort(axis=1)  # the logging ranker's, from the best on
+    score = worth + 0.8 * rng.normal(size=worth.shape)
+    target = (-np.take_along_axis(score, order, axis=1)).argsort(axis=1)[:, :slots]
+    sorted_features = np.take_along_axis(features, order[:, :, None], axis=1)
+    return World(slots, actions, np.take_along_axis(grade, order, axis=1), sorted_features, target)
+
+
+def ndcg(world: World, query: Slates, slate: Slates) -> Array:
+    """A sum over slots: what each document gains, discounted by its place, as a share of the best there is."""
+    best = -np.sort(-world.gain, axis=1)[:, : world.slots] @ world.discount
+    return (world.gain[query[:, None], slate] * world.discount).sum(axis=1) / best[query]
+
+
+def err(world: World, query: Slates, slate: Slates) -> Array:
+    """No sum over slots: the reader goes down until satisfied, and what comes after that is not looked at."""
+    satisfied = world.gain[query[:, None], slate] / 16
+    looked_at = np.cumprod(np.concatenate([np.ones((len(slate), 1)), 1 - satisfied[:, :-1]], axis=1), axis=1)
+    return np.asarray((looked_at * satisfied / np.arange(1, world.slots + 1)).sum(axis=1))
+
+
+@dataclass(frozen=True)
+class Log:
+    """Rankings drawn without replacement, a document of rank k with weight `2^(-peak floor(log2 k))`; 0: uniformly."""
+
+    world: World
+    peak: float
+
+    @cached_property
+    def classes(self) -> Slates:
+        """[actions] documents of one class are drawn alike."""
+        return np.floor(np.log2(np.arange(1, self.world.actions + 1))).astype(np.int64)
+
+    @cached_property
+    def weight(self) -> Array:
+        """[actions] weight of each document when one is drawn."""
+        return np.asarray(2.0 ** (-self.peak * self.classes))
+
+    def draw(self, n: int, rng: np.random.Generator) -> Slates:
+        """[n, slots] slates, by the Gumbel trick."""
+        keys = np.log(self.weight) + rng.gumbel(size=(n, self.world.actions))
+        best = np.argpartition(-keys, self.world.slots - 1, axis=1)[:, : self.world.slots]
+        order = np.argsort(-np.take_along_axis(keys, best, axis=1), axis=1)
+        return np.take_along_axis(best, order, axis=1)
+
+    def propensity(self, slate: Slates) -> Array:
+        """[n] probability of each slate."""
+        weight = self.weight[slate]
+        left = self.weight.sum() - np.cumsum(weight, axis=1) + weight
+        return np.prod(weight / left, axis=1)
+
+    def importance(self, query: Slates, slate: Slates) -> Array:
+        """[n] importance weight of the slate as one action; 0 unless it is just what the new ranker would show."""
+        return (slate == self.world.target[query]).all(axis=1) / self.propensity(slate)
+
+    def pseudo_inverse(self, query: Slates, slate: Slates) -> Array:
+        """[n] the weight G of each slate."""
+        target, slots = self.world.target[query], self.world.slots
+        if self.peak == 0:
+            hit = (slate == target).sum(axis=1).astype(float)
+            met = (slate[:, :, None] == target[:, None, :]).sum(axis=(1, 2)).astype(float)
+            return ranking_weights(hit, met, slots, self.world.actions)
+        return self.dual[query[:, None], np.arange(slots), slate].sum(axis=1)
+
+    @cached_property
+    def dual(self) -> Array:
+        """[queries, slots, actions] `Gamma^+ q`: the weight of a slate is the sum of its entries."""
+        indicator = np.zeros((len(self.world.target), self.world.slots, self.world.actions))
+        np.put_along_axis(indicator, self.world.target[:, :, None], 1.0, axis=2)
+        inverse = np.linalg.pinv(self.covariance, rcond=1e-10, hermitian=True)
+        return (indicator.reshape(len(indicator), -1) @ inverse).reshape(indicator.shape)
+
+    @cached_property
+    def covariance(self) -> Array:
+        """`Gamma`, [slots x actions, slots x actions]: probability that a slate shows both, exactly.
+
+        Documents of a class are alike, so that it is enough to count how many of each class were drawn.
+        """
+        size = np.bincount(self.classes)
+        single, joint = _draws(
+            size, np.array([self.weight[self.classes == c][0] for c in range(len(size))]), self.slots
+        )
+        pairs = size[:, None] * (size[None, :] - np.eye(len(size)))
+        each = joint / np.where(pairs > 0, pairs, 1)[None, :, None, :]
+        gamma = each[:, self.classes][:, :, :, self.classes] * (1 - np.eye(self.world.actions))[None, :, None, :]
+        rows = self.slots * self.world.actions
+        return gamma.reshape(rows, rows) + np.diag((single / size)[:, self.classes].ravel())
+
+    @property
+    def slots(self) -> int:
+        """Documents in a slate."""
+        return self.world.slots
+
+
+def _draws(size: Slates, weight: Array, slots: int) -> tuple[Array, Array]:
+    """Probability that draw j is of class c, [slots, classes], and draws j and k of c and d, [slots, classes] twice."""
+    classes = len(size)
+    single, joint = np.zeros((slots, classes)), np.zeros((slots, classes, slots, classes))
+    drawn: dict[tuple[int, ...], Array] = {(0,) * classes: np.append(np.zeros(slots * classes), 1.0)}
+    for draw in range(slots):
+        later: dict[tuple[int, ...], Array] = defaultdict(lambda: np.zeros(slots * classes + 1))
+        for state, probability in drawn.items():
+            left = weight * (size - state)
+            for c in np.flatnonzero(left):
+                after = probability * left[c] / left.sum()
+                single[draw, c] += after[-1]
+                joint[:, :, draw, c] += after[:-1].reshape(slots, classes)
+                after[draw * classes + c] = after[-1]
+                later[(*state[:c], state[c] + 1, *state[c + 1 :])] += after
+        drawn = later
+    return single, joint + joint.transpose(2, 3, 0, 1)
+
+
+def value(world: World, reward: Reward) -> float:
+    """The truth: what the new ranker earns on average over queries."""
+    queries = np.arange(len(world.target))
+    return float(reward(world, queries, world.target).mean())
+
+
+def expected(log: Log, reward: Reward) -> float:
+    """What the pseudo-inverse estimates on average, by going through all slates: `value`, plus its bias."""
+    slates = np.array(list(permutations(range(log.world.actions), log.slots)))
+    shares, total = log.propensity(slates), 0.0
+    for number in range(len(log.world.target)):
+        query = np.full(len(slates), number)
+        total += shares @ (log.pseudo_inverse(query, slates) * reward(log.world, query, slates))
+    return float(total / len(log.world.target))
+
+
+def one_run(log: Log, reward: Reward, sizes: Sequence[int], rng: np.random.Generator) -> dict[str, Array]:
+    """The estimates from the first n events of one log, for each n of `sizes`."""
+    world, n = log.world, max(sizes)
+    query = rng.integers(0, len(world.target), n)
+    slate = log.draw(n, rng)
+    earned, weight = reward(world, query, slate), log.pseudo_inverse(query, slate)
+    anew = rng.integers(0, len(world.target), n)
+
+    def mean(values: Array) -> Array:
+        return np.cumsum(values)[np.array(sizes) - 1] / np.array(sizes)
+
+    return {
+        "wPI": mean(earned * weight) / mean(weight),
+        "PI": mean(earned * weight),
+        "IPS": mean(earned * log.importance(query, slate)),
+        "DM": np.array([direct(world, query[:size], slate[:size], earned[:size]) for size in sizes]),
+        "on-policy": mean(reward(world, anew, world.target[anew])),
+    }
+
+
+def direct(world: World, query: Slates, slate: Slates, earned: Array) -> float:
+    """The direct method: ridge regression of the reward on the features in all slots, asked for what was not shown."""
+
+    def described(query: Slates, slate: Slates) -> Array:
+        shown = world.features[query[:, None], slate].reshape(len(query), -1)
+        return np.column_stack([np.ones(len(query)), shown])
+
+    inputs = described(query, slate)
+    penalty = np.eye(inputs.shape[1])
+    products = np.einsum("ni,nj->ij", inputs, inputs)
+    coefficients = np.linalg.solve(products + penalty, np.einsum("ni,n->i", inputs, earned))
+    queries = np.arange(len(world.target))
+    return float((described(queries, world.target) @ coefficients).mean())
+
+
+def runs(log: Log, reward: Reward, sizes: Sequence[int], count: int, seed: int = 1) -> dict[str, Array]:
+    """The estimates from so many logs, by estimator [count, sizes]."""
+    rng = np.random.default_rng(seed)
+    found = [one_run(log, reward, sizes, rng) for _ in range(count)]
+    return {name: np.array([run[name] for run in found]) for name in found[0]}
+
+
+def errors(found: dict[str, Array], truth: float) -> dict[str, Array]:
+    """The root mean squared error of each estimator over its runs, [sizes]."""
+    return {name: np.sqrt(np.mean((estimates - truth) ** 2, axis=0)) for name, estimates in found.items()}
