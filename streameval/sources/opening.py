@@ -69,4 +69,5 @@ def open_again(settings: AnySettings, begin: Beginning, live: Mapping[int, int])
         return SecondReading(KafkaSource(settings, positions), begin)
     if isinstance(settings, SimulatedSettings):  # what has happened need not be waited for
         settings = settings.model_copy(update={"rate": 0.0})
-    return SecondReading(open_source(settings), begin if isinstance(begin, int) else 0)
+    first = begin if isinstance(begin, int) else 0
+    return SecondReading(open_source(settings), first, knows_its_end=isinstance(settings, FileSettings))

@@ -13,25 +13,28 @@ MOST_AHEAD = 20_000
 """Messages beyond the live reader that are kept for later; with more, nothing is read until it has come nearer."""
 
 
+GONE = "what it held before cannot be read again"
+
+
 class SecondReading:
     """Hands out what lies before the live positions (next offset by partition), each message once, from `first` on.
 
     The live positions may move on between two calls. What was read from beyond them waits, within bounds.
+    `knows_its_end`: where the source says that nothing waits, nothing does, as in files; a broker's word may be old.
     """
 
-    def __init__(self, source: Source, first: int = 0) -> None:
-        self._source, self._first = source, first
+    def __init__(self, source: Source, first: int = 0, *, knows_its_end: bool = False) -> None:
+        self._source, self._first, self._knows_its_end = source, first, knows_its_end
         self._ahead: dict[int, deque[Records]] = {}
         self._live: dict[int, int] = {}
 
     def poll(self, live: Mapping[int, int], timeout: float) -> list[Records]:
         """The next messages before `live`, waiting for some up to `timeout` seconds.
 
-        SourceError for trouble that will not pass, and when the live reader began anew: then its positions are of
-        another log.
+        SourceError for trouble that will not pass, and when the live positions are not of the log that is there now.
         """
         if any(live.get(partition, 0) < position for partition, position in self._live.items()):
-            raise SourceError("the log was made anew while it was read", hint="there is nothing to read again")
+            raise SourceError("the log was made anew while it was read", hint=GONE)
         self._live = dict(live)
         records = self._release(live)
         if not records and sum(map(len, self._waiting())) < MOST_AHEAD:
@@ -40,6 +43,8 @@ class SecondReading:
                 if wanted:
                     self._ahead.setdefault(part.partition, deque()).append(wanted)
             records = self._release(live)
+        if not records and self._knows_its_end:
+            self._require(live)
         return records
 
     def caught_up(self, live: Mapping[int, int]) -> bool:
@@ -58,6 +63,13 @@ class SecondReading:
     def close(self) -> None:
         """Close the source."""
         self._source.close()
+
+    def _require(self, live: Mapping[int, int]) -> None:
+        for part in self._source.status().partitions:
+            if part.lag == 0 and part.position < live.get(part.partition, 0):
+                raise SourceError(
+                    f"{part.topic} ends before what was read of it: it was rotated or replaced", hint=GONE
+                )
 
     def _waiting(self) -> list[Records]:
         return [part for parts in self._ahead.values() for part in parts]
