@@ -11,7 +11,7 @@ import structlog
 from streameval.backfill import Backfill
 from streameval.config import Config
 from streameval.daemon import Change
-from streameval.errors import ConfigError
+from streameval.errors import ConfigError, StreamevalError
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.roster import Roster
@@ -64,7 +64,7 @@ class Reloading:
         try:
             config = Config.load(self._path)
             return self._change(config)
-        except ConfigError as error:
+        except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
             return None
 

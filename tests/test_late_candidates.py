@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from factories import ListSource, NumberFormat, Recorder, records, running, wait_until
+from commands import command
+from factories import ListSource, NumberFormat, Recorder, make_published, records, running, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -21,6 +22,7 @@ from streameval.events import EventBatch
 from streameval.published import Backfilling
 from streameval.reloading import Reloading, needing_restart
 from streameval.roster import Roster
+from streameval.sinks.prometheus import MetricsPage
 from streameval.sources import PartitionStatus, Records, SourceStatus
 from streameval.sources.opening import beginning, open_again
 from streameval.sources.second_reading import MOST_AHEAD, SecondReading
@@ -181,18 +183,18 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
     monkeypatch.setattr("streameval.backfill.SLICE", 0.001)
-    live, source, newcomer = Log([400, 300], live_lots), Log([400, 300], late_lots), Newcomer()
+    live, source, newcomer = Log([120, 80], live_lots), Log([120, 80], late_lots), Newcomer()
     everybody = Everybody(newcomer)
     changes = iter([Change(NumberFormat(), Backfill(newcomer, lambda _: SecondReading(source)))])
     daemon = Daemon(live, NumberFormat(), everybody, reload=lambda: next(changes))
     with capture_logs() as logs, running(daemon):
-        wait_until(lambda: daemon.published.accepted > 50)
+        wait_until(lambda: daemon.published.accepted > 0)
         daemon.reload()
-        wait_until(lambda: bool(newcomer.joined) and daemon.published.accepted == 700)
+        wait_until(lambda: bool(newcomer.joined) and daemon.published.accepted == 200)
         wait_until(lambda: not daemon.published.backfills)
     assert newcomer.joined == [False]
     assert sorted(newcomer.rewards) == sorted(everybody.rewards)
-    assert len(everybody.rewards) == 700
+    assert len(everybody.rewards) == 200
     assert source.closed
     assert [entry["event"] for entry in logs if "backfill" in entry["event"]] == ["backfill_done"]
 
@@ -250,6 +252,36 @@ def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
     daemon.reload()
     daemon.run()
     assert recorder.rewards == [1.0]
+
+
+def test_the_metrics_tell_how_far_a_back_fill_is() -> None:
+    page = MetricsPage(lambda: make_published(backfills=(Backfilling(("late", "later"), 70, 30),)))
+    lines = page.render().decode().splitlines()
+    for policy in ("late", "later"):
+        assert f'streameval_backfill_read_events{{policy="{policy}"}} 70.0' in lines
+        assert f'streameval_backfill_waiting_events{{policy="{policy}"}} 30.0' in lines
+    assert "streameval_backfill_" not in MetricsPage(make_published).render().decode()
+
+
+def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome = command(capfd, "run", str(written(tmp_path / "s.yaml")), "--backfill", "yesterday")
+    assert outcome.code == 2
+    assert "error: --backfill: found 'yesterday'" in outcome.err
+    assert "hint: write earliest, an offset" in outcome.err
+
+
+def test_code_that_fails_to_load_is_told_and_the_old_candidates_go_on(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.yaml")
+    config = Config.load(path)
+    roster = Roster(config.plan())
+    code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
+    written(path, policies={"candidates": {"early": "logged", "late": code}})
+    with capture_logs() as logs:
+        assert Reloading(path, config, roster)() is None
+    assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
+    assert roster.policies == ("logging", "early")
 
 
 def written(path: Path, **parts: Any) -> Path:
