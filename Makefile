@@ -9,6 +9,9 @@ SOURCES := $(shell find streameval -not -name '*.pyc')
 # Tests may not see the checkout through the working directory, nor may programs that they start.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 
+# Our matrices are small: threads would only wait for each other.
+export OPENBLAS_NUM_THREADS = 1
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint tests bench lock clean
 
@@ -34,6 +37,7 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
 	$(WHEEL_PYTHON) tests/benchmarks/features.py
+	$(WHEEL_PYTHON) tests/benchmarks/family.py
 
 lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)

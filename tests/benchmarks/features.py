@@ -18,17 +18,16 @@ import time
 import numpy as np
 import orjson
 import structlog
+from memory_source import POLL, MemorySource
 
 from streameval.averages import AnyAverage, Decay, Mixture
 from streameval.daemon import Daemon
 from streameval.estimators import IPS, AnyEstimator, StratifiedDR
 from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
-from streameval.sources import Records, SourceStatus
 
 ACTIONS, FEATURES = 25, 25
 POLICIES = [f"cand-{number}" for number in range(10)]
-POLL = 2_000
 MOST = 1.5
 """How many times as long the better estimate may take."""
 
@@ -53,27 +52,6 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
         }
         values.append(orjson.dumps(event))
     return values
-
-
-class MemorySource:
-    """The same messages, in polls of 2,000."""
-
-    def __init__(self, values: list[bytes]) -> None:
-        self.polls = [values[first : first + POLL] for first in range(0, len(values), POLL)]
-        self.handed_out = 0
-
-    def poll(self, timeout: float) -> list[Records]:
-        if self.handed_out == len(self.polls):
-            return []
-        values = self.polls[self.handed_out]
-        self.handed_out += 1
-        return [Records("memory", 0, range(len(values)), values)]
-
-    def status(self) -> SourceStatus:
-        return SourceStatus(reached=True, exhausted=self.handed_out == len(self.polls))
-
-    def close(self) -> None:
-        pass
 
 
 def evaluator(estimator: AnyEstimator, average: AnyAverage) -> Evaluator:

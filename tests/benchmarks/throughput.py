@@ -10,6 +10,7 @@ turns and compared pair by pair, because a machine's speed drifts.
 from __future__ import annotations
 
 import argparse
+import logging
 import resource
 import statistics
 import time
@@ -18,17 +19,17 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import structlog
+from memory_source import MemorySource
 
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.daemon import Daemon
 from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
 from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
-from streameval.sources import Records, SourceStatus
 
 POLICIES = [f"cand-{number}" for number in range(10)]
 MESSAGE_BYTES = 277
-POLL = 2_000
 SHARE_OF_ORJSON = 1 / 3
 
 
@@ -55,33 +56,12 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
     return [line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}" for line in lines]
 
 
-class MemorySource:
-    """The same messages again and again, in polls of 2,000, until `events` have been handed out."""
-
-    def __init__(self, values: list[bytes], events: int) -> None:
-        self.polls = [values[first : first + POLL] for first in range(0, len(values), POLL)]
-        self.left, self.offset = events, 0
-
-    def poll(self, timeout: float) -> list[Records]:
-        if self.left <= 0:
-            return []
-        values = self.polls[(self.offset // POLL) % len(self.polls)]
-        offsets = range(self.offset, self.offset + len(values))
-        self.offset, self.left = self.offset + len(values), self.left - len(values)
-        return [Records("memory", 0, offsets, values)]
-
-    def status(self) -> SourceStatus:
-        return SourceStatus(reached=True, exhausted=self.left <= 0)
-
-    def close(self) -> None:
-        pass
-
-
 def evaluator() -> Evaluator:
     return Evaluator(
         candidates=POLICIES,
         estimators=[IPS(), SNIPS(), ClippedIPS(cap=10), ControlVariate()],
         averages=[Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()],
+        drift=None,
     )
 
 
@@ -138,8 +118,9 @@ def memory(events: int, steps: int) -> None:
 
 
 def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--events", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="5 million events, resident memory at ten points")
     options = parser.parse_args()
