@@ -19,6 +19,7 @@ from memory_source import POLL, MemorySource
 
 import streameval as se
 from streameval.daemon import Daemon
+from streameval.estimators import AnyEstimator
 from streameval.events import EventFormat
 
 ACTIONS, FEATURES = 20, 5
@@ -48,15 +49,15 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
     ]
 
 
-def evaluator(estimators: list[se.estimators.AnyEstimator]) -> se.Evaluator:
+def evaluator(estimators: list[AnyEstimator]) -> se.Evaluator:
     averages = [se.Cumulative(), se.Window(), se.Decay(), se.AdaptiveWindow(), se.AdaptiveDecay(), se.Mixture()]
     return se.Evaluator(POLICIES, estimators=estimators, averages=averages, drift=None)
 
 
 def whole_family() -> se.Evaluator:
-    weighted = [se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5), se.ControlVariate(), se.StratifiedIPS()]
-    modelled = [se.StratifiedDR(), se.DM(), se.DR(), se.StaticBlend(tau=0.5)]
-    capped = [se.Switch(cap=5), se.CAB(cap=5), se.CABDR(cap=5)]
+    weighted: list[AnyEstimator] = [se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5), se.ControlVariate(), se.StratifiedIPS()]
+    modelled: list[AnyEstimator] = [se.StratifiedDR(), se.DM(), se.DR(), se.StaticBlend(tau=0.5)]
+    capped: list[AnyEstimator] = [se.Switch(cap=5), se.CAB(cap=5), se.CABDR(cap=5)]
     return evaluator([*weighted, *modelled, *capped])
 
 
