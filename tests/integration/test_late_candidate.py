@@ -184,6 +184,17 @@ def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arr
         assert not daemon.said("backfill_failed")
 
 
+def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every_event_once(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    produce(messages(0, 150_000), topic, broker.connection)
+    with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
+        wait_until(lambda: bool(daemon.said("first_event")), 30.0)
+        daemon.reload("early", "late")
+        daemon.wait_for(dict.fromkeys(("logging", "early", "late"), total(0, 150_000)), seconds=60.0)
+        assert 0 < daemon.said("backfill_done")[0]["events"] <= 150_000
+
+
 def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 4000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "900") as daemon:
