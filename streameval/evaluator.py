@@ -41,9 +41,8 @@ class Evaluator:
     candidates: names under which the events carry the probabilities of the policies in question; or by name what
         policies they are, e.g. `{"challenger": Logged(), "even": Uniform()}`.
     estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the
-    published
-        forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_dr` when the first
-        event tells whole distributions and features, else `stratified_ips`.
+        published forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_dr` when
+        the first event tells whole distributions and features, else `stratified_ips`.
     reward_range: smallest and largest possible reward; events outside are rejected and counted.
     production: `logging` (the policy that took the logged actions) or the name of a policy in the events.
     intervals: kind of interval for the label of an average, e.g. `{"window": "empirical_bernstein"}`; else `normal`,

@@ -24,8 +24,7 @@ LARGEST_WEIGHT = 1e50
 
 @dataclass(frozen=True)
 class Evidence:
-    """What `n` consecutive events say about `P` policies; they begin at a block's start and are whole blocks or less
-    than one.
+    """What `n` consecutive events say about `P` policies: whole blocks, or the one that is not finished.
 
     `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to

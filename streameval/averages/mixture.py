@@ -64,8 +64,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, config=strict)
 class Mixture(Labelled):
-    """A mixture of decays with horizons from 1,000 events to all there are, weighed by their discounted one-step
-    losses.
+    """A mixture of decays with horizons from 1,000 events to all there are, weighed by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
     the block's mean, in units of the noise of such a mean. Weights `om_j ~ exp(-rate (Loss_j - min Loss))`; the
