@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from contest import ALPHAS, IN_TABLE, WINDOWS
+from contest import AB_TEST, ALPHAS, IN_TABLE, WINDOWS
 from experiment import PHASES, Track, follow
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ SAID = {
     "ips / cumulative": "IPS since the start",
     "ips / window": "IPS, last 10,000 events",
     DEFAULT: "stratified DR on the mixture",
-    "A/B test": "A/B test, last 10,000 events",
+    AB_TEST: "A/B test, last 10,000 events",
     "ips / adaptive_decay, published": "IPS, adaptive decay as published",
 }
 MOVING: tuple[DriftKind, ...] = ("smooth", "abrupt")
@@ -43,7 +43,7 @@ def estimates(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.985, 0.935), ncols=4, frameon=False, fontsize=9)
     panels[1].set_xlabel("events", loc="left", color=FAINT, fontsize=9)
-    panels[1].xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+    panels[1].xaxis.set_major_formatter(_thousands)
     title = "What is the candidate worth now? Bands: 95% intervals"
     figure.text(0.06, 0.962, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.865, bottom=0.07, hspace=0.16)
@@ -104,28 +104,23 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
         error = [value * THOUSANDTHS for value in abrupt[name].phase_mse if value is not None]
         left.plot(middle, error, "o-", color=colour, markersize=4, label=SAID[name])
         right.plot(middle, [*map(float, filter(None, abrupt[name].phase_coverage))], "o-", color=colour, markersize=4)
-    left.plot(
-        middle,
-        [value * THOUSANDTHS for value in abrupt["A/B test"].phase_mse if value is not None],
-        "--",
-        color="black",
-        linewidth=1.2,
-        label=SAID["A/B test"],
-    )
+    test = [value * THOUSANDTHS for value in abrupt[AB_TEST].phase_mse if value is not None]
+    left.plot(middle, test, "--", color="black", linewidth=1.2, label=SAID[AB_TEST])
     left.set_yscale("log")
     left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     left.set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
     right.axhline(0.95, color="black", linestyle="--", linewidth=1.2)
-    right.set_ylabel("share of 95% intervals that hold the value now", color=FAINT, fontsize=9)
+    right.text(span, 0.942, "nominal", ha="right", va="top", color=FAINT, fontsize=9)
+    right.set_ylabel("intervals that hold the value now", color=FAINT, fontsize=9)
     for axes in (left, right):
         _plain(axes, "y")
         axes.set_xlim(0, span)
-        axes.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+        axes.xaxis.set_major_formatter(_thousands)
         axes.set_xlabel("events since the last jump (means over tenths)", loc="left", color=FAINT, fontsize=9)
     handles, labels = left.get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.91), ncols=4, frameon=False, fontsize=9)
     figure.text(0.06, 0.935, "After a jump", fontsize=14, fontweight="bold", color=INK)
-    figure.subplots_adjust(left=0.06, right=0.985, top=0.8, bottom=0.125, wspace=0.16)
+    figure.subplots_adjust(left=0.06, right=0.975, top=0.8, bottom=0.125, wspace=0.18)
     _save(figure, path)
 
 
@@ -135,6 +130,10 @@ def _plain(axes: Axes, grid: Literal["both", "y"]) -> None:
     axes.grid(axis=grid, color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
+
+
+def _thousands(count: float, _: int | None) -> str:
+    return f"{count / 1000:g}k" if count else "0"
 
 
 def _save(figure: Figure, path: Path) -> None:

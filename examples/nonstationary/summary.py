@@ -88,16 +88,21 @@ def write(scores: Sequence[Score], path: Path) -> None:
 def markdown(found: Sequence[Mean]) -> str:
     """The tables of one world."""
     parts = [f"# {found[0].world}: {found[0].events:,} events a run"]
-    for seeds in sorted({each.seeds for each in found}, reverse=True):
-        rows = dict.fromkeys(each.contestant for each in found if each.seeds == seeds)
-        parts.append(f"## Mean squared error, thousandths (± standard error), {seeds} seeds")
-        parts.append(_by_setting("", found, _error, {row: "" for row in rows if row not in ONLY_INTERVALS}))
+    seeds_of = {row: max(each.seeds for each in found if each.contestant == row) for row in _rows(found)}
+    for seeds in sorted(set(seeds_of.values()), reverse=True):
+        rows = {row: "" for row, its_seeds in seeds_of.items() if its_seeds == seeds and row not in ONLY_INTERVALS}
+        parts.append(f"## Mean squared error, thousandths (± standard error), seeds 0 to {seeds - 1}")
+        parts.append(_by_setting("", found, _error, rows))
     if any(each.contestant in INTERVALS for each in found):
         parts.append("## Coverage of the value now, and half-width of the 95% interval")
         parts.append(_by_setting("interval", found, _interval, INTERVALS))
         parts.append("## Coverage early, all settings together")
         parts.append(_early(found))
     return "\n\n".join(parts) + "\n"
+
+
+def _rows(found: Iterable[Mean]) -> list[str]:
+    return list(dict.fromkeys(each.contestant for each in found))
 
 
 def _by_setting(note: str, found: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
@@ -108,6 +113,7 @@ def _by_setting(note: str, found: Sequence[Mean], cell: Callable[[Mean], str], r
     body = [
         [row, *notes[row], *(cell(by[row, setting]) if (row, setting) in by else NONE for setting in SETTINGS)]
         for row in rows
+        if any((row, setting) in by for setting in SETTINGS)
     ]
     return _table(head, body)
 
