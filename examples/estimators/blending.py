@@ -1,0 +1,55 @@
+"""How far each estimator is from the truth, against its parameter; and where most actions are never logged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from digits import CANDIDATE, Digits
+from numpy.typing import NDArray
+
+from streameval import CAB, CABDR, DM, DR, IPS, ClippedIPS, Cumulative, Evaluator, Ridge, StaticBlend, Switch
+from streameval.estimators import AnyEstimator
+
+Array = NDArray[np.float64]
+
+CAPS = tuple(np.geomspace(0.1, 100, 19).tolist())
+TAUS = tuple(np.linspace(0, 1, 11).tolist())
+CAPPED = {"clipped_ips": ClippedIPS, "switch": Switch, "cab": CAB, "cab_dr": CABDR}
+FIXED = (DM(), DR(), IPS())
+SUPPORTED = (1, 2, 3, 4, 5, 6, 8, 10)
+"""Actions, of ten, that the logging policy takes for an image."""
+MODEL = Ridge(horizon=100_000, penalty=1.0)
+
+
+def estimators(caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS) -> list[AnyEstimator]:
+    """Every estimator with every value of its parameter, which its name tells."""
+    capped = [kind(cap=cap, name=f"{label} {cap:g}") for label, kind in CAPPED.items() for cap in caps]
+    return [*FIXED, *capped, *(StaticBlend(tau=tau, name=f"static_blend {tau:g}") for tau in taus)]
+
+
+def estimates(
+    digits: Digits, logs: int, events: int, caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS
+) -> Mapping[str, Array]:
+    """What each estimator makes of many logs, [logs]."""
+    found: dict[str, list[float]] = {}
+    for seed in range(logs):
+        evaluator = Evaluator(
+            [CANDIDATE], estimators=estimators(caps, taus), averages=[Cumulative()], reward_model=MODEL, drift="off"
+        )
+        evaluator.update(digits.log(events, seed))
+        for each in evaluator.report().estimates:
+            if each.policy == CANDIDATE:
+                found.setdefault(each.estimator, []).append(each.value)
+    return {label: np.array(values) for label, values in found.items()}
+
+
+def mean_squared_errors(found: Mapping[str, Array], truth: float) -> dict[str, float]:
+    """Of each estimator."""
+    return {label: float(np.mean((values - truth) ** 2)) for label, values in found.items()}
+
+
+def with_support(supported: int, logs: int, events: int, cap: float) -> tuple[Digits, Mapping[str, Array]]:
+    """A logging policy that takes so many actions, and what the estimators make of its logs."""
+    digits = Digits.prepared(exploration=0.1, supported=supported)
+    return digits, estimates(digits, logs, events, caps=(cap,), taus=())

@@ -1,0 +1,110 @@
+"""Handwritten digits as a bandit: an image is the context, its ten names are the actions, the right one earns 1.
+
+A small part of the images trains the logging policy, another one the target policy. From the rest, events are drawn:
+only the logged action's reward is seen, and the truth is known all the same, because every image has its label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+
+from streameval import EventBatch
+
+Array = NDArray[np.float64]
+
+CANDIDATE = "target"
+DIGITS = 10
+COMPONENTS = 8
+"""Of the images, for the reward model: too few for it to be right."""
+FOR_LOGGING, FOR_TARGET = 40, 400
+"""Images that the policies are trained on."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """The images from which events are drawn, with both policies' distributions over their ten names [images, 10].
+
+    `features` [images, 10, d]: what the reward model sees of each name for an image.
+    """
+
+    label: NDArray[np.int64]
+    logging: Array
+    target: Array
+    features: Array
+
+    @classmethod
+    def prepared(cls, exploration: float = 0.01, supported: int = DIGITS, seed: int = 0) -> Digits:
+        """Policies trained on parts of the images that no event comes from.
+
+        `exploration`: how often the logging policy takes any action, not one of its own choice. `supported`: how many
+        actions it ever takes for an image, those that it likes best.
+        """
+        images, label = load_digits(return_X_y=True)
+        order = np.random.default_rng(seed).permutation(len(label))
+        images, label = images[order] / 16.0, label[order]
+        first, second = slice(FOR_LOGGING), slice(FOR_LOGGING, FOR_LOGGING + FOR_TARGET)
+        rest = slice(FOR_LOGGING + FOR_TARGET, None)
+        logging = LogisticRegression(C=1.0, max_iter=1_000).fit(images[first], label[first])
+        target = LogisticRegression(C=0.2, max_iter=1_000).fit(images[second], label[second])
+        seen = PCA(COMPONENTS, random_state=0).fit(images[first]).transform(images[rest])
+        return cls(
+            label[rest],
+            _exploring(_sharpened(logging.predict_proba(images[rest]), 2.0), exploration, supported),
+            _sharpened(target.predict_proba(images[rest]), 1.5),
+            _by_name(seen),
+        )
+
+    @cached_property
+    def value(self) -> float:
+        """The target's true value."""
+        return float(self.target[np.arange(len(self.label)), self.label].mean())
+
+    @cached_property
+    def unsupported(self) -> float:
+        """How often the target takes an action that the logging policy never takes."""
+        return float((self.target * (self.logging == 0)).sum(axis=1).mean())
+
+    def log(self, events: int, seed: int) -> EventBatch:
+        """So many events."""
+        rng = np.random.default_rng(seed)
+        image = rng.integers(len(self.label), size=events)
+        propensities = self.logging[image]
+        action = np.minimum((rng.random((events, 1)) > propensities.cumsum(axis=1)).sum(axis=1), DIGITS - 1)
+        return EventBatch.from_arrays(
+            reward=(action == self.label[image]).astype(float),
+            action=action,
+            propensities=propensities,
+            features=self.features[image],
+            policies={CANDIDATE: self.target[image]},
+        )
+
+
+def _sharpened(probabilities: Array, power: float) -> Array:
+    sharp: Array = probabilities**power
+    return sharp / sharp.sum(axis=1, keepdims=True)
+
+
+def _exploring(probabilities: Array, exploration: float, supported: int) -> Array:
+    """The distributions on their likeliest actions, of which any is taken at times."""
+    least = np.sort(probabilities, axis=1)[:, [DIGITS - supported]]
+    kept = np.where(probabilities >= least, probabilities, 0.0)
+    any_of_them = (kept > 0) / (kept > 0).sum(axis=1, keepdims=True)
+    mixed = (1 - exploration) * kept / kept.sum(axis=1, keepdims=True) + exploration * any_of_them
+    return np.minimum(mixed, 1.0)  # rounding
+
+
+def _by_name(seen: Array) -> Array:
+    """The name as marks, and what is seen of the image in the place of that name: a linear model for each name."""
+    images, components = seen.shape
+    features = np.zeros((images, DIGITS, DIGITS * (1 + components)))
+    block = np.concatenate([np.ones((images, 1)), seen], axis=1)
+    for name in range(DIGITS):
+        features[:, name, name * (1 + components) : (name + 1) * (1 + components)] = block
+    return features
