@@ -29,7 +29,7 @@ from streameval.shortfalls import Shortfall, shortfalls
 from streameval.slates import start_ratios
 
 STATE_SCHEMA = 1
-BLOCKS_AT_ONCE = 40
+BLOCKS_AT_ONCE = 60
 """Whole blocks folded together: enough to keep numpy busy, few enough to stay near the processor."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -46,11 +45,11 @@ class Rows:
         )
         value, width = reading.moments.value, bound.half_width(reading, claim)
         lower, upper = _clipped(value - width, value + width, self.reward_range)
-        numbers = [value, lower, upper, *self._diagnostics(reading)]
-        details = self._details(bound, reading)
+        numbers = list(zip(*map(_known, (value, lower, upper, *self._diagnostics(reading))), strict=True))
+        details = {name: _known(column) for name, column in self._details(bound, reading).items()}
         places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]
         for place, (estimator, policy) in enumerate(places):
-            known = [_known(column[place]) for column in numbers]
+            known = numbers[place]
             yield Estimate(
                 policy,
                 estimator.label,
@@ -65,7 +64,7 @@ class Rows:
                 known[4],
                 known[5],
                 details={
-                    **{name: _known(column[place]) for name, column in details.items()},
+                    **{name: column[place] for name, column in details.items()},
                     **bound.says(),
                     **self._by_slot(place // len(self.estimators)),
                 },
@@ -74,7 +73,7 @@ class Rows:
     def _by_slot(self, policy: int) -> dict[str, list[float | None]]:
         if self.slot_ratios is None:
             return {}
-        return {"slot_ratio_means": [_known(ratio) for ratio in mean_ratios(self.slot_ratios[policy])]}
+        return {"slot_ratio_means": _known(mean_ratios(self.slot_ratios[policy]))}
 
     def _diagnostics(self, reading: Reading) -> tuple[Array, Array, Array]:
         moments = reading.moments
@@ -96,8 +95,9 @@ class Rows:
         }
 
 
-def _known(number: Any) -> float | None:
-    return float(number) if np.isfinite(number) else None
+def _known(column: Array) -> list[float | None]:
+    """Numbers that are known, None for the others."""
+    return [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]
 
 
 def _clipped(lower: Array, upper: Array, reward_range: tuple[float, float]) -> tuple[Array, Array]:

@@ -146,7 +146,10 @@ def _given(policies: Any) -> dict[str, PolicyCell]:
 
 
 def _all_ascii(messages: Messages) -> bool:
-    return all(message is not None and message.isascii() for message in messages)
+    try:
+        return all(map(bytes.isascii, cast(Sequence[bytes], messages)))
+    except TypeError:  # a message without a value
+        return False
 
 
 def _without(
