@@ -73,7 +73,7 @@ class Rows:
     def _by_slot(self, policy: int) -> dict[str, list[float | None]]:
         if self.slot_ratios is None:
             return {}
-        return {"slot_ratio_means": _known(mean_ratios(self.slot_ratios[policy]))}
+        return {"slot_ratio_means": _known(np.array(mean_ratios(self.slot_ratios[policy])))}
 
     def _diagnostics(self, reading: Reading) -> tuple[Array, Array, Array]:
         moments = reading.moments
