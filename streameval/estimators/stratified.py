@@ -106,8 +106,8 @@ class StratifiedDR(Estimator):
         return Terms(low + modelled + correction, components=components), {"means": remembered}
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """A correction is as wide as the weight times the reward range, and the model's part lies inside that range."""
-        return (max_weight + 1) * (reward_range[1] - reward_range[0])
+        """A correction reaches weight times reward range to either side; the model's part lies inside that range."""
+        return (2 * max_weight + 1) * (reward_range[1] - reward_range[0])
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:
