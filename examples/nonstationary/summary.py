@@ -54,7 +54,7 @@ def means(scores: Iterable[Score]) -> list[Mean]:
 
 def _mean_of(world: str, setting: str, contestant: str, events: int, some: Sequence[Score]) -> Mean:
     errors = np.array([score.mse for score in some])
-    spread = float(errors.std(ddof=1) / len(errors) ** 0.5) if len(errors) > 1 else None
+    spread = _short(float(errors.std(ddof=1) / len(errors) ** 0.5)) if len(errors) > 1 else None
     columns = {
         name: tuple(_known_mean(column) for column in zip(*(getattr(score, name) for score in some), strict=True))
         for name in ("early_coverage", "early_half_width", "coverage_from", "phase_mse", "phase_coverage")
@@ -65,7 +65,7 @@ def _mean_of(world: str, setting: str, contestant: str, events: int, some: Seque
         contestant,
         len(some),
         events,
-        float(errors.mean()),
+        _short(float(errors.mean())),
         spread,
         _known_mean([score.coverage for score in some]),
         _known_mean([score.half_width for score in some]),
@@ -75,14 +75,18 @@ def _mean_of(world: str, setting: str, contestant: str, events: int, some: Seque
 
 def _known_mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    return _short(float(np.mean(known))) if known else None
+
+
+def _short(number: float) -> float:
+    return float(f"{number:.4g}")
 
 
 def write(scores: Sequence[Score], path: Path) -> None:
     """`path` with the endings .md and .json."""
     found = means(scores)
     path.with_suffix(".md").write_text(markdown(found))
-    path.with_suffix(".json").write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found)) + b"\n]\n")
 
 
 def markdown(found: Sequence[Mean]) -> str:
