@@ -16,6 +16,7 @@ from streameval.bounds import AnyBound
 from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
 from streameval.needs import Needs
+from streameval.recent import Recent
 
 UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
 
@@ -68,8 +69,9 @@ class Grid:
 
     def fold(self, state: State, evidence: Evidence) -> State:
         """The state after these whole blocks."""
-        terms, remembered, blocks = self._weigh(state, evidence)
-        parts = self._parts(terms, evidence) if self.mixes else None
+        visible = evidence.of_events_with(self.needs)
+        terms, remembered, blocks = self._weigh(state, visible)
+        parts = _parts(terms, visible, evidence.recent) if self.mixes else None
         paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
         measured = []
         for measure, before in zip(self.measures, state["drift"], strict=True):
@@ -86,7 +88,7 @@ class Grid:
 
     def read(self, state: State, tail: Evidence | None) -> Iterator[tuple[AnyAverage, AnyBound, Reading]]:
         """What each average knows now, with the bound for its intervals; the unfinished block included."""
-        blocks = None if tail is None else self._weigh(state, tail)[2]
+        blocks = None if tail is None else self._weigh(state, tail.of_events_with(self.needs))[2]
         rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)
@@ -98,45 +100,34 @@ class Grid:
 
     def _weigh(self, state: State, evidence: Evidence) -> tuple[list[Terms], list[State], Blocks]:
         """The terms of all estimators, what these remember after them, and the terms side by side as blocks."""
-        evidence = self.visible(evidence)
         pairs = zip(self.estimators, state["estimators"], strict=True)
         terms, remembered = zip(*[estimator.terms(evidence, before) for estimator, before in pairs], strict=True)
         return list(terms), list(remembered), _blocks(evidence, [(term.u, term.v) for term in terms])
 
-    def visible(self, evidence: Evidence) -> Evidence:
-        """The evidence as these estimators may see it."""
-        return evidence.of_events_with(self.needs)
-
-    def _parts(self, terms: Sequence[Terms], evidence: Evidence) -> Parts:
-        """The components of all terms side by side, with what each begins with."""
-        evidence, recent = self.visible(evidence), evidence.recent
-        components = [component for term in terms for component in term.parts(recent.reward)]
-        nothing = np.full_like(recent.weight_square, np.nan)
-        priors = [nothing if component.prior is None else component.prior for component in components]
-        square = recent.weight_square * recent.reward_square[:, None]
-        return Parts(
-            _blocks(evidence, [(component.u, component.v) for component in components]),
-            np.stack(priors, axis=-1).reshape(len(square), -1),
-            np.repeat(square, len(components), axis=1),
-        )
-
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
-        averages = [
-            saved if isinstance(average, Mixture) else average.to_state(saved)
-            for average, saved in zip(self.averages, state["averages"], strict=True)
-        ]
-        plain: State = to_plain({**state, "averages": averages})
+        pairs = zip(self.averages, state["averages"], strict=True)
+        plain: State = to_plain({**state, "averages": [average.to_state(saved) for average, saved in pairs]})
         return plain
 
     def from_state(self, saved: State) -> State:
         """The inverse of `to_state`."""
         state = from_plain(saved)
-        averages = [
-            kept if isinstance(average, Mixture) else average.from_state(kept)
-            for average, kept in zip(self.averages, state["averages"], strict=True)
-        ]
-        return {**state, "averages": averages}
+        pairs = zip(self.averages, state["averages"], strict=True)
+        return {**state, "averages": [average.from_state(kept) for average, kept in pairs]}
+
+
+def _parts(terms: Sequence[Terms], evidence: Evidence, recent: Recent) -> Parts:
+    """The components of all terms side by side, with what each begins with."""
+    components = [component for term in terms for component in term.parts(recent.reward)]
+    nothing = np.full_like(recent.weight_square, np.nan)
+    priors = [nothing if component.prior is None else component.prior for component in components]
+    square = recent.weight_square * recent.reward_square[:, None]
+    return Parts(
+        _blocks(evidence, [(component.u, component.v) for component in components]),
+        np.stack(priors, axis=-1).reshape(len(square), -1),
+        np.repeat(square, len(components), axis=1),
+    )
 
 
 def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]]) -> Blocks:

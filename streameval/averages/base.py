@@ -12,7 +12,23 @@ from streameval.labels import Labelled, strict
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Average(Labelled):
+class Memory(Labelled):
+    """What every way to remember over time can do, the mixture's too."""
+
+    def check(self, block: int) -> None:
+        """ValueError when it cannot work with blocks of so many events."""
+
+    def to_state(self, state: State) -> State:
+        """The state as it is kept in a file."""
+        return state
+
+    def from_state(self, saved: State) -> State:
+        """The inverse of `to_state`."""
+        return saved
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Average(Memory):
     """How terms are averaged over time. It knows nothing of policies: a column is a column.
 
     `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes
@@ -28,9 +44,6 @@ class Average(Labelled):
     def measures_drift(self) -> bool:
         """Whether its readings bound the bias from drift."""
         return self.drift is not None
-
-    def check(self, block: int) -> None:
-        """ValueError when it cannot work with blocks of so many events."""
 
     def start(self, columns: int, block: int) -> State:
         """The state before the first event; `block` is the number of events in a block."""
@@ -48,14 +61,5 @@ class Average(Labelled):
         """The state of two parts of one stream that were folded apart; the earlier one must end where a bucket does.
 
         Only averages whose weights are fixed beforehand can do this; an adaptive one depends on the order of events.
-        What is known of the drift is what the later part knows.
         """
         raise TypeError(f"{self.kind} depends on the order of events: two of its states cannot be merged")
-
-    def to_state(self, state: State) -> State:
-        """The state as it is kept in a file."""
-        return state
-
-    def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`."""
-        return saved

@@ -6,8 +6,9 @@ next block.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,11 +17,12 @@ from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, Mask, State, decayed_path, exchange
 from streameval.averages import spread
+from streameval.averages.base import Memory
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import ROWS, Moments, Row, ratio, variance
 from streameval.averages.reading import Reading
 from streameval.averages.spread import Spread, SpreadRow
-from streameval.labels import Labelled, strict
+from streameval.labels import strict
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
@@ -63,7 +65,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True, config=strict)
-class Mixture(Labelled):
+class Mixture(Memory):
     """A mixture of decays with horizons from 1,000 events to all there are, weighed by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
@@ -77,9 +79,6 @@ class Mixture(Labelled):
 
     rate: PositiveFloat | None = None
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
-
-    def check(self, block: int) -> None:
-        """Any size of block will do."""
 
     def start(self, layout: Layout, block: int) -> State:
         """The state before the first event."""
@@ -214,7 +213,8 @@ class Mixed(NamedTuple):
     kernel: Array
 
 
-class Bank(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Bank:
     """What the decays hold at some moments, on the first axis; [moments, columns] or [moments, columns, decays]."""
 
     events: list[int]
@@ -248,19 +248,19 @@ class Bank(NamedTuple):
             np.concatenate([state["prior_square"][None], parts.prior_square[part]]),
         )
 
-    @property
+    @cached_property
     def pseudo_events(self) -> Array:
         """How many pseudo-events are left of each decay's start; none without a start-up value."""
         left = PSEUDO_EVENTS * np.exp(-np.array(self.events)[:, None, None] / HORIZONS)
         return np.where(np.isnan(self.prior)[..., None], 0.0, left)
 
-    @property
+    @cached_property
     def estimates(self) -> Array:
         """What each decay estimates; NaN before there is anything."""
         pseudo = self.pseudo_events
         return ratio(self.total + pseudo * np.nan_to_num(self.prior)[..., None], self.weight + pseudo)
 
-    @property
+    @cached_property
     def noise(self) -> Array:
         """Variance of one event's term, with a prior second moment that the first events are held against."""
         recent, prior = self.recent, NOISE_EVENTS * np.exp(-np.array(self.events)[:, None] / MEMORY)
