@@ -35,6 +35,17 @@ OpenPolicies: TypeAlias = Annotated[
 ]
 
 
+Actions: TypeAlias = Annotated[
+    list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
+]
+Propensities: TypeAlias = Annotated[
+    list[Probability] | None, _schema("The logging policy's distribution over `actions`, with a sum of 1 within 1e-6.")
+]
+Features: TypeAlias = Annotated[
+    list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
+]
+
+
 class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """One logged decision: what was chosen, with which probability, and what it earned.
 
@@ -50,16 +61,9 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     ] = None
     reward: Reward
     policies: OpenPolicies = None
-    actions: Annotated[
-        list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
-    ] = None
-    propensities: Annotated[
-        list[Probability] | None,
-        _schema("The logging policy's distribution over `actions`, with a sum of 1 within 1e-6."),
-    ] = None
-    features: Annotated[
-        list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
-    ] = None
+    actions: Actions = None
+    propensities: Propensities = None
+    features: Features = None
     sampling_probability: Annotated[
         float | None,
         _schema("The log was downsampled, keeping this event with this probability: it stands for 1/it.", **_POSITIVE),
@@ -81,16 +85,9 @@ class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         ),
     ] = None
     policies: OpenPolicies = None
-    actions: Annotated[
-        list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
-    ] = None
-    propensities: Annotated[
-        list[Probability] | None,
-        _schema("The logging policy's distribution over `actions`, with a sum of 1 within 1e-6."),
-    ] = None
-    features: Annotated[
-        list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
-    ] = None
+    actions: Actions = None
+    propensities: Propensities = None
+    features: Features = None
 
 
 class Slate(Event, kw_only=True, frozen=True, gc=False):
