@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
 from streameval.drift import DriftDetector
-from streameval.durations import Seconds
 from streameval.errors import ConfigError
 from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
@@ -20,20 +19,13 @@ from streameval.events import DsjsonFormat, EventFormat
 from streameval.events.dsjson import COSTS
 from streameval.overrides import Overrides, overlaid, overrides_in
 from streameval.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
-from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.policies import LOGGING, Logged, PythonPolicy, fields_read, named_policies
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.rewards import AnyRewardModel, Ridge
+from streameval.sections import Http, Policies, Reward, State, spelled_out
 from streameval.sources.settings import Columns, FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
-
-
-def _spelled_out(value: object) -> object:
-    return {"kind": value} if isinstance(value, str) else value
-
-
-def _logged_unless_said(value: object) -> object:
-    return {"kind": "logged"} if value is None else _spelled_out(value)
 
 
 def _kafka_unless_said(value: object) -> object:
@@ -45,44 +37,8 @@ BLOCK = 100
 
 COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
 
-ByName = BeforeValidator(_spelled_out)
+ByName = BeforeValidator(spelled_out)
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
-
-
-Name = Annotated[str, Field(min_length=1)]
-Names = Annotated[list[Name], Field(min_length=1), Tag("list")]
-ByPolicy = Annotated[
-    dict[Name, Annotated[AnyPolicy, BeforeValidator(_logged_unless_said)]], Field(min_length=1), Tag("mapping")
-]
-
-
-class Policies(Settings):
-    """Whose value is estimated."""
-
-    candidates: Annotated[
-        Names | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
-    ] = Field(
-        description="the names under which events carry the candidates' probabilities, e.g. [challenger], or by name "
-        "what a policy is, e.g. {challenger: logged, even: uniform}"
-    )
-    production: Annotated[str, Field(min_length=1)] = Field(
-        LOGGING, description="the policy that candidates are compared with: a name in the events, or 'logging'"
-    )
-
-
-class Reward(Settings):
-    """Which number of an event is the reward, and the range it lies in."""
-
-    field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
-    min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
-    max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
-
-
-class Http(Settings):
-    """Where /metrics, the status page and the report are served."""
-
-    host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
-    port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
 
 
 class Promotion(Settings):
@@ -93,13 +49,6 @@ class Promotion(Settings):
     margin: float = Field(0.0, allow_inf_nan=False, description="the lift that a candidate must exceed")
     hold: int = Field(10, ge=1, description="block ends for which the test must hold")
     family_size: int | None = Field(None, ge=1, description="candidates that share the error probability (anytime)")
-
-
-class State(Settings):
-    """Where the evaluator's state is kept, so that a restart goes on from there."""
-
-    dir: Path = Field(Path("streameval-state"), description="a directory that the daemon may write to")
-    interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
 
 
 class Config(Settings):

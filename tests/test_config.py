@@ -12,11 +12,12 @@ from pydantic import BaseModel, SecretStr
 
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.bounds import EmpiricalBernstein, Normal
-from streameval.config import Config, Promotion, State
+from streameval.config import Config, Promotion
 from streameval.drift import DriftDetector
 from streameval.errors import ConfigError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.problems import one_of
+from streameval.sections import State
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 from streameval.yamlfile import parse_yaml
 
