@@ -43,8 +43,8 @@ class Rows:
             ).ravel(),
             ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
         )
-        value, width = reading.moments.value, bound.half_width(reading, claim)
-        lower, upper = _clipped(value - width, value + width, self.reward_range)
+        value = reading.moments.value
+        lower, upper = _clipped(*bound.ends(reading, claim), self.reward_range)
         numbers = list(zip(*map(_known, (value, lower, upper, *self._diagnostics(reading))), strict=True))
         details = {name: _known(column) for name, column in self._details(bound, reading).items()}
         places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]

@@ -61,7 +61,7 @@ def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Es
 
 def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: AnyEstimator) -> Estimate:
     """The cumulative estimate with its interval, however few the events are and whatever the range of rewards."""
-    monkeypatch.setattr("streameval.bounds.FEWEST_NONZERO", 0)
+    monkeypatch.setattr("streameval.bounds.normal.FEWEST_NONZERO", 0)
     evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=[Cumulative()], reward_range=(-10.0, 10.0))
     evaluator.update(batch)
     return evaluator.report().get(CANDIDATE, estimator.label, "cumulative")

@@ -1,0 +1,16 @@
+"""From readings to intervals: each kind of interval is a frozen value with one pure method."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from streameval.bounds.base import Bound, Claim, Ends, Interval
+from streameval.bounds.bernstein import EmpiricalBernstein
+from streameval.bounds.drift_aware import DriftAware
+from streameval.bounds.normal import Normal
+
+AnyBound = Annotated[Normal | EmpiricalBernstein | DriftAware, Field(discriminator="kind")]
+
+__all__ = ["AnyBound", "Bound", "Claim", "DriftAware", "EmpiricalBernstein", "Ends", "Interval", "Normal"]

@@ -1,0 +1,95 @@
+"""What every bound is: from a reading to an interval. Bounds know neither policies nor time, only what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.arrays import Array
+from streameval.averages.reading import Reading
+from streameval.labels import Labelled, strict
+
+
+class Interval(NamedTuple):
+    """An interval and what it claims.
+
+    `lower` and `upper` are None while it is withheld. `anytime`: it may be watched continuously. `covers`: `average`
+    (the mean of the value over the average's kernel), `current` (the value now), or `estimand` (a biased estimator's
+    own expectation).
+    """
+
+    lower: float | None
+    upper: float | None
+    kind: str
+    anytime: bool
+    covers: str
+
+
+class Claim(NamedTuple):
+    """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio."""
+
+    confidence: float
+    term_range: Array
+    ratio: Array
+
+
+class Ends(NamedTuple):
+    """Both ends of the interval of each column; NaN where it is withheld."""
+
+    lower: Array
+    upper: Array
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Bound(Labelled):
+    """An interval for every column of a reading.
+
+    `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now;
+    `export` shows that bound beside the interval only.
+    """
+
+    anytime: ClassVar[bool] = False
+    drift: Literal["export", "include"] = "export"
+
+    @property
+    def covers(self) -> str:
+        """What the interval of an unbiased estimator is about."""
+        return "current" if self.drift == "include" else "average"
+
+    def ends(self, reading: Reading, claim: Claim) -> Ends:
+        """The two-sided interval of each column, not cut to any range."""
+        lower, upper = self._sampling(reading, claim)
+        if self.drift == "include":
+            return Ends(lower - reading.bias, upper + reading.bias)
+        return Ends(lower, upper)
+
+    def _sampling(self, reading: Reading, claim: Claim) -> Ends:
+        """The interval of a world that stands still."""
+        width = self._half_width(reading, claim)
+        return Ends(reading.moments.value - width, reading.moments.value + width)
+
+    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+        """Half the width of an interval that lies around the value."""
+        raise NotImplementedError
+
+    def largest_weight(self, seen: Array) -> Array:
+        """The importance weight that none exceeds, as far as this bound knows; `seen`: the largest so far."""
+        return seen
+
+    def says(self) -> Mapping[str, str]:
+        """What a reader of the interval must know besides its numbers."""
+        return {}
+
+
+def standard_error(reading: Reading, variance: Array, count: Array, ratio: Array) -> Array:
+    """`sqrt(s2 / n_eff)` with the design effect, from the variance of a term and the number of events behind it.
+
+    NaN where one event is all there is: it has no variance.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unbiased = np.where(count > 1 + 1e-9, variance * count / (count - 1), np.nan)
+        independent = np.where(ratio, variance, unbiased) / reading.moments.count
+    return np.asarray(np.sqrt(independent * np.fmax(1.0, reading.design_effect)))
