@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from streameval.sources import Records
-from streameval.sources.kafka_client import ClientError, OffsetsGoneError, Place
+from streameval.sources.kafka_client import Beginning, ClientError, OffsetsGoneError
 from streameval.sources.settings import KafkaSettings
 
 TOPIC = "clicks"
@@ -66,14 +66,14 @@ class FakeClient:
         self.positions: dict[int, int] = {}
         self.closed = False
 
-    def topic_id(self) -> object | None:
+    def topic_id(self) -> str | None:
         return self.cluster.topic_id
 
     def partitions(self, timeout: float) -> Collection[int]:
         self.cluster.require_answer()
         return self.cluster.logs.keys()
 
-    def offsets(self, partitions: Collection[int], at: Place, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
         self.cluster.require_answer()
         if not set(partitions) <= self.cluster.logs.keys():
             raise ClientError("no such partition")

@@ -12,7 +12,7 @@ from fake_kafka import TOPIC, FakeCluster
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
-from streameval.sources import Records, SourceStatus
+from streameval.sources import Bookmark, Records, SourceStatus
 from streameval.sources.kafka import BACKOFF_MOST, REACHED_FOR, KafkaSource
 from streameval.sources.kafka_client import ClientError, OffsetsGoneError
 from streameval.sources.kafka_python import connection_options, consumer_options
@@ -23,12 +23,12 @@ from streameval.sources.topic_reader import PROBE_INTERVAL
 class Bench:
     """A source over a cluster in memory, with a clock that moves by hand."""
 
-    def __init__(self, cluster: FakeCluster, positions: dict[int, int] | None = None, **changes: object) -> None:
+    def __init__(self, cluster: FakeCluster, bookmark: Bookmark | None = None, **changes: object) -> None:
         self.cluster = cluster
         self.now = 1000.0
         self.seen: list[bytes | None] = []
         settings = KafkaSettings.model_validate({"topic": TOPIC, "max_poll_records": 3} | changes)
-        self.source = KafkaSource(settings, positions, clock=lambda: self.now, connect=cluster.connect)
+        self.source = KafkaSource(settings, bookmark, clock=lambda: self.now, connect=cluster.connect)
 
     def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = 1.0) -> SourceStatus:
         for _ in range(times):
@@ -281,7 +281,7 @@ def test_the_first_start_begins_where_it_is_told() -> None:
 
 
 def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
-    bench = Bench(cluster, positions={0: 8}, start="latest")
+    bench = Bench(cluster, Bookmark({0: 8}), start="latest")
     bench.poll(12)
     assert bench.seen_of(0) == cluster.logs[0][8:]
     assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from streameval.errors import InputError
 from streameval.events import DsjsonFormat, EventBatch, EventFormat
-from streameval.sources import PartitionStatus, Records, SourceStatus
+from streameval.sources import Bookmark, Bookmarks, PartitionStatus, Place, Records, SourceStatus
 from streameval.sources.line_file import LineFile, check
 
 MOST_BYTES = 32 * 2**20
@@ -54,7 +54,14 @@ class FileSource:
     its last line until the newline has come (see `LineFile` for rotation).
     """
 
-    def __init__(self, paths: AnyPath | Iterable[AnyPath], *, follow: bool = False, batch: int = 2000) -> None:
+    def __init__(
+        self,
+        paths: AnyPath | Iterable[AnyPath],
+        *,
+        follow: bool = False,
+        batch: int = 2000,
+        bookmarks: Bookmarks | None = None,
+    ) -> None:
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
         self._paths = [os.fspath(path) for path in given]
         sizes = [check(path) for path in self._paths]
@@ -91,6 +98,17 @@ class FileSource:
             for place, (path, position) in enumerate(zip(self._paths, self._positions, strict=True))
         )
         return SourceStatus(reached=True, exhausted=self._place == len(self._paths), partitions=partitions)
+
+    def bookmarks(self) -> Bookmarks:
+        """The next line of each file."""
+        numbered = enumerate(zip(self._paths, self._positions, strict=True))
+        return {path: Bookmark({place: position}) for place, (path, position) in numbered}
+
+    def pause(self, places: Collection[Place]) -> None:
+        """Files are read one after another: none is ahead of the one that is read."""
+
+    def commit(self, bookmarks: Bookmarks) -> None:
+        """Nobody to tell."""
 
     def close(self) -> None:
         """Close the file that is open."""

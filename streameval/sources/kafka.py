@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Event
 
 import structlog
 
 from streameval.errors import SourceError
-from streameval.sources import Records, SourceStatus
+from streameval.sources import Bookmark, Bookmarks, Place, Records, SourceStatus
 from streameval.sources.background import Background
-from streameval.sources.kafka_client import ClientError, Connect, OffsetsGoneError, Place
+from streameval.sources.kafka_client import Beginning, ClientError, Connect, OffsetsGoneError
 from streameval.sources.kafka_python import KafkaPythonClient
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class KafkaSource:
-    """Reads a topic from `positions` (next offset by partition), or from `settings.start` when there are none.
+    """Reads a topic from a bookmark, or from `settings.start` when there is none.
 
     The positions are the truth: after any trouble a new client goes on exactly there, so that nothing is lost and
     nothing read twice while the source lives. Partitions that appear later are read from their beginning.
@@ -34,7 +34,7 @@ class KafkaSource:
     def __init__(
         self,
         settings: KafkaSettings,
-        positions: Mapping[int, int] | None = None,
+        bookmark: Bookmark | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         connect: Connect = KafkaPythonClient,
@@ -43,9 +43,10 @@ class KafkaSource:
         self._clock = clock
         self._connect = connect
         self._progress = Progress()
-        self._progress.place(positions or {}, clock())
-        self._newcomers: Place = "earliest" if positions else settings.start
-        self._topic_id: object | None = None
+        positions = bookmark.positions if bookmark else {}
+        self._progress.place(positions, clock())
+        self._newcomers: Beginning = "earliest" if positions else settings.start
+        self._topic_id = bookmark.identity if bookmark else None
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
         self._closed = Event()
@@ -84,6 +85,16 @@ class KafkaSource:
             rebuilds=self._rebuilds,
             lost=self._lost,
         )
+
+    def bookmarks(self) -> Bookmarks:
+        """The next offset of each partition, and the topic's id."""
+        return {self._settings.topic: Bookmark(self.positions, self._topic_id)}
+
+    def pause(self, places: Collection[Place]) -> None:
+        """Leave these partitions in the log for now; they do not count as stuck."""
+
+    def commit(self, bookmarks: Bookmarks) -> None:
+        """Show the positions as those of `settings.group_id`, if there is one."""
 
     def close(self) -> None:
         """Leave the cluster; status and positions can still be read."""

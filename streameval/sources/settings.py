@@ -41,7 +41,7 @@ def _file(value: str) -> str:
 Written = Literal["json", "dsjson"]
 """How the events of a source are written: streameval's own JSON, or the decision logs of Vowpal Wabbit."""
 
-PemFile = Annotated[str, AfterValidator(_file)]
+ExistingFile = Annotated[str, AfterValidator(_file)]
 """A pydantic type: the path of a file that is there."""
 
 Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
@@ -71,11 +71,11 @@ class KafkaConnection(Settings):
     )
     sasl_username: str | None = Field(default=None, description="User name for SASL.")
     sasl_password: SecretStr | None = Field(default=None, description="Password for SASL.")
-    ssl_cafile: PemFile | None = Field(
+    ssl_cafile: ExistingFile | None = Field(
         default=None, description="PEM file of the authority that signed the brokers' keys."
     )
-    ssl_certfile: PemFile | None = Field(default=None, description="PEM file of this client's certificate.")
-    ssl_keyfile: PemFile | None = Field(default=None, description="PEM file of this client's private key.")
+    ssl_certfile: ExistingFile | None = Field(default=None, description="PEM file of this client's certificate.")
+    ssl_keyfile: ExistingFile | None = Field(default=None, description="PEM file of this client's private key.")
     ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(default=True, description="Whether the broker's certificate must name its host.")
     api_version: Version | None = Field(

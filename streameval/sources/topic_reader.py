@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 
 from streameval.sources import Records
-from streameval.sources.kafka_client import ClientError, Connect, KafkaClient, OffsetsGoneError, Place
+from streameval.sources.kafka_client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 
@@ -114,7 +114,7 @@ def open_topic(
     connect: Connect,
     settings: KafkaSettings,
     positions: Mapping[int, int],
-    newcomers: Place,
+    newcomers: Beginning,
     clock: Callable[[], float],
 ) -> TopicReader:
     """A reader of all partitions from `positions`, and from `newcomers` where there is none; raises `ClientError`."""
@@ -132,7 +132,7 @@ def open_topic(
 
 
 def starting_positions(
-    client: KafkaClient, partitions: set[int], known: Mapping[int, int], newcomers: Place, timeout: float
+    client: KafkaClient, partitions: set[int], known: Mapping[int, int], newcomers: Beginning, timeout: float
 ) -> dict[int, int]:
     """Where to begin in each of the partitions: where it is known, or at `newcomers`."""
     fresh = partitions - known.keys()
