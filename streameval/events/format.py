@@ -78,7 +78,8 @@ class EventFormat:
     def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch:
         """Many messages as columns; those that are no events are in `rejected`, in their order."""
         _, rejected, batch = self._decode_all(list(values))
-        return dataclasses.replace(batch, rejected=tuple(rejected[place] for place in sorted(rejected)))
+        in_order = tuple(replace(rejected[place], place=place) for place in sorted(rejected))
+        return dataclasses.replace(batch, rejected=in_order)
 
     def _decode_all(self, messages: Messages) -> tuple[list[Any], dict[int, Rejected], EventBatch]:
         """The events among the messages, the others by their place, and the columns of the events."""

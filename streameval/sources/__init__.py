@@ -117,6 +117,6 @@ class Source(Protocol):
         """
 
     def commit(self, bookmarks: Bookmarks) -> None:
-        """Tell the log, for tools that show lag, what a snapshot holds; never read back. Returns at once, never fails."""
+        """Tell the log what a snapshot holds, for tools that show lag; never read back. Neither waits nor raises."""
 
     def close(self) -> None: ...
