@@ -85,6 +85,7 @@ def run(
     from streameval.reloading import Reloading
     from streameval.roster import Roster
     from streameval.sinks.http import HttpServer
+    from streameval.sinks.security import Security
     from streameval.sources.opening import beginning, open_again, open_source
 
     settings = Config.load(config)
@@ -100,7 +101,7 @@ def run(
         examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
         reload=Reloading(config, settings, roster, None if begin is None else partial(open_again, source, begin)),
     )
-    with HttpServer(daemon, settings.http.host, settings.http.port):
+    with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
         daemon.run()
 
 
@@ -177,8 +178,11 @@ def check(
 
     Shows what would run. Exits with 1 when the source cannot be used, with 2 when the configuration is wrong.
     """
+    from streameval.sinks.security import Security
+
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
+    Security(settings.http)
     console().print(plan_table(settings))
     if broker and settings.source is not None:
         _try_source(settings)
@@ -250,6 +254,24 @@ def produce(
 def schema() -> None:
     """Print the JSON Schema of an event."""
     print(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def hash_password(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose password it is.", show_default=False)],
+) -> None:
+    """Print a line for `http.users_file`.
+
+    Asks for the password, or reads it from stdin.
+    """
+    from streameval.sinks.passwords import PasswordHash, checked_name
+
+    checked_name(name)
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    print(f"{name}:{PasswordHash.of(password)}")
 
 
 def main() -> NoReturn:

@@ -192,7 +192,7 @@ intervals: {short: {kind: normal, drift: include}}
         "            short (window, tau 500): normal (drift include) interval",
         "drift       ADWIN",
         "estimates   8 for 2 policies, 95% intervals",
-        "serves      http://127.0.0.1:9108",
+        "serves      http://127.0.0.1:9108, without a login",
     ]
 
 
