@@ -28,7 +28,9 @@ class Bench:
         self.now = 1000.0
         self.seen: list[bytes | None] = []
         settings = KafkaSettings.model_validate({"topic": TOPIC, "max_poll_records": 3} | changes)
-        self.source = KafkaSource(settings, bookmark, clock=lambda: self.now, connect=cluster.connect)
+        self.source = KafkaSource(
+            settings, bookmark, clock=lambda: self.now, connect=cluster.connect, chance=lambda: 0.0
+        )
 
     def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = 1.0) -> SourceStatus:
         for _ in range(times):
@@ -358,7 +360,11 @@ def test_options_that_were_not_given_are_left_to_the_client() -> None:
         {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
         {"topic": TOPIC, "sasl_username": "reader"},
         {"topic": TOPIC, "bootstrap_servers": " , "},
-        {"topic": TOPIC, "ssl_cafile": "/nowhere/ca.pem"},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
+        {"topic": TOPIC, "ssl_cafile": __file__},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_keyfile": __file__},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_password": "x"},
+        {"topic": TOPIC, "bootstrap_servers": "me:secret@broker:9092"},
         {"topic": TOPIC, "stall_timeout": 0},
         {"topic": TOPIC, "group": "x"},
     ],

@@ -25,7 +25,10 @@ MEBIBYTE = 1024 * 1024
 
 
 def _servers(value: object) -> object:
-    return [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+    servers = [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+    if "@" in str(servers):  # logged and shown wherever the brokers are named
+        raise ValueError("the addresses of brokers hold no user and password; use sasl_username and sasl_password")
+    return servers
 
 
 def _version(value: object) -> object:
@@ -34,7 +37,7 @@ def _version(value: object) -> object:
 
 def _file(value: str) -> str:
     if not Path(value).is_file():
-        raise ValueError(f"expected a file, and {value} is none")
+        raise ValueError("expected a file that exists")
     return value
 
 
@@ -92,6 +95,15 @@ class KafkaConnection(Settings):
             )
         if not self.security_protocol.startswith("SASL") and login != (None, None, None):
             raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
+        return self
+
+    @model_validator(mode="after")
+    def _encryption_is_complete(self) -> KafkaConnection:
+        files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self.ssl_password)
+        if self.security_protocol in ("PLAINTEXT", "SASL_PLAINTEXT") and files != (None, None, None, None):
+            raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
+            raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
         return self
 
     @property
