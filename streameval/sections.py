@@ -99,8 +99,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class State(Settings):
-    """Where the evaluator's state is kept, so that a restart goes on from there."""
+def off_spelled_out(value: object) -> object:
+    """`off` stands for no directory."""
+    return {"dir": None} if value is False or value == "off" else value
 
-    dir: Path = Field(Path("streameval-state"), description="a directory that the daemon may write to")
+
+class State(Settings):
+    """Where snapshots of all that is known are kept, so that a restart goes on from there."""
+
+    dir: Path | None = Field(
+        Path("streameval-state"),
+        description="a directory of this daemon alone that it may write to, or null for none",
+    )
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
