@@ -64,6 +64,7 @@ class FakeClient:
         self.cluster = cluster
         self.most = most
         self.positions: dict[int, int] = {}
+        self.paused: frozenset[int] = frozenset()
         self.closed = False
 
     def topic_id(self) -> str | None:
@@ -85,13 +86,16 @@ class FakeClient:
     def assign(self, positions: Mapping[int, int]) -> None:
         self.positions = dict(positions)
 
+    def pause(self, partitions: Collection[int]) -> None:
+        self.paused = frozenset(partitions)
+
     def poll(self, timeout: float) -> list[Records]:
         if self.cluster.faults:
             raise self.cluster.faults.pop(0)
         if not self.cluster.up:
             return []
         self._require_positions_in_range()
-        heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf
+        heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf - self.paused
         parts = [self._read(partition) for partition in sorted(heard)]
         return [part for part in parts if part.values]
 

@@ -21,6 +21,7 @@ from streameval.published import Histogram, Published
 from streameval.report import Estimate, Report
 from streameval.sinks.exposition import exposition, number
 from streameval.sinks.families import PER_AVERAGE, PER_ESTIMATE, Family
+from streameval.sources import GAPS
 
 log = structlog.get_logger("streameval.prometheus")
 
@@ -240,6 +241,14 @@ def _consumer(now: Published) -> Iterator[Metric]:
         "Events that the source had deleted before they could be read, in the life of this process.",
         now.source.lost,
     )
+    gaps = CounterMetricFamily(
+        "streameval_consumer_gaps_total",
+        "Gaps in the source: events deleted before they were read, a log cut behind us, or replaced by another one.",
+        labels=("kind",),
+    )
+    for kind in GAPS:
+        gaps.add_metric((kind,), now.source.gaps.get(kind, 0))
+    yield gaps
     yield CounterMetricFamily(
         "streameval_consumer_rebuilds_total",
         "Times that the connection to the source was given up and built anew, in the life of this process.",

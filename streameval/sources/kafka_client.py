@@ -42,6 +42,9 @@ class KafkaClient(Protocol):
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come; also raises `OffsetsGoneError`."""
 
+    def pause(self, partitions: Collection[int]) -> None:
+        """From now on hand out nothing of these, and of all others again; what was assigned does not matter."""
+
     def position(self, partition: int) -> int:
         """The offset to be read next; beyond markers of transactions, which are no messages."""
 

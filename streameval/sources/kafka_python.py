@@ -121,6 +121,7 @@ class KafkaPythonClient:
 
     def __init__(self, settings: KafkaSettings, timeout: float) -> None:
         self._topic = settings.topic
+        self._paused: frozenset[int] = frozenset()
         with translated_errors():
             self._consumer, self._cluster = connected(KafkaConsumer, consumer_options(settings), timeout)
 
@@ -160,12 +161,29 @@ class KafkaPythonClient:
             self._consumer.assign([self._key(partition) for partition in positions])
             for partition, offset in positions.items():
                 self._consumer.seek(self._key(partition), offset)
+            self._hold_back()
+
+    def pause(self, partitions: Collection[int]) -> None:
+        with translated_errors():
+            self._paused = frozenset(partitions)
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        for key in self._consumer.assignment():
+            paused = key.partition in self._paused
+            (self._consumer.pause if paused else self._consumer.resume)(key)
 
     def poll(self, timeout: float) -> list[Records]:
         with translated_errors():
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
         return [
-            Records(key.topic, key.partition, [message.offset for message in messages], [m.value for m in messages])
+            Records(
+                topic=key.topic,
+                partition=key.partition,
+                offsets=[message.offset for message in messages],
+                values=[message.value for message in messages],
+                timestamps=[message.timestamp for message in messages],
+            )
             for key, messages in polled.items()
         ]
 
