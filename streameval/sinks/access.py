@@ -61,7 +61,9 @@ class Access:
 
     def finds(self, authorization: str) -> bool:
         """Whether the header holds a user and the right password; slow."""
-        name, password = _user_and_password(authorization)
+        if not self.users or not (given := _user_and_password(authorization)):
+            return False
+        name, password = given
         known = self.users.get(name)
         right = (known or NOBODY).fits(password) and known is not None
         if right:
@@ -115,13 +117,15 @@ def _lines(path: Path, hint: str) -> Iterable[tuple[int, str]]:
             yield number, line.strip()
 
 
-def _user_and_password(authorization: str) -> tuple[str, str]:
+def _user_and_password(authorization: str) -> tuple[str, str] | None:
+    """What a header of HTTP's Basic scheme holds; None when it is none."""
     scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return None
     try:
-        decoded = b64decode(given.strip(), validate=True).decode() if scheme.lower() == "basic" else ""
+        name, _, password = b64decode(given.strip(), validate=True).decode().partition(":")
     except (Error, ValueError):
-        decoded = ""
-    name, _, password = decoded.partition(":")
+        return None
     return name, password
 
 

@@ -38,6 +38,7 @@ class Security:
             return
         try:
             access = Access.of_files(self._http.token_file, self._http.users_file)
+            make_context(self._http.tls_certfile, self._http.tls_keyfile)  # half of a pair would spoil the one in use
             if self.context is not None:
                 load_certificate(self.context, self._http.tls_certfile, self._http.tls_keyfile)
         except ConfigError as error:
