@@ -14,7 +14,7 @@ import numpy as np
 from streameval.daemon import Daemon
 from streameval.events import EventBatch, Rejected
 from streameval.published import NO_DELAYS, Published
-from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report
+from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.sources import PartitionStatus, Records, SourceStatus
 
 NOW = 1_700_000_000.0
@@ -78,6 +78,7 @@ def make_report(
         policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000, drift_detections=2) for name in names),
         estimates=tuple(estimates),
         promotion=tuple(Decision(name, "paired", truth[name] > 0.052, "lift above 0") for name in names[1:]),
+        trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )
 
 

@@ -31,6 +31,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_lift_lower": PER_ESTIMATE,
     "streameval_policy_lift_upper": PER_ESTIMATE,
     "streameval_policy_promotable": {"policy", "rule"},
+    "streameval_policy_trust_check_ok": {"policy", "check"},
     "streameval_policy_effective_sample_size": PER_ESTIMATE,
     "streameval_policy_design_effect": PER_ESTIMATE,
     "streameval_policy_importance_weight_mean": {"policy", "average"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,13 +16,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streameval.arrays import from_plain, to_plain
+from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.promotion import Contest, LiftPath, Promotion, Seen, Trust, read
 from streameval.promotion.holding import held
+from streameval.sources.file import read_events
 
 Array = NDArray[np.float64]
 
 BLOCK = 100
+OPEN_BANDIT = Path(__file__).parents[1] / "examples" / "open_bandit" / "data" / "bts_men.ndjson.gz"
 LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 """Trust checks that never fail, for tests of the rules alone."""
 
@@ -356,6 +360,30 @@ def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
     assert not decision.promotable
     assert decision.reason.startswith("effective sample size 4,0")
     assert decision.reason.endswith("under 9,000")
+
+
+def open_bandit_checks(planted: float | None) -> dict[str, Any]:
+    """The checks of the uniform policy on a real log (men); one propensity is `planted`."""
+    batch = EventBatch.concat(list(read_events(OPEN_BANDIT)))
+    propensity = batch.propensity.copy()
+    if planted is not None:
+        propensity[5000] = planted
+    batch = replace(batch, propensity=propensity).with_policies(["random"])
+    policies = ("logging", "random")
+    contest = Contest(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
+    evidence = Evidence.from_batch(batch, policies, BLOCK)
+    state = contest.fold(contest.start(), evidence, None, batch.timestamp, batch.propensity)
+    return checks_of(contest, state, "random")
+
+
+def test_one_propensity_of_a_millionth_in_a_real_log_is_pointed_out() -> None:
+    sound, planted = open_bandit_checks(None), open_bandit_checks(1e-6)
+    assert sound["effective_sample_size"].reason == "effective sample size 656 of 10,000 events"
+    assert sound["mean_weight"].ok
+    assert sound["largest_share"].reason == "one event carries 15.7% of the value, over 10%"
+    assert planted["largest_share"].reason == "one event carries 75.7% of all weights, over 10%"
+    assert planted["effective_sample_size"].reason == "effective sample size 1.74 of 10,000 events, under 100"
+    assert planted["mean_weight"].ok  # that one event is unlikely, not impossible
 
 
 def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:

@@ -142,9 +142,16 @@ def _promotion(now: Published) -> Iterator[Metric]:
         "1 when the evidence is enough to replace the production policy by this one under this rule, otherwise 0.",
         labels=("policy", "rule"),
     )
+    checks = GaugeMetricFamily(
+        "streameval_policy_trust_check_ok",
+        "1 when the numbers of this policy pass this check, 0 when they do not, which blocks every promotion by them.",
+        labels=("policy", "check"),
+    )
     for decision in now.report.promotion if now.report else ():
         metric.add_metric((decision.policy, decision.rule), float(decision.promotable))
-    yield metric
+    for each in now.report.trust if now.report else ():
+        checks.add_metric((each.policy, each.check), float(each.ok))
+    yield from (metric, checks)
 
 
 def _counts_of_state(now: Published) -> Iterator[Metric]:
