@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -73,34 +72,30 @@ def run(
         str | None,
         typer.Option(metavar="FROM", help="Read the log again for candidates that come later: earliest, offset, time."),
     ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Begin anew; old snapshots are set aside.")] = False,
+    reset_policy: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Begin a policy anew that has been retrained; may be repeated.")
+    ] = [],  # noqa: B006 - typer makes a list of its own
 ) -> None:
     """Run the daemon until it is stopped.
 
-    Reads the source, follows the values of the policies, and serves metrics, the report and a status page.
+    Reads the source, follows the values of the policies, and serves metrics, the report and a status page. What it
+    knows is kept in snapshots (state.dir), from which it goes on after a restart, each event counted once.
 
     SIGHUP makes it read CONFIG again: candidates may come and go. A new one begins with the next event; with
     --backfill, it is first given the events since FROM, each once, before it joins the others.
     """
-    from streameval.daemon import Daemon
-    from streameval.reloading import Reloading
-    from streameval.roster import Roster
+    from streameval.running import daemon as daemon_of
     from streameval.sinks.http import HttpServer
     from streameval.sinks.security import Security
-    from streameval.sources.opening import beginning, open_again, open_source
+    from streameval.sources.opening import beginning
 
     settings = Config.load(config)
     source = settings.required_source()
     configure_logging(log_level, log_format)
     _warn_of_parts_without_effect(settings.without_effect())
     begin = None if backfill is None else beginning(backfill, source)
-    roster = Roster(settings.plan())
-    daemon = Daemon(
-        open_source(source),
-        settings.event_format(),
-        roster,
-        examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
-        reload=Reloading(config, settings, roster, None if begin is None else partial(open_again, source, begin)),
-    )
+    daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
     with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
         daemon.run()
 
@@ -248,6 +243,26 @@ def produce(
         lines = (line for batch in read_lines([file], advance) for line in batch)
         sent = send(lines, topic, connection, partitions=partitions)
     say(f"{sent:,} events sent to {topic} at {connection.address}")
+
+
+@app.command()
+def show(
+    snapshot: Annotated[
+        Path, typer.Argument(metavar="SNAPSHOT", help="A snapshot, or a state.dir: its newest.", show_default=False)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, not tables.")] = False,
+) -> None:
+    """Print what is in a snapshot of the daemon.
+
+    When it was written and by whom, where in the log it goes on, and the values that it knows.
+    """
+    from streameval.showing import contents, contents_table, load
+
+    path, document = load(snapshot)
+    if as_json:
+        print(json.dumps(contents(path, document), indent=2))
+    else:
+        console().print(contents_table(path, document))
 
 
 @app.command()

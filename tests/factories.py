@@ -13,7 +13,7 @@ import numpy as np
 
 from streameval.daemon import Daemon
 from streameval.events import EventBatch, Rejected
-from streameval.published import NO_DELAYS, Published
+from streameval.published import NEVER, NO_DELAYS, Published
 from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.sources import PartitionStatus, Records, SourceStatus
 
@@ -97,6 +97,7 @@ def make_published(report: Report | None = None, **fields: Any) -> Published:
         detail="" if report else "no report has been made yet",
         accepted=2_000,
         event_delay=NO_DELAYS.add(np.array([0.2, 3.0])),
+        snapshots=NEVER.after(NOW - 10.0, 0.02),
     )
     return replace(good, rejected=good.rejected | {"malformed": 3}, **fields)
 

@@ -280,9 +280,23 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
     checkpoints.turn(document)
     checkpoints.close()
     assert (at_once, made) == (1, 2)
-    patient = Checkpoints(Snapshots(tmp_path / "other"), interval=3600.0)
-    patient.turn(document)
-    assert made == 2
+
+
+def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_the_interval(tmp_path: Path) -> None:
+    asked = []
+
+    def document(known: Any) -> Any:
+        asked.append(known)
+        return known
+
+    checkpoints = Checkpoints(Snapshots(tmp_path), interval=3600.0)
+    for known in (None, None, {"number": 1}, {"number": 2}):
+        checkpoints.turn(lambda known=known: document(known))
+        time.sleep(0.05)
+    checkpoints.finish(None)
+    assert asked == [None, None, {"number": 1}]
+    assert checkpoints.status.durations.count == 1
+    checkpoints.close()
 
 
 def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:

@@ -20,34 +20,38 @@ log = structlog.get_logger("streameval.snapshots")
 
 
 class Checkpoints:
-    """Keeps what the loop knows in `snapshots`, every `interval` seconds and at the end.
+    """Keeps what the loop knows in `snapshots`: at once, every `interval` seconds after that, and at the end.
 
-    `status`: of the snapshots written so far, as it is shown. `after` is called by the loop with each document that is
-    on disk. `clock` gives epoch seconds.
+    `header`: what is the same in all of them. `status`: of those written so far, as it is shown. `after` is called by
+    the loop with each document that is on disk. `clock` gives epoch seconds.
     """
 
     def __init__(
         self,
         snapshots: Snapshots,
         interval: float,
+        header: State | None = None,
         status: Snapshotting = NEVER,
         after: Callable[[State], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.status = status
         self._snapshots, self._interval, self._after, self._clock = snapshots, interval, after, clock
-        self._due = time.monotonic() + interval
-        self._log_due = -math.inf
+        self._header = header or {}
+        self._due = self._log_due = -math.inf
         self._document: State = {}
         self._writing: Background[bool] | None = None
 
-    def turn(self, document: Callable[[], State]) -> None:
-        """Begin to write `document()` when the interval is over and nothing is being written; it must never change."""
+    def turn(self, document: Callable[[], State | None]) -> None:
+        """Begin to write `document()` when the interval is over and nothing is being written.
+
+        It must not change any more. None: there is nothing to write yet; it is asked for again at the next turn.
+        """
         self._settle(timeout=0.0)
         if self._writing is None and time.monotonic() >= self._due:
             self._begin(document())
 
-    def finish(self, document: State) -> None:
+    def finish(self, document: State | None) -> None:
         """Write a last one, after the one that is being written, and wait for it."""
         self._settle(threading.TIMEOUT_MAX)
         self._begin(document)
@@ -58,9 +62,11 @@ class Checkpoints:
         self._settle(threading.TIMEOUT_MAX)
         self._snapshots.close()
 
-    def _begin(self, document: State) -> None:
+    def _begin(self, document: State | None) -> None:
+        if document is None:
+            return
         self._due = time.monotonic() + self._interval
-        self._document = document | {"written": self._clock()}
+        self._document = self._header | {"written": self._clock()} | document
         self._snapshots.step("taken")
         self._writing = Background(self._write)
 

@@ -47,6 +47,7 @@ class StreamevalCollector:
             _counts_of_process,
             _consumer,
             _backfills,
+            _snapshots,
             _build,
         ):
             try:
@@ -279,6 +280,27 @@ def _backfills(now: Published) -> Iterator[Metric]:
             read.add_metric((policy,), each.read)
             _add(waiting, (policy,), each.waiting)
     yield from (read, waiting)
+
+
+def _snapshots(now: Published) -> Iterator[Metric]:
+    if now.snapshots is None:
+        return
+    written = GaugeMetricFamily(
+        "streameval_snapshot_timestamp_seconds",
+        "When the newest snapshot was made, in epoch seconds; what came after it is read again after a crash.",
+    )
+    _add(written, (), now.snapshots.written_at)
+    yield written
+    yield _histogram(
+        "streameval_snapshot_duration_seconds",
+        "Time taken to write a snapshot, beside the loop, until it is safe on disk.",
+        now.snapshots.durations,
+    )
+    yield CounterMetricFamily(
+        "streameval_snapshot_failures_total",
+        "Snapshots that could not be written, in the life of this process; the next interval tries again.",
+        now.snapshots.failures,
+    )
 
 
 def _build(_: Published) -> Iterator[Metric]:
