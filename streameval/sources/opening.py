@@ -41,7 +41,7 @@ def open_source(settings: AnySettings, bookmarks: Bookmarks | None = None, *, al
     if isinstance(settings, FileSettings):
         from streameval.sources.file import FileSource
 
-        return FileSource(settings.path, follow=settings.follow, bookmarks=known)
+        return FileSource(settings.path, follow=settings.follow, bookmarks=known, on_lost=settings.on_lost_offsets)
     from streameval.sources.simulated import TOPIC, SimulatedSource
 
     return SimulatedSource(settings, position=known[TOPIC].positions[0] if TOPIC in known else 0)

@@ -158,6 +158,17 @@ class FileSettings(Settings):
     )
     format: Written = Field(default="json", description="How events are written: json, or dsjson (Vowpal Wabbit).")
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
+    on_lost_offsets: Literal["continue", "fail"] = Field(
+        default="continue",
+        description="When a file is not the one that was read before: count that and read it whole, or stop.",
+    )
+
+    @model_validator(mode="after")
+    def _each_file_once(self) -> FileSettings:
+        twice = [path for place, path in enumerate(self.path) if path in self.path[:place]]
+        if twice:
+            raise ValueError(f"expected each file once, and {twice[0]} is listed twice")
+        return self
 
 
 class Columns(Settings):
