@@ -277,6 +277,96 @@ def test_without_a_mixture_paired_says_that_no_lift_is_known() -> None:
     assert "no lift is known" in decision.reason
 
 
+def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
+    """Weights of 0, 1.2 or 125, of greedy candidates in an epsilon-greedy log; and the propensities of a column."""
+    agrees = rng.random((n, streams)) < 0.3
+    propensity = np.where(agrees, 0.808, 0.008)
+    hit = rng.random((n, streams)) < propensity
+    other = np.where(rng.random((n, streams)) < 0.808, 0.808, 0.008)
+    return np.where(hit, 1 / propensity, 0.0), np.where(hit, propensity, other)[:, 0]
+
+
+def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
+    """Weights of variance 0.2: two actions, and policies that do not differ much."""
+    propensity, target = rng.uniform(0.3, 0.7, (n, streams)), rng.uniform(0.2, 0.8, (n, streams))
+    first = rng.random((n, streams)) < propensity
+    weight = np.where(first, target / propensity, (1 - target) / (1 - propensity))
+    return weight, np.where(first, propensity, 1 - propensity)[:, 0]
+
+
+def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> LiftPath:
+    """A path that leaves no doubt about the present lift."""
+    value, nothing = np.broadcast_to(np.asarray(lift), (blocks, candidates)), np.zeros((blocks, candidates))
+    return LiftPath(value, nothing, nothing, nothing, nothing)
+
+
+def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
+    """The share of streams promoted by `anytime`, each as the only candidate; rewards do not depend on the action."""
+    rng = np.random.default_rng(seed)
+    contest = make_contest(candidates=streams, rule="anytime", family_size=1)
+    state = contest.start()
+    for _ in range(0, events, 6000):
+        weight, propensity = make(rng, 6000, streams)
+        rewards = (rng.random(6000) < 0.3) * 1.0
+        evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
+        state = contest.fold(state, evidence, sure_path(60, streams), np.full(6000, np.nan), propensity)
+    return float((state["rules"]["anytime"]["holding"]["times"] > 0).mean())
+
+
+@pytest.mark.parametrize("make", [smooth_weights, greedy_weights])
+def test_another_policy_of_the_same_value_is_promoted_by_anytime_no_more_often_than_promised(make: Any) -> None:
+    assert ever_promoted(make, 24_000, streams=500, seed=17) <= 0.05
+
+
+def test_anytime_equals_its_confidence_sequence() -> None:
+    log = Log(blocks=60, candidates=2, seed=18)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    log.variance[:] = 0.0
+    contest = make_contest(rule="anytime", margin=0.01)
+    log.value[:] = 0.05
+    state, passed = None, []
+    for block in range(60):
+        state = log.folded(contest, state, block, block + 1)
+        passed.append([(each.lower or -1.0) > 0.01 for each in found(contest, state).values()])
+    for candidate in (0, 1):
+        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
+        assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
+        assert bool(changes) == (candidate == 0)
+    decisions = found(contest, state)
+    assert decisions["candidate-1", "anytime"].promotable
+    assert "over margin 0.01, lower bound of present lift 0.05 over margin 0.01" in (
+        decisions["candidate-1", "anytime"].reason
+    )
+    assert "lower bound of average lift -0." in decisions["candidate-2", "anytime"].reason
+
+
+def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
+    log = Log(blocks=60, candidates=1, seed=19)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    log.variance[:] = 0.0
+    log.value[:40], log.value[40:] = 0.05, -0.01
+    contest = make_contest(candidates=1, rule="anytime")
+    last = history(contest, log)[-1]
+    assert last[2:5] == (4100, last[3], False)
+    decision = found(contest, log.folded(contest))["candidate-1", "anytime"]
+    assert "lower bound of present lift -0.01 under margin 0; the lift itself, -0.01, is not above it" in (
+        decision.reason
+    )
+
+
+def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
+    log = Log(blocks=200, candidates=1, seed=20, missing=0.0)
+    better = np.where(log.reward > 0, 1.9, 0.6)
+    log.weight[:, 1] = np.where(np.arange(len(log.reward)) < 10_000, better, 2.0 - better)
+    log.value[:], log.variance[:] = 0.05, 0.0
+    held_for = {}
+    for tau in (None, 2_000):
+        contest = make_contest(candidates=1, rule="anytime", tau=tau)
+        decision = found(contest, log.folded(contest))["candidate-1", "anytime"]
+        held_for[tau] = decision.promotable_events
+    assert held_for[2_000] < 14_000 < held_for[None]
+
+
 def test_all_candidates_ever_added_share_one_error() -> None:
     errors = Promotion().errors(0.95, range(1, 100_000))
     assert 0.0499 < errors.sum() < 0.05
@@ -384,23 +474,6 @@ def test_one_propensity_of_a_millionth_in_a_real_log_is_pointed_out() -> None:
     assert planted["largest_share"].reason == "one event carries 75.7% of all weights, over 10%"
     assert planted["effective_sample_size"].reason == "effective sample size 1.74 of 10,000 events, under 100"
     assert planted["mean_weight"].ok  # that one event is unlikely, not impossible
-
-
-def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
-    """Weights of 0, 1.2 or 125, of greedy candidates in an epsilon-greedy log; and the propensities of a column."""
-    agrees = rng.random((n, streams)) < 0.3
-    propensity = np.where(agrees, 0.808, 0.008)
-    hit = rng.random((n, streams)) < propensity
-    other = np.where(rng.random((n, streams)) < 0.808, 0.808, 0.008)
-    return np.where(hit, 1 / propensity, 0.0), np.where(hit, propensity, other)[:, 0]
-
-
-def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
-    """Weights of variance 0.2: two actions, and policies that do not differ much."""
-    propensity, target = rng.uniform(0.3, 0.7, (n, streams)), rng.uniform(0.2, 0.8, (n, streams))
-    first = rng.random((n, streams)) < propensity
-    weight = np.where(first, target / propensity, (1 - target) / (1 - propensity))
-    return weight, np.where(first, propensity, 1 - propensity)[:, 0]
 
 
 def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,12 +11,13 @@ import numpy as np
 from streameval.arrays import Array, State
 from streameval.evidence import Evidence
 from streameval.promotion import holding, trust
+from streameval.promotion.anytime import Anytime
 from streameval.promotion.holding import Clock
-from streameval.promotion.rules import Bsea, Facts, Judged, Paired, Rule, Sea
-from streameval.promotion.settings import Promotion, RuleName
+from streameval.promotion.rules import Bsea, Facts, Paired, Rule, Sea, nothing_known
+from streameval.promotion.settings import Promotion
 from streameval.promotion.sums import BlockSums, LiftPath
-
-RULES: dict[RuleName, Rule] = {"paired": Paired(), "sea": Sea(), "bsea": Bsea()}
+from streameval.sequences.proof import LiftProof
+from streameval.sequences.spans import Restarted, SinceStart
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,33 @@ class Contest:
         """The error probability of each candidate."""
         return self.promotion.errors(self.confidence, self.ranks)
 
+    @cached_property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rules by name, in the order in which they are configured."""
+        span = SinceStart() if self.promotion.tau is None else Restarted(self.promotion.tau, self.block)
+        known: tuple[Rule, ...] = (
+            Paired(),
+            Sea(),
+            Bsea(),
+            Anytime(LiftProof(self.reward_range, self.promotion.margin, span)),
+        )
+        by_name = {rule.name: rule for rule in known}
+        return {name: by_name[name] for name in self.promotion.rules}
+
     def start(self) -> State:
         """The state before the first event."""
         candidates = len(self.policies) - 1
-        nothing = np.full(candidates, np.nan)
-        last = {"lift": nothing, "lower": nothing, "events": np.zeros(candidates), "more": nothing}
         return {
             "events": 0,
             "newest": np.nan,
             "trust": trust.start(len(self.policies)),
             "rules": {
                 name: {
-                    "memory": RULES[name].start(candidates),
+                    "memory": rule.start(candidates),
                     "holding": holding.start(candidates),
-                    "last": dict(last),
+                    "last": nothing_known(candidates).last,
                 }
-                for name in self.promotion.rules
+                for name, rule in self.rules.items()
             },
             "transitions": [],
         }
@@ -73,12 +86,12 @@ class Contest:
         facts = self._facts(evidence, sums, path)
         clock = self._clock(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
-        for name in self.promotion.rules:
+        for name, rule in self.rules.items():
             before = state["rules"][name]
-            judged, memory = RULES[name].judge(before["memory"], facts)
+            judged, memory = rule.judge(before["memory"], facts)
             passed = judged.passed & (judged.events >= self.promotion.min_events) & believed[:, 1:] & believed[:, :1]
             held, changes = holding.fold(before["holding"], passed, judged.lift, clock, self.promotion.hold, self.block)
-            rules[name] = {"memory": memory, "holding": held, "last": _last(judged)}
+            rules[name] = {"memory": memory, "holding": held, "last": judged.last}
             transitions += [
                 [name, candidate, clock.events[place], clock.times[place], begins, judged.lift[place, candidate]]
                 for candidate, place, begins in changes
@@ -105,12 +118,3 @@ class Contest:
         newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
         times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
         return Clock(state["events"] + self.block * np.arange(1, blocks + 1), times)
-
-
-def _last(judged: Judged) -> State:
-    return {
-        "lift": judged.lift[-1],
-        "lower": judged.lower[-1],
-        "events": judged.events[-1],
-        "more": judged.more,
-    }

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from streameval.arrays import State
 from streameval.promotion import reasons, trust
 from streameval.promotion.checks import Seen, checks
-from streameval.promotion.contest import RULES, Contest
-from streameval.promotion.settings import RuleName
+from streameval.promotion.contest import Contest
+from streameval.promotion.rules import Rule
 from streameval.report import Decision, Transition, TrustCheck
 
 
@@ -28,25 +28,24 @@ def read(contest: Contest, state: State, seen: Seen) -> Findings:
     failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
     production, *candidates = contest.policies
     decisions = tuple(
-        _decision(contest, rule, state["rules"][rule], place, [*failed[candidate], *failed[production]])
+        _decision(contest, rule, state["rules"][name], place, [*failed[candidate], *failed[production]])
         for place, candidate in enumerate(candidates)
-        for rule in contest.promotion.rules
+        for name, rule in contest.rules.items()
     )
     return Findings(decisions, found, tuple(_transition(contest, each) for each in state["transitions"]))
 
 
-def _decision(contest: Contest, rule: RuleName, state: State, place: int, failed: Sequence[TrustCheck]) -> Decision:
-    policy = contest.policies[1 + place]
-    last = {name: float(column[place]) for name, column in state["last"].items()}
-    holding, settings = state["holding"], contest.promotion
-    held = int(holding["held"][place])
+def _decision(contest: Contest, rule: Rule, state: State, place: int, failed: Sequence[TrustCheck]) -> Decision:
+    lower = rule.lower(state["memory"], state["last"], contest.errors)
+    last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
+    holding, held = state["holding"], int(state["holding"]["held"][place])
     return Decision(
-        policy=policy,
-        rule=rule,
-        promotable=held >= settings.hold and not failed,
+        policy=contest.policies[1 + place],
+        rule=rule.name,
+        promotable=held >= contest.promotion.hold and not failed,
         reason=_reason(contest, rule, last, held, holding["since"]["event"][place], failed),
         lift=_known(last["lift"]),
-        lower=_known(last["lower"]) if RULES[rule].bounded else None,
+        lower=_known(last["lower"]),
         events=int(last["events"]),
         held=held,
         since_event=_whole(holding["since"]["event"][place]),
@@ -60,17 +59,17 @@ def _decision(contest: Contest, rule: RuleName, state: State, place: int, failed
 
 
 def _reason(
-    contest: Contest, rule: RuleName, last: Mapping[str, float], held: int, since: float, failed: Sequence[TrustCheck]
+    contest: Contest, rule: Rule, last: Mapping[str, float], held: int, since: float, failed: Sequence[TrustCheck]
 ) -> str:
     settings = contest.promotion
     if last["events"] < settings.min_events:
         return reasons.of_too_few(last["events"], settings.min_events)
     if failed:
         return "; ".join(dict.fromkeys(_about(each, contest) for each in failed))
-    bound = reasons.of_bound(last["lift"], last["lower"], settings.margin, last["more"], RULES[rule].bounded)
+    said = rule.says(last, settings.margin)
     if held >= settings.hold:
-        return f"{bound} since event {since:,.0f}"
-    return f"{bound}, {reasons.of_held(held, settings.hold)}" if held else bound
+        return f"{said} since event {since:,.0f}"
+    return f"{said}, {reasons.of_held(held, settings.hold)}" if held else said
 
 
 def _about(check: TrustCheck, contest: Contest) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 
 def number(value: float) -> str:
     """Three significant digits as people write them.
@@ -30,27 +28,45 @@ def count(value: float) -> str:
     return f"{round(value, -digits):,.0f}"
 
 
-def of_bound(lift: float, lower: float, margin: float, more: float, bounded: bool) -> str:
-    """What a rule's bound says of the margin.
+def of_bound(lift: float, lower: float, margin: float, more: float, what: str = "lift") -> str:
+    """What the lower bound of a lift says of the margin.
 
-    >>> of_bound(lift=0.01, lower=-0.002, margin=0.0, more=41_234.0, bounded=True)
+    >>> of_bound(lift=0.01, lower=-0.002, margin=0.0, more=41_234.0)
     'lower bound of lift -0.002 under margin 0; needs about 41,000 more events at the present rate'
     """
-    what, held = ("lower bound of lift", lower) if bounded else ("lift", lift)
     if math.isnan(lift):
-        return "no lift is known yet"
-    if math.isnan(held):
-        return f"lift {number(lift)}, of which no bound is known yet"
-    if held > margin:
-        return f"{what} {number(held)} over margin {number(margin)}"
-    said = f"{what} {number(held)} {'at' if held == margin else 'under'} margin {number(margin)}"
-    if not bounded:
-        return said
+        return f"no {what} is known yet"
+    if math.isnan(lower):
+        return f"{what} {number(lift)}, of which no bound is known yet"
+    if lower > margin:
+        return f"lower bound of {what} {number(lower)} over margin {number(margin)}"
+    said = f"lower bound of {what} {number(lower)} {'at' if lower == margin else 'under'} margin {number(margin)}"
     if lift <= margin:
         return f"{said}; the lift itself, {number(lift)}, is not above it"
     if math.isinf(more):
         return f"{said}; more events alone will not do: the lift, {number(lift)}, has moved too much lately"
-    return said if np.isnan(more) else f"{said}; needs about {count(max(more, 1.0))} more events at the present rate"
+    return said if math.isnan(more) else f"{said}; {of_more(more)}"
+
+
+def of_more(more: float) -> str:
+    """How many more events are needed.
+
+    >>> of_more(0.3), of_more(3_141.0)
+    ('needs about 1 more events at the present rate', 'needs about 3,100 more events at the present rate')
+    """
+    return f"needs about {count(max(more, 1.0))} more events at the present rate"
+
+
+def of_lift(lift: float, margin: float) -> str:
+    """What a lift without a bound says of the margin.
+
+    >>> of_lift(0.01, 0.0)
+    'lift 0.01 over margin 0'
+    """
+    if math.isnan(lift):
+        return "no lift is known yet"
+    place = "over" if lift > margin else "at" if lift == margin else "under"
+    return f"lift {number(lift)} {place} margin {number(margin)}"
 
 
 def of_too_few(events: float, least: int) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from streameval.arrays import Array, Mask, State
 from streameval.evidence import Evidence
+from streameval.promotion import reasons
 from streameval.promotion.sums import BlockSums, LiftPath, running_max, running_sum
 
 WIDENING = 3.0 / 1.96
@@ -37,7 +40,8 @@ class Judged(NamedTuple):
 
     `lift`: what the rule estimates; `lower`: what it holds against the margin; `passed`: whether that is enough;
     `events` that the candidate had. `more` [candidates]: after the last block, how many more events `lower` would need
-    to reach the margin if all stays as it is; infinite where no number of events would do.
+    to reach the margin if all stays as it is; infinite where no number of events would do. `also` [candidates]: what
+    else the rule will want to say, by name.
     """
 
     lift: Array
@@ -45,6 +49,13 @@ class Judged(NamedTuple):
     passed: Mask
     events: Array
     more: Array
+    also: Mapping[str, Array] = MappingProxyType({})
+
+    @property
+    def last(self) -> State:
+        """What is known of each candidate after the last block, [candidates] by name."""
+        known = {"lift": self.lift[-1], "lower": self.lower[-1], "events": self.events[-1], "more": self.more}
+        return {**known, **self.also}
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,6 @@ class Rule:
     """A test of candidates against production, column 0 of the evidence. It sees blocks when they end."""
 
     name: ClassVar[str]
-    bounded: ClassVar[bool] = True
-    """Whether it holds a bound against the margin, and not the mere estimate."""
 
     def start(self, candidates: int) -> State:
         """What the rule must remember between blocks."""
@@ -62,6 +71,14 @@ class Rule:
     def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
         """What it says after each of these blocks, and what it remembers after them."""
         raise NotImplementedError
+
+    def lower(self, memory: State, last: State, errors: Array) -> Array:
+        """What to show as lower bound of the lift of each candidate now."""
+        return np.asarray(last["lower"])
+
+    def says(self, last: Mapping[str, float], margin: float) -> str:
+        """Why a candidate passes, or does not, from what is known after the last block."""
+        return reasons.of_bound(last["lift"], last["lower"], margin, last["more"])
 
 
 @dataclass(frozen=True)
@@ -83,13 +100,9 @@ class Paired(Rule):
     def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
         path = facts.path
         if path is None:
-            return unknown(facts), state
+            return nothing_known(len(facts.errors), facts.evidence.blocks), state
         lower = paired_lower(path, facts.confidence)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            lead = (path.value[-1] - facts.margin) / _widening(facts.confidence)
-            room = lead**2 - path.spread2[-1] - np.nan_to_num(path.drift2[-1])
-            times = np.where((lead > 0) & (room > 0), path.se2[-1] / room, np.inf)
-        more = path.events[-1] * np.maximum(times - 1.0, 0.0)
+        more = paired_more(path, facts.margin, facts.confidence)
         return Judged(path.value, lower, lower > facts.margin, path.events, more), state
 
 
@@ -100,13 +113,25 @@ def paired_lower(path: LiftPath, confidence: float) -> Array:
     )
 
 
+def paired_more(path: LiftPath, margin: float, confidence: float) -> Array:
+    """After the last block, how many more events that bound needs to reach the margin, [candidates].
+
+    Sampling variance falls with their number; spread and drift stay what they are.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lead = (path.value[-1] - margin) / _widening(confidence)
+        room = lead**2 - path.spread2[-1] - np.nan_to_num(path.drift2[-1])
+        times = np.where((lead > 0) & (room > 0), path.se2[-1] / room, np.inf)
+    return np.asarray(path.events[-1] * np.maximum(times - 1.0, 0.0))
+
+
 def _widening(confidence: float) -> float:
     return WIDENING * NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
-def unknown(facts: Facts) -> Judged:
+def nothing_known(candidates: int, blocks: int = 1) -> Judged:
     """Nothing is known of any candidate."""
-    nothing = np.full((facts.evidence.blocks, len(facts.errors)), np.nan)
+    nothing = np.full((blocks, candidates), np.nan)
     return Judged(nothing, nothing, nothing > 0, np.zeros_like(nothing), nothing[-1])
 
 
@@ -164,7 +189,12 @@ class Bsea(Sea):
     """
 
     name: ClassVar[str] = "bsea"
-    bounded: ClassVar[bool] = False
+
+    def lower(self, memory: State, last: State, errors: Array) -> Array:
+        return np.full(len(errors), np.nan)
+
+    def says(self, last: Mapping[str, float], margin: float) -> str:
+        return reasons.of_lift(last["lift"], margin)
 
     def _widths(self, paths: State, value: Array, facts: Facts) -> tuple[Array, Array]:
         nothing = np.zeros((len(value), len(facts.errors)))

@@ -52,7 +52,8 @@ class Promotion:
     `rule`: one rule, or several that run side by side. A rule must hold for `hold` block ends in a row, after
     `min_events` events that the candidate has, while all trust checks pass. `family_size`: how many candidates share
     the error probability of `sea` and `anytime`; without it the i-th ever added gets `6 delta / (pi^2 i^2)`.
-    `max_weight`: no importance weight is larger; without it `sea` takes the largest seen.
+    `max_weight`: no importance weight is larger; without it `sea` takes the largest seen. `tau`: `anytime` is about at
+    most the last 2 tau events, not about all since the start.
 
     >>> Promotion.of("sea").rules, Promotion.of("off")
     (('sea',), None)
@@ -74,6 +75,11 @@ class Promotion:
         gt=0,
         allow_inf_nan=False,
         description="no importance weight is larger (sea); absent: the largest seen",
+    )
+    tau: int | None = Field(
+        default=None,
+        ge=1,
+        description="anytime proves the mean lift of at most the last 2 tau events; absent: since the start",
     )
     trust: Trust = Trust()
 

@@ -1,0 +1,74 @@
+"""The rule that may be watched all day: proof of a better average, and a bound that says it is still better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from streameval.arrays import Array, State
+from streameval.promotion import reasons
+from streameval.promotion.rules import Facts, Judged, Rule, nothing_known, paired_lower, paired_more
+from streameval.sequences.proof import LiftProof
+
+
+@dataclass(frozen=True)
+class Anytime(Rule):
+    """A confidence sequence puts the average lift above the margin, and `paired` puts the present lift there.
+
+    The first holds at all times at once: for a candidate whose average lift never exceeds the margin, the chance that
+    it is ever promotable is at most its error, however often anyone looks, whatever the tails of the weights, and while
+    the world moves. It needs right propensities. But it is about the *average* lift since the start (with `tau`, over
+    at most the last 2 tau events): a candidate that has become worse stays proven for long. Hence the second condition,
+    the lower bound of the present lift at the confidence of `paired`, which is calibrated and not proven.
+
+    Source: Mineiro 2022; Howard et al., Annals of Statistics 2021, for the kind of guarantee.
+    """
+
+    proof: LiftProof
+    name: ClassVar[str] = "anytime"
+
+    def start(self, candidates: int) -> State:
+        return self.proof.start(candidates + 1)
+
+    def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
+        wealth, after = self.proof.fold(state, facts.evidence)
+        wealth, needed = wealth[:, 1:], np.log(1.0 / facts.errors)
+        proven = wealth[-1] >= needed
+        also = {"wealth": wealth[-1], "needed": needed}
+        if facts.path is None:
+            judged = nothing_known(len(facts.errors), facts.evidence.blocks)
+            return judged._replace(also={**also, "present": judged.lower[-1]}), after
+        present = paired_lower(facts.path, facts.confidence)
+        passed = (wealth >= needed) & (present > facts.margin)
+        events = facts.path.events
+        more = np.where(
+            proven, paired_more(facts.path, facts.margin, facts.confidence), _more(wealth[-1], needed, events[-1])
+        )
+        also["present"] = present[-1]
+        return Judged(facts.path.value, present, passed, events, more, also), after
+
+    def lower(self, memory: State, last: State, errors: Array) -> Array:
+        """The lower end of the average lift's confidence sequence."""
+        return self.proof.lower(memory, np.concatenate([[1.0], errors]))[1:]
+
+    def says(self, last: Mapping[str, float], margin: float) -> str:
+        average = f"lower bound of average lift {reasons.number(last['lower'])}"
+        if math.isnan(last["lift"]):
+            return "no lift is known yet"
+        if last["wealth"] == -math.inf:
+            return "nothing can be proven: events are sampled unevenly, or a weight was negative"
+        if last["wealth"] < last["needed"]:
+            short = "" if math.isnan(last["more"]) else f"; {reasons.of_more(last['more'])}"
+            return f"{average} not above margin {reasons.number(margin)}{short}"
+        present = reasons.of_bound(last["lift"], last["present"], margin, last["more"], what="present lift")
+        return f"{average} over margin {reasons.number(margin)}, {present}"
+
+
+def _more(wealth: Array, needed: Array, events: Array) -> Array:
+    """How many more events the proof needs if evidence goes on growing as it did; NaN while there is hardly any."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(wealth > 1.0, events * (needed / wealth - 1.0), np.nan)
