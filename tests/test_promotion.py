@@ -202,6 +202,8 @@ def test_a_candidate_that_falls_must_hold_anew() -> None:
     decision = found(contest, state)["candidate-1", "paired"]
     assert (decision.promotable, decision.held, decision.times) == (True, 4, 2)
     assert (decision.first_event, decision.since_event, decision.promotable_events) == (300, 800, 400)
+    assert decision.first_lift == 0.1
+    assert decision.lift_since == pytest.approx((5 * 0.1 - 0.1) / 6)
     assert decision.first_timestamp == 1000.0 + 299
     assert decision.since_timestamp == 1000.0 + 799
     assert decision.reason == "lower bound of lift 0.1 over margin 0 since event 800"

@@ -40,6 +40,7 @@ def start(candidates: int) -> State:
         "held": np.zeros(candidates),
         "times": np.zeros(candidates),
         "total": np.zeros(candidates),
+        "later": {"lift": np.zeros(candidates), "blocks": np.zeros(candidates)},
         "since": {name: nothing.copy() for name in ("event", "time", "lift")},
         "first": {name: nothing.copy() for name in ("event", "time", "lift")},
     }
@@ -51,7 +52,8 @@ def fold(
     """The state after some blocks, and what changed: candidate, block, and whether it is promotable since.
 
     `times` counts how often a candidate became promotable, `total` the events for which it was; `since` and `first`
-    tell of the stretch that lasts (NaN: none) and of the first one.
+    tell of the stretch that lasts (NaN: none) and of the first one, `later` sums the lift at all block ends after its
+    beginning.
     """
     path = held(passed, state["held"])
     promotable = np.concatenate([state["held"][None], path]) >= hold
@@ -72,4 +74,9 @@ def fold(
             if earliest:
                 after["first"][name][candidate] = value
         changes.append((candidate, place, begins))
+    later = (clock.events[:, None] > after["first"]["event"]) & ~np.isnan(lift)
+    after["later"] = {
+        "lift": state["later"]["lift"] + np.where(later, lift, 0.0).sum(axis=0),
+        "blocks": state["later"]["blocks"] + np.count_nonzero(later, axis=0),
+    }
     return after, changes

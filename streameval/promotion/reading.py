@@ -53,6 +53,7 @@ def _decision(contest: Contest, rule: Rule, state: State, place: int, failed: Se
         first_event=_whole(holding["first"]["event"][place]),
         first_timestamp=_known(holding["first"]["time"][place]),
         first_lift=_known(holding["first"]["lift"][place]),
+        lift_since=_mean(holding["later"], place),
         times=int(holding["times"][place]),
         promotable_events=int(holding["total"][place]),
     )
@@ -83,6 +84,11 @@ def _transition(contest: Contest, kept: Sequence[Any]) -> Transition:
 
 def _known(value: Any) -> float | None:
     return None if value != value else float(value)
+
+
+def _mean(later: State, place: int) -> float | None:
+    blocks = later["blocks"][place]
+    return float(later["lift"][place] / blocks) if blocks else None
 
 
 def _whole(value: Any) -> int | None:
