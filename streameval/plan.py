@@ -19,7 +19,7 @@ from streameval.averages import (
     Mixture,
     Window,
 )
-from streameval.bounds import AnyBound, DriftAware, EmpiricalBernstein, Normal
+from streameval.bounds import AnyBound, ConfidenceSequence, DriftAware, EmpiricalBernstein, Normal
 from streameval.drift import DriftDetector
 from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
@@ -28,6 +28,7 @@ from streameval.grid import Grid
 from streameval.needs import Need
 from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.rewards import AnyRewardModel, Ridge
+from streameval.sequences import span
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
@@ -98,7 +99,7 @@ class Plan:
                 f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(known)}"
             )
         for label, bound in self.intervals.items():
-            _fitting(known[label], bound)
+            _fitting(known[label], bound, self.block)
         for average in known.values():
             average.check(self.block)
 
@@ -196,13 +197,16 @@ def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyBound]:
     return {label: _BOUND.validate_python(bound) for label, bound in spelled.items()}
 
 
-def _fitting(average: AnyAverage, bound: AnyBound) -> None:
+def _fitting(average: AnyAverage, bound: AnyBound, block: int) -> None:
     if isinstance(bound, DriftAware) and not isinstance(average, Mixture):
         raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
     if isinstance(bound, EmpiricalBernstein) and isinstance(average, Mixture):
         raise ValueError(f"{average.label!r} is a mixture, which knows no largest term: empirical_bernstein needs one")
     if bound.drift == "include" and (not isinstance(average, Average) or not average.measures_drift):
         raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
+
+    if isinstance(bound, ConfidenceSequence):
+        span(average, block)
 
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:

@@ -10,7 +10,18 @@ from streameval.bounds.base import Bound, Claim, Ends, Interval
 from streameval.bounds.bernstein import EmpiricalBernstein
 from streameval.bounds.drift_aware import DriftAware
 from streameval.bounds.normal import Normal
+from streameval.bounds.sequence import ConfidenceSequence
 
-AnyBound = Annotated[Normal | EmpiricalBernstein | DriftAware, Field(discriminator="kind")]
+AnyBound = Annotated[Normal | EmpiricalBernstein | DriftAware | ConfidenceSequence, Field(discriminator="kind")]
 
-__all__ = ["AnyBound", "Bound", "Claim", "DriftAware", "EmpiricalBernstein", "Ends", "Interval", "Normal"]
+__all__ = [
+    "AnyBound",
+    "Bound",
+    "Claim",
+    "ConfidenceSequence",
+    "DriftAware",
+    "EmpiricalBernstein",
+    "Ends",
+    "Interval",
+    "Normal",
+]

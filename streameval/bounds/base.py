@@ -28,19 +28,23 @@ class Interval(NamedTuple):
     covers: str
 
 
-class Claim(NamedTuple):
-    """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio."""
-
-    confidence: float
-    term_range: Array
-    ratio: Array
-
-
 class Ends(NamedTuple):
     """Both ends of the interval of each column; NaN where it is withheld."""
 
     lower: Array
     upper: Array
+
+
+class Claim(NamedTuple):
+    """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio.
+
+    `watched`: the interval that a confidence sequence has kept, where one was asked for.
+    """
+
+    confidence: float
+    term_range: Array
+    ratio: Array
+    watched: Ends | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)

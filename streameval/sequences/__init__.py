@@ -1,1 +1,8 @@
 """Inference that may be watched: confidence sequences, whose intervals hold at every time at once."""
+
+from streameval.sequences.base import Watch, Watched
+from streameval.sequences.choice import span, watch
+from streameval.sequences.proof import LiftProof
+from streameval.sequences.spans import Restarted, SinceStart
+
+__all__ = ["LiftProof", "Restarted", "SinceStart", "Watch", "Watched", "span", "watch"]
