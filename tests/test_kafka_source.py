@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from streameval.errors import SourceError
 from streameval.sources import Bookmark, Records, SourceStatus
+from streameval.sources.commits import OffsetCommitter
 from streameval.sources.kafka import BACKOFF_MOST, REACHED_FOR, KafkaSource
 from streameval.sources.kafka_client import ClientError, OffsetsGoneError
 from streameval.sources.kafka_python import connection_options, consumer_options
@@ -448,6 +450,66 @@ def test_options_that_were_not_given_are_left_to_the_client() -> None:
     assert not [name for name in connection_options(KafkaConnection()) if name.startswith("sasl")]
 
 
+class SlowGroup:
+    """A group that answers when it is told to, and fails as often as it is told to."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.answers, self.failures = threading.Semaphore(0), failures
+        self.written: list[dict[int, int]] = []
+        self.closed = 0
+
+    def write(self, positions: Mapping[int, int]) -> None:
+        assert self.answers.acquire(timeout=10.0)
+        if self.failures:
+            self.failures -= 1
+            raise ClientError("not the coordinator")
+        self.written.append(dict(positions))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_while_a_commit_is_under_way_only_the_newest_positions_wait() -> None:
+    group = SlowGroup()
+    committer = OffsetCommitter(lambda: group)
+    committer.commit({0: 1})
+    deadline = time.monotonic() + 10.0
+    while committer._latest is not None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    for offset in range(2, 100):
+        committer.commit({0: offset})
+    group.answers.release(2)
+    committer.close()
+    assert group.written == [{0: 1}, {0: 99}]
+    assert group.closed == 1
+
+
+def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = SlowGroup(failures=5)
+    group.answers.release(100)
+    committer = OffsetCommitter(lambda: group)
+    for offset in range(20):
+        committer.commit({0: offset})
+        time.sleep(0.01)
+    committer.close()
+    assert group.written[-1] == {0: 19}
+    told = capsys.readouterr().out + caplog.text
+    assert told.count("offsets_not_committed") == 1
+
+
+def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.sources.commits.CLOSE_TIMEOUT", 0.1)
+    group = SlowGroup()
+    committer = OffsetCommitter(lambda: group)
+    begin = time.monotonic()
+    committer.commit({0: 1})
+    committer.close()
+    assert time.monotonic() - begin < 2.0
+    group.answers.release()
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -465,6 +527,7 @@ def test_options_that_were_not_given_are_left_to_the_client() -> None:
         {"topic": TOPIC, "bootstrap_servers": "me:secret@broker:9092"},
         {"topic": TOPIC, "stall_timeout": 0},
         {"topic": TOPIC, "group": "x"},
+        {"topic": TOPIC, "group_id": ""},
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:

@@ -11,6 +11,7 @@ import structlog
 
 from streameval.sources import Bookmark, Bookmarks, Place, Records, SourceStatus
 from streameval.sources.background import Background
+from streameval.sources.commits import GroupWriter, OffsetCommitter
 from streameval.sources.gaps import Gaps, going_on
 from streameval.sources.kafka_client import Beginning, ClientError, Connect, OffsetsGoneError
 from streameval.sources.kafka_python import KafkaPythonClient
@@ -58,6 +59,8 @@ class KafkaSource:
         self._retry_at = self._opened_at = clock()
         self._failures = self._rebuilds = 0
         self._gaps = Gaps(settings.topic, settings.on_lost_offsets)
+        group = settings.group_id
+        self._committer = OffsetCommitter(lambda: GroupWriter(settings, group)) if group else None
 
     @property
     def positions(self) -> dict[int, int]:
@@ -106,10 +109,15 @@ class KafkaSource:
 
     def commit(self, bookmarks: Bookmarks) -> None:
         """Show the positions as those of `settings.group_id`, if there is one."""
+        bookmark = bookmarks.get(self._settings.topic)
+        if self._committer is not None and bookmark is not None and bookmark.positions:
+            self._committer.commit(bookmark.positions)
 
     def close(self) -> None:
         """Leave the cluster; status and positions can still be read."""
         self._closed.set()
+        if self._committer is not None:
+            self._committer.close()
         self._leave()
 
     def _open(self, timeout: float) -> TopicReader | None:

@@ -134,6 +134,11 @@ class KafkaSettings(KafkaConnection):
         default="continue",
         description="When messages were deleted before they were read: count them and go on, or stop.",
     )
+    group_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A consumer group that gets our positions, for tools that show lag; they are never read back.",
+    )
     client: Literal["kafka-python"] = Field(default="kafka-python", description="The client library.")
     max_poll_records: PositiveInt = Field(default=2000, description="Most events taken from the client at once.")
     fetch_max_bytes: PositiveInt = Field(

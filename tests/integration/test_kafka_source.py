@@ -14,10 +14,11 @@ import pytest
 from integration.broker import Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.errors import CoordinatorNotAvailableError
 
 from streameval.errors import SourceError
 from streameval.sinks.producer import create_topic, produce
-from streameval.sources import SourceStatus
+from streameval.sources import Bookmark, SourceStatus
 from streameval.sources.kafka import KafkaSource
 from streameval.sources.settings import KafkaConnection, KafkaSettings
 
@@ -238,6 +239,44 @@ def test_a_topic_deleted_and_made_anew_is_read_from_its_beginning(
         reader.poll_for(0.5)
         assert [part.position for part in reader.status.partitions] == [450, 450]
     assert reader.seen == Counter(numbers(400) + numbers(900, begin=1000))
+
+
+def committed(administrator: KafkaAdminClient, group: str) -> dict[int, int]:
+    try:
+        offsets = administrator.list_group_offsets([group])
+    except CoordinatorNotAvailableError:  # a young cluster has none yet
+        return {}
+    return {key.partition: value.offset for key, value in offsets.get(group, {}).items()}
+
+
+def test_positions_are_shown_to_tools_for_lag_and_never_read_back(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    group = f"lag-of-{topic}"
+    produce(numbers(400), topic, broker.connection)
+    with reading(broker.connection, topic, group_id=group) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 400)
+        reader.source.commit({topic: Bookmark(dict.fromkeys(range(4), 60)), "another": Bookmark({7: 1})})
+        deadline = time.monotonic() + 20.0
+        while committed(administrator, group) != dict.fromkeys(range(4), 100):
+            assert time.monotonic() < deadline
+            reader.source.commit(reader.source.bookmarks())
+            time.sleep(0.2)
+    with reading(broker.connection, topic, group_id=group) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 400)
+
+
+def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker: Broker, topic: str) -> None:
+    produce(numbers(400), topic, stoppable_broker.connection)
+    with reading(stoppable_broker.connection, topic, group_id="lag") as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 400)
+        reader.source.commit(reader.source.bookmarks())
+        stoppable_broker.stop()
+        begin = time.monotonic()
+        for _ in range(100):
+            reader.source.commit(reader.source.bookmarks())
+        assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 5.0
 
 
 def test_messages_of_aborted_transactions_are_not_events(
