@@ -220,9 +220,10 @@ class Daemon:
         report = self.published.report
         if self._unreported and (status.reached or self._accepted):
             report, self._unreported = self._evaluator.report(), False
+        at = self._clock()
         self.published = Published(
             source=status,
-            at=self._clock(),
+            at=at,
             report=report,
             ready=status.reached and report is not None and not failure,
             detail=failure or _reason_unready(status, report),
@@ -232,6 +233,7 @@ class Daemon:
             event_delay=self._event_delay,
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
             snapshots=None if self._keeper is None else self._keeper.status,
+            history=self.published.history.after(at, report),
         )
         self._published_at = time.monotonic()
         self._log_reached(status)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.events import REASONS
+from streameval.history import NO_HISTORY, History
 from streameval.report import Report
 from streameval.sources import SourceStatus
 
@@ -98,7 +99,7 @@ class Published:
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
     says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
     the Report counts from the start of the state. Histograms are of this process's life, in seconds. `snapshots` is
-    None where no state is kept.
+    None where no state is kept. `history` holds Reports of the last hours, since the process began.
     """
 
     source: SourceStatus
@@ -112,3 +113,4 @@ class Published:
     event_delay: Histogram = NO_DELAYS
     backfills: tuple[Backfilling, ...] = ()
     snapshots: Snapshotting | None = None
+    history: History = NO_HISTORY
