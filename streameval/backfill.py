@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import structlog
 
 from streameval.errors import StreamevalError
 from streameval.events import EventBatch
+from streameval.intake import Decoder
 from streameval.published import Backfilling
 from streameval.sources import SourceStatus
 from streameval.sources.second_reading import SecondReading
@@ -21,12 +22,6 @@ PATIENCE = 0.05  # seconds to wait in a slice for messages to come
 LOG_EVERY = 10.0  # seconds
 
 log = structlog.get_logger("streameval")
-
-
-class Decoder(Protocol):
-    """What turns message values into columns."""
-
-    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch: ...
 
 
 class Latecomer(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -73,34 +72,31 @@ def run(
         str | None,
         typer.Option(metavar="FROM", help="Read the log again for candidates that come later: earliest, offset, time."),
     ] = None,
+    reset: Annotated[bool, typer.Option("--reset", help="Begin anew; old snapshots are set aside.")] = False,
+    reset_policy: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Begin a policy anew that has been retrained; may be repeated.")
+    ] = [],  # noqa: B006 - typer makes a list of its own
 ) -> None:
     """Run the daemon until it is stopped.
 
-    Reads the source, follows the values of the policies, and serves metrics, the report and a status page.
+    Reads the source, follows the values of the policies, and serves metrics, the report and a status page. What it
+    knows is kept in snapshots (state.dir), from which it goes on after a restart, each event counted once.
 
     SIGHUP makes it read CONFIG again: candidates may come and go. A new one begins with the next event; with
     --backfill, it is first given the events since FROM, each once, before it joins the others.
     """
-    from streameval.daemon import Daemon
-    from streameval.reloading import Reloading
-    from streameval.roster import Roster
+    from streameval.running import daemon as daemon_of
     from streameval.sinks.http import HttpServer
-    from streameval.sources.opening import beginning, open_again, open_source
+    from streameval.sinks.security import Security
+    from streameval.sources.opening import beginning
 
     settings = Config.load(config)
     source = settings.required_source()
     configure_logging(log_level, log_format)
     _warn_of_parts_without_effect(settings.without_effect())
     begin = None if backfill is None else beginning(backfill, source)
-    roster = Roster(settings.plan())
-    daemon = Daemon(
-        open_source(source),
-        settings.event_format(),
-        roster,
-        examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
-        reload=Reloading(config, settings, roster, None if begin is None else partial(open_again, source, begin)),
-    )
-    with HttpServer(daemon, settings.http.host, settings.http.port):
+    daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
+    with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
         daemon.run()
 
 
@@ -177,8 +173,11 @@ def check(
 
     Shows what would run. Exits with 1 when the source cannot be used, with 2 when the configuration is wrong.
     """
+    from streameval.sinks.security import Security
+
     settings = Config.load(config)
     _warn_of_parts_without_effect(settings.without_effect())
+    Security(settings.http)
     console().print(plan_table(settings))
     if broker and settings.source is not None:
         _try_source(settings)
@@ -247,9 +246,47 @@ def produce(
 
 
 @app.command()
+def show(
+    snapshot: Annotated[
+        Path, typer.Argument(metavar="SNAPSHOT", help="A snapshot, or a state.dir: its newest.", show_default=False)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, not tables.")] = False,
+) -> None:
+    """Print what is in a snapshot of the daemon.
+
+    When it was written and by whom, where in the log it goes on, and the values that it knows.
+    """
+    from streameval.showing import contents, contents_table, load
+
+    path, document = load(snapshot)
+    if as_json:
+        print(json.dumps(contents(path, document), indent=2))
+    else:
+        console().print(contents_table(path, document))
+
+
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of an event."""
     print(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def hash_password(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose password it is.", show_default=False)],
+) -> None:
+    """Print a line for `http.users_file`.
+
+    Asks for the password, or reads it from stdin.
+    """
+    from streameval.sinks.passwords import PasswordHash, checked_name
+
+    checked_name(name)
+    if sys.stdin.isatty():
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    print(f"{name}:{PasswordHash.of(password)}")
 
 
 def main() -> NoReturn:

@@ -23,7 +23,7 @@ from streameval.policies import LOGGING, Logged, PythonPolicy, fields_read, name
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.sections import Http, Policies, Reward, State, spelled_out
+from streameval.sections import Http, Policies, Reward, State, off_spelled_out, spelled_out
 from streameval.sources.settings import Columns, FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
@@ -83,7 +83,7 @@ class Config(Settings):
     confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
     http: Http = Http()
     promotion: Promotion | None = None
-    state: State | None = None
+    state: Annotated[State, BeforeValidator(off_spelled_out)] = State()
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Config:
@@ -108,6 +108,14 @@ class Config(Settings):
                 hint="write source: {kind: kafka, bootstrap_servers: HOST:PORT, topic: NAME}",
             )
         return self.source
+
+    def kept_state(self) -> State | None:
+        """Where state is kept: for a topic also where nothing is said of it; None when it is not kept.
+
+        A file or a simulation can be read again from its beginning, and mostly is meant to be.
+        """
+        kept = "state" in self.model_fields_set or isinstance(self.source, KafkaSettings)
+        return self.state if kept and self.state.dir is not None else None
 
     def event_format(self, written: str | None = None) -> EventFormat:
         """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
@@ -155,7 +163,7 @@ class Config(Settings):
 
     def without_effect(self) -> list[str]:
         """Parts that are validated, and that this version does not act upon."""
-        return [part for part in ("promotion", "state") if getattr(self, part) is not None]
+        return [part for part in ("promotion",) if getattr(self, part) is not None]
 
 
 def _misfits(config: Config) -> Iterator[Problem]:

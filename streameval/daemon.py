@@ -7,36 +7,29 @@ import os
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from types import FrameType
 from typing import Protocol
 
 import numpy as np
 import structlog
 
+from streameval.arrays import State
 from streameval.backfill import PATIENCE, Backfill
 from streameval.errors import SourceError
-from streameval.events import REASONS, EventBatch, Rejected
-from streameval.published import Published
+from streameval.events import REASONS, EventBatch
+from streameval.intake import Decoder, Intake
+from streameval.published import Published, Snapshotting
 from streameval.report import Report
 from streameval.sources import Records, Source, SourceStatus
+from streameval.summaries import FailureLog, RejectionLog
 
 log = structlog.get_logger("streameval")
 
 POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while nothing comes
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be asked in a tight loop
-REJECTIONS_LOGGED_EVERY = 10.0  # seconds
-LONGEST_EXAMPLE = 200  # characters of a rejection's detail in the log
-
-
-class Decoder(Protocol):
-    """What turns message values into columns; `streameval.events.EventFormat` is one."""
-
-    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch: ...
 
 
 class Learner(Protocol):
@@ -45,6 +38,22 @@ class Learner(Protocol):
     def update(self, batch: EventBatch) -> None: ...
 
     def report(self) -> Report: ...
+
+    def state(self) -> State: ...
+
+
+class Keeper(Protocol):
+    """What keeps state over restarts; `streameval.sinks.checkpoints.Checkpoints` is one."""
+
+    status: Snapshotting
+
+    def turn(self, document: Callable[[], State | None]) -> None:
+        """Between two batches: keep `document()` now and then, beside the loop; None is not worth it yet."""
+
+    def finish(self, document: State | None) -> None:
+        """Keep this, and return when it is kept."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,14 @@ class Daemon:
     daemon serving its last Report until it is stopped, unless `stop_when_exhausted`. `stall_after`: seconds without a
     turn of the loop after which the daemon no longer calls itself healthy. `clock` gives epoch seconds. `examine` sees
     the first events, and what it has to say of them is logged. `reload` is called between two batches after `reload()`
-    or SIGHUP, and says what changes; None is nothing.
+    or SIGHUP, and says what changes; None is nothing. `keeper` is given all that is known, with the place in the log
+    that it was learned from, now and then and at the end. `backfills`: who came late before the daemon began.
     """
 
     def __init__(
         self,
         source: Source,
-        events: Decoder,
+        events: Decoder | Intake,
         evaluator: Learner,
         *,
         publish_interval: float = 1.0,
@@ -78,12 +88,15 @@ class Daemon:
         clock: Callable[[], float] = time.time,
         examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
         reload: Callable[[], Change | None] | None = None,
+        keeper: Keeper | None = None,
+        backfills: Iterable[Backfill] = (),
     ) -> None:
-        self._source, self._events, self._evaluator = source, events, evaluator
+        self._source, self._evaluator, self._keeper = source, evaluator, keeper
+        self._intake = events if isinstance(events, Intake) else Intake(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
         self._reload, self._reload_asked = reload, False
-        self._backfills: list[Backfill] = []
+        self._backfills = list(backfills)
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = -math.inf
@@ -103,10 +116,14 @@ class Daemon:
         with _stop_on_signals(self.stop), _on_hangup(self._reload and self.reload):
             try:
                 self._loop()
+                self._keep_last()
             except SourceError as error:
                 self._publish(failure=error.message)
+                self._keep_last()
                 raise
             finally:
+                if self._keeper is not None:
+                    self._keeper.close()
                 for backfill in self._backfills:
                     backfill.close()
                 self._source.close()
@@ -137,6 +154,8 @@ class Daemon:
             self._turned = time.monotonic()
             self._reload_when_asked()
             self._fill_back(at_least=2 * taken)
+            if self._keeper is not None:
+                self._keeper.turn(self._document)
             records = self._source.poll(PATIENCE if self._backfills else POLL_TIMEOUT)
             taken = sum(map(len, records))
             if records:
@@ -154,19 +173,20 @@ class Daemon:
             self._reload_asked = False
             change = self._reload()
             if change is not None:
-                self._events, self._unreported = change.events, True
+                self._intake.decode_with(change.events)
+                self._unreported = True
                 self._backfills += [change.backfill] if change.backfill else []
 
     def _fill_back(self, at_least: int) -> None:
         """Let those who came late read on; who has caught up gets the live events from the next ones on."""
         for backfill in tuple(self._backfills):
-            if backfill.slice(self._events, self._source.status(), at_least):
+            if backfill.slice(self._intake.events, self._source.status(), at_least):
                 self._backfills.remove(backfill)
                 self._unreported = True
 
     def _take(self, records: Sequence[Records]) -> None:
         started = time.perf_counter()
-        batch = self._events.decode_batch(chain.from_iterable(part.values for part in records))
+        batch = self._intake.take(records)
         self._evaluator.update(batch)
         self._unreported = True
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
@@ -178,6 +198,21 @@ class Daemon:
         self._accepted += len(batch)
         for reason, count in self._rejections.add(batch.rejected).items():
             self._rejected[reason] += count
+
+    def _document(self) -> State | None:
+        """All that is known, and where to go on; None while no log has been reached."""
+        bookmarks = self._source.bookmarks()
+        if not any(mark.positions for mark in bookmarks.values()):
+            return None
+        return {
+            "bookmarks": {topic: mark.to_state() for topic, mark in bookmarks.items()},
+            "intake": self._intake.state(),
+            "roster": self._evaluator.state(),
+        }
+
+    def _keep_last(self) -> None:
+        if self._keeper is not None:
+            self._keeper.finish(self._document())
 
     def _publish(self, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have come since the last one."""
@@ -196,6 +231,7 @@ class Daemon:
             batch_duration=self._batch_duration,
             event_delay=self._event_delay,
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
+            snapshots=None if self._keeper is None else self._keeper.status,
         )
         self._published_at = time.monotonic()
         self._log_reached(status)
@@ -209,56 +245,6 @@ class Daemon:
         elif not status.reached and self._reached is not False:
             log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
         self._reached = status.reached
-
-
-class RejectionLog:
-    """Rejected events in the log: a summary per reason, with one example, at most every ten seconds."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._examples: dict[str, str] = {}
-        self._due = -math.inf
-
-    def add(self, rejected: Sequence[Rejected]) -> Counter[str]:
-        """Remember `rejected` for the next summary; return their number by reason."""
-        counts = Counter(event.reason for event in rejected)
-        self._counts += counts
-        self._examples.update((event.reason, event.detail) for event in rejected)
-        return counts
-
-    def write_when_due(self) -> None:
-        """Write the summary if there is one and the last one is long enough ago."""
-        if self._counts and time.monotonic() >= self._due:
-            self.write()
-            self._due = time.monotonic() + REJECTIONS_LOGGED_EVERY
-
-    def write(self) -> None:
-        """Write what has come since the last summary."""
-        for reason, count in self._counts.items():
-            log.warning("events_rejected", reason=reason, count=count, example=self._examples[reason][:LONGEST_EXAMPLE])
-        self._counts.clear()
-        self._examples.clear()
-
-
-class FailureLog:
-    """Policies in code that have no distribution for events, in the log: what is new, at most every ten seconds."""
-
-    def __init__(self) -> None:
-        self._written: dict[tuple[str, str], int] = {}
-        self._due = -math.inf
-
-    def write_when_due(self, report: Report | None) -> None:
-        """Write for each policy and reason what has come since the last time, if that is long enough ago."""
-        if report is None or time.monotonic() < self._due:
-            return
-        for policy in report.policies:
-            for failure in policy.failures:
-                known = self._written.get((policy.policy, failure.reason), 0)
-                if failure.count > known:
-                    new = {"count": failure.count - known, "example": failure.example}
-                    log.warning("policy_failed", policy=policy.policy, reason=failure.reason, **new)
-                    self._written[policy.policy, failure.reason] = failure.count
-                    self._due = time.monotonic() + REJECTIONS_LOGGED_EVERY
 
 
 def _reason_unready(status: SourceStatus, report: Report | None) -> str:

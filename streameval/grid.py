@@ -17,7 +17,7 @@ from streameval.averages.mixture import Course
 from streameval.bounds import AnyBound
 from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
-from streameval.lifts import lift_blocks, lift_layout
+from streameval.lifts import fold_lifts, lift_layout
 from streameval.needs import Needs
 from streameval.recent import Recent
 
@@ -85,7 +85,7 @@ class Grid:
         }
 
     def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, Course]]:
-        """The state after these whole blocks, and how the lifts of each mixture, by its label, fared meanwhile."""
+        """The state after these whole blocks, and how the lifts on each mixture, by its label, fared meanwhile."""
         visible = evidence.of_events_with(self.needs)
         terms, remembered, blocks = self._weigh(state, visible)
         parts = _parts(terms, visible, evidence.recent) if self.mixes else None
@@ -99,8 +99,7 @@ class Grid:
             if isinstance(average, Mixture):
                 assert parts is not None
                 after, course = average.fold(before, blocks, parts, self.layout)
-                difference = lift_blocks(terms, visible, course, self.layout)
-                lift, courses[average.label] = average.fold(lift, *difference, lift_layout(self.layout))
+                lift, courses[average.label] = fold_lifts(average, lift, terms, visible, course, self.layout)
             else:
                 after = average.fold(before, blocks, paces[average.drift])
             averaged.append(after)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streameval.arrays import Array
+from streameval.arrays import Array, State
 from streameval.averages.bank import Layout, Parts
 from streameval.averages.blocks import Blocks
-from streameval.averages.mixture import Course
+from streameval.averages.mixture import Course, Mixture
 from streameval.estimators import Component, Terms
 from streameval.evidence import Evidence
 
@@ -17,6 +17,19 @@ from streameval.evidence import Evidence
 def lift_layout(layout: Layout) -> Layout:
     """How the columns of lifts belong together: those of all policies but production, each compared with the others."""
     return Layout(layout.components, (True,) * (len(layout.candidates) - 1), paired=False)
+
+
+def fold_lifts(
+    mixture: Mixture, state: State, terms: Sequence[Terms], evidence: Evidence, course: Course, layout: Layout
+) -> tuple[State, Course]:
+    """The mixture of lifts after these whole blocks, and how it fared, its sampling variance with the design effect.
+
+    `course`: how the mixture of the values fared meanwhile.
+    """
+    blocks, parts = lift_blocks(terms, evidence, course, layout)
+    effects = np.fmax(1.0, mixture.design_effects(state, blocks))
+    after, fared = mixture.fold(state, blocks, parts, lift_layout(layout))
+    return after, fared._replace(sampling=fared.sampling * effects)
 
 
 def lift_blocks(terms: Sequence[Terms], evidence: Evidence, course: Course, layout: Layout) -> tuple[Blocks, Parts]:

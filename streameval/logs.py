@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-CHATTY = ("kafka",)
+CHATTY = ("kafka", "uvicorn", "asyncio", "streameval.access")  # what brokers and strangers can make repeat itself
 MOST, PERIOD = 3, 60.0
 
 

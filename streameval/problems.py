@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from streameval.yamlfile import Place
 NOWHERE = "deploy/streameval.yaml shows every option with its default"
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 NOT_A_MAPPING = ("model_type", "model_attributes_type", "dataclass_type", "dataclass_exact_type", "dict_type")
+CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address, `//user:password@host`
 PLAIN_NAMES: Mapping[object, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 EXPECTED_BY_TYPE: Mapping[str, str] = {
     "string_type": "text",
@@ -94,7 +96,7 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return f"a mapping with {', '.join(map(str, value))}" if value else "an empty mapping"
-    text = repr(value)
+    text = CREDENTIALS.sub("//...@", repr(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -116,13 +118,21 @@ def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
         return Problem(place, expecting(_described(shape), "nothing"), hint)
     if kind == "value_error":
         return _value_error(place, details[0], hint)
-    secret = "password" in str(place[-1:])
     if kind == "string_type" and isinstance(value, int | float):
-        hint = "put it in quotes" if secret else f'put it in quotes: "{shown(value)}"'
+        hint = "put it in quotes" if _is_secret(place) else f'put it in quotes: "{shown(value)}"'
     elif kind == "literal_error":
         hint = _did_you_mean(value, _words(shape)) or hint
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
-    return Problem(place, expecting(expected, "a hidden value" if secret else shown(value)), hint)
+    return Problem(place, expecting(expected, _found(place, value)), hint)
+
+
+def _is_secret(place: Place) -> bool:
+    """Whether a value is not to be shown: passwords, and what may be a token in place of its file."""
+    return any(word in str(place[-1:]) for word in ("password", "token"))
+
+
+def _found(place: Place, value: object) -> str:
+    return "a hidden value" if _is_secret(place) else shown(value)
 
 
 def _unknown_key(place: Place, known: tuple[str, ...]) -> Problem:
@@ -138,7 +148,7 @@ def _unknown_kind(place: Place, value: object, known: tuple[str, ...]) -> Proble
 
 def _value_error(place: Place, detail: ErrorDetails, hint: str) -> Problem:
     message, whole = str(detail["ctx"]["error"]), isinstance(detail["input"], Mapping)
-    found = "" if whole or not message.startswith("expected") else f", found {shown(detail['input'])}"
+    found = "" if whole or not message.startswith("expected") else f", found {_found(place, detail['input'])}"
     return Problem(place, message + found, NOWHERE if whole else hint)
 
 

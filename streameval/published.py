@@ -68,13 +68,37 @@ class Backfilling:
     waiting: int | None
 
 
+NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshotting:
+    """When the newest snapshot was made (epoch seconds), how long writing took, how many could not be written."""
+
+    written_at: float | None = None
+    durations: Histogram = NO_SNAPSHOTS
+    failures: int = 0
+
+    def after(self, written_at: float, seconds: float) -> Snapshotting:
+        """The same after one more was written."""
+        return Snapshotting(written_at, self.durations.add(np.array([seconds])), self.failures)
+
+    def failed(self) -> Snapshotting:
+        """The same after one could not be written."""
+        return Snapshotting(self.written_at, self.durations, self.failures + 1)
+
+
+NEVER = Snapshotting()
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
     """The state of a running daemon at the moment `at` (epoch seconds).
 
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
     says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
-    the Report counts from the start of the state. Histograms are of this process's life, in seconds.
+    the Report counts from the start of the state. Histograms are of this process's life, in seconds. `snapshots` is
+    None where no state is kept.
     """
 
     source: SourceStatus
@@ -87,3 +111,4 @@ class Published:
     batch_duration: Histogram = NO_BATCHES
     event_delay: Histogram = NO_DELAYS
     backfills: tuple[Backfilling, ...] = ()
+    snapshots: Snapshotting | None = None

@@ -81,13 +81,17 @@ class Reloading:
         kept = set(self._roster.policies)
         added = () if late is None else late.policies[1:]
         log.info("reloaded", added=list(added), removed=[name for name in before if name not in kept])
-        return Change(events, None if late is None else self._admit(Late(self._roster, late)))
+        return Change(events, self.admit(late))
 
-    def _admit(self, late: Late) -> Backfill | None:
-        if self._history is None:
-            late.join(anew=False)
+    def admit(self, late: Evaluator | None) -> Backfill | None:
+        """Let who came late join; who is to be given the history before that joins with the Backfill."""
+        if late is None:
             return None
-        return Backfill(late, self._history)
+        latecomer = Late(self._roster, late)
+        if self._history is None:
+            latecomer.join(anew=False)
+            return None
+        return Backfill(latecomer, self._history)
 
 
 def needing_restart(before: Config, after: Config) -> list[str]:

@@ -72,12 +72,49 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether a candidate may replace production by a promotion rule, and why (not)."""
+    """Whether a candidate may replace production by a promotion rule, and why (not).
+
+    `lift` and `lower` are what the rule estimates and what it holds against the margin. `events`: those that the
+    candidate has. `held`: for how many block ends in a row it has passed. `since_...`: when it became promotable, by
+    the rule and the weights alone, in events since the start and in epoch seconds; `first_...`: when it did so for the
+    first time, with the lift then; `times`: how often it did, `promotable_events`: for how many events in all it was.
+    """
 
     policy: str
     rule: str
     promotable: bool
     reason: str
+    lift: float | None = None
+    lower: float | None = None
+    events: int = 0
+    held: int = 0
+    since_event: int | None = None
+    since_timestamp: float | None = None
+    first_event: int | None = None
+    first_timestamp: float | None = None
+    first_lift: float | None = None
+    times: int = 0
+    promotable_events: int = 0
+
+
+class TrustCheck(msgspec.Struct, frozen=True):
+    """Whether the numbers of a policy pass one check, and what was found; while one fails, nothing is promoted."""
+
+    policy: str
+    check: str
+    ok: bool
+    reason: str
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """A moment, in events since the start and in epoch seconds, since which a candidate is (not) promotable."""
+
+    policy: str
+    rule: str
+    event: int
+    timestamp: float | None
+    promotable: bool
+    lift: float | None
 
 
 class RewardModelAccuracy(msgspec.Struct, frozen=True):
@@ -103,6 +140,8 @@ class Report(msgspec.Struct, frozen=True):
     policies: tuple[PolicyCounts, ...]
     estimates: tuple[Estimate, ...]
     promotion: tuple[Decision, ...] = ()
+    trust: tuple[TrustCheck, ...] = ()
+    transitions: tuple[Transition, ...] = ()
     reward_model: RewardModelAccuracy | None = None
     schema: int = 1
 

@@ -93,6 +93,13 @@ class Roster:
             self._waiting.append(Member(late, new))
         return late
 
+    def forget(self, policy: str) -> None:
+        """What is known of a candidate; a later `change` to a plan that has it begins it anew."""
+        self._members = [
+            replace(member, candidates=tuple(name for name in member.candidates if name != policy))
+            for member in self._members
+        ]
+
     def awaits(self, late: Evaluator) -> bool:
         """Whether this evaluator has not joined yet, and has a candidate that is still wanted."""
         return any(member.evaluator is late for member in self._waiting)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from streameval.durations import Seconds
 from streameval.policies import LOGGING, AnyPolicy
-from streameval.sources.settings import Settings
+from streameval.problems import Problem, expecting, refuse
+from streameval.sources.settings import ExistingFile, Settings
 
 
 def spelled_out(value: object) -> object:
@@ -55,14 +57,58 @@ class Reward(Settings):
 
 
 class Http(Settings):
-    """Where /metrics, the status page and the report are served."""
+    """Where /metrics, the status page and the report are served, and who may read them."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
     port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
+    tls_certfile: ExistingFile | None = Field(
+        None, description="PEM file of the certificate and its chain; serves https"
+    )
+    tls_keyfile: ExistingFile | None = Field(None, description="PEM file of the private key, not encrypted")
+    token_file: ExistingFile | None = Field(None, description="a file of bearer tokens, one a line")
+    users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH a line")
+    insecure: bool = Field(False, description="true opens an address of the network without a login")
+
+    @model_validator(mode="after")
+    def _is_closed_to_the_network(self) -> Self:
+        if (self.tls_certfile is None) != (self.tls_keyfile is None):
+            lacking = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
+            hint = "https needs both, the certificate and its private key"
+            refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
+        if not (self.has_login or self.insecure or is_loopback(self.host)):
+            message = expecting("an address of this machine only, as there is no login", f"'{self.host}'")
+            hint = "set http.token_file or http.users_file, or http.insecure: true to let everybody read"
+            refuse([Problem(("http", "host"), message, hint)])
+        return self
+
+    @property
+    def has_login(self) -> bool:
+        """Whether readers must show a token or a password."""
+        return self.token_file is not None or self.users_file is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach the address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("")
+    (True, True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def off_spelled_out(value: object) -> object:
+    """`off` stands for no directory."""
+    return {"dir": None} if value is False or value == "off" else value
 
 
 class State(Settings):
-    """Where the evaluator's state is kept, so that a restart goes on from there."""
+    """Where snapshots of all that is known are kept, so that a restart goes on from there."""
 
-    dir: Path = Field(Path("streameval-state"), description="a directory that the daemon may write to")
+    dir: Path | None = Field(
+        Path("streameval-state"),
+        description="a directory of this daemon alone that it may write to, or null for none",
+    )
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")

@@ -58,7 +58,8 @@ def plan_table(config: Config) -> Table:
             table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
     table.add_row("drift", Text(_detector(config)))
     table.add_row("estimates", f"{estimates} for {policies} policies, {config.confidence * 100:g}% intervals")
-    table.add_row("serves", f"http://{http.host}:{http.port}")
+    scheme, login = "https" if http.tls_certfile else "http", "with a login" if http.has_login else "without a login"
+    table.add_row("serves", Text(f"{scheme}://{http.host}:{http.port}, {login}"))
     return table
 
 

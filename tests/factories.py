@@ -13,8 +13,8 @@ import numpy as np
 
 from streameval.daemon import Daemon
 from streameval.events import EventBatch, Rejected
-from streameval.published import NO_DELAYS, Published
-from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report
+from streameval.published import NEVER, NO_DELAYS, Published
+from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.sources import PartitionStatus, Records, SourceStatus
 
 NOW = 1_700_000_000.0
@@ -78,6 +78,7 @@ def make_report(
         policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000, drift_detections=2) for name in names),
         estimates=tuple(estimates),
         promotion=tuple(Decision(name, "paired", truth[name] > 0.052, "lift above 0") for name in names[1:]),
+        trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )
 
 
@@ -96,6 +97,7 @@ def make_published(report: Report | None = None, **fields: Any) -> Published:
         detail="" if report else "no report has been made yet",
         accepted=2_000,
         event_delay=NO_DELAYS.add(np.array([0.2, 3.0])),
+        snapshots=NEVER.after(NOW - 10.0, 0.02),
     )
     return replace(good, rejected=good.rejected | {"malformed": 3}, **fields)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from streameval.sources import Records
-from streameval.sources.kafka_client import ClientError, OffsetsGoneError, Place
+from streameval.sources.kafka_client import Beginning, ClientError, OffsetsGoneError
 from streameval.sources.settings import KafkaSettings
 
 TOPIC = "clicks"
@@ -64,16 +64,17 @@ class FakeClient:
         self.cluster = cluster
         self.most = most
         self.positions: dict[int, int] = {}
+        self.paused: frozenset[int] = frozenset()
         self.closed = False
 
-    def topic_id(self) -> object | None:
+    def topic_id(self) -> str | None:
         return self.cluster.topic_id
 
     def partitions(self, timeout: float) -> Collection[int]:
         self.cluster.require_answer()
         return self.cluster.logs.keys()
 
-    def offsets(self, partitions: Collection[int], at: Place, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
         self.cluster.require_answer()
         if not set(partitions) <= self.cluster.logs.keys():
             raise ClientError("no such partition")
@@ -85,13 +86,16 @@ class FakeClient:
     def assign(self, positions: Mapping[int, int]) -> None:
         self.positions = dict(positions)
 
+    def pause(self, partitions: Collection[int]) -> None:
+        self.paused = frozenset(partitions)
+
     def poll(self, timeout: float) -> list[Records]:
         if self.cluster.faults:
             raise self.cluster.faults.pop(0)
         if not self.cluster.up:
             return []
         self._require_positions_in_range()
-        heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf
+        heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf - self.paused
         parts = [self._read(partition) for partition in sorted(heard)]
         return [part for part in parts if part.values]
 

@@ -164,11 +164,10 @@ def test_a_file_that_is_not_there_is_bad_input(run: Run, files: Path) -> None:
 
 
 def test_parts_without_effect_are_pointed_out(run: Run, files: Path) -> None:
-    (files / "c.yaml").write_text(CONFIG + "promotion: {rule: paired}\nstate: {dir: here}\n")
+    (files / "c.yaml").write_text(CONFIG + "promotion: {rule: paired}\n")
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert outcome.code == 0
     assert outcome.err.startswith("warning: `promotion` is valid, and has no effect in this version\nhint: ")
-    assert "warning: `state` is valid, and has no effect in this version\n" in outcome.err
 
 
 def test_check_shows_what_would_run(run: Run, files: Path) -> None:
@@ -192,7 +191,7 @@ intervals: {short: {kind: normal, drift: include}}
         "            short (window, tau 500): normal (drift include) interval",
         "drift       ADWIN",
         "estimates   8 for 2 policies, 95% intervals",
-        "serves      http://127.0.0.1:9108",
+        "serves      http://127.0.0.1:9108, without a login",
     ]
 
 

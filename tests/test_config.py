@@ -75,9 +75,9 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
     assert config.estimators == (IPS(), SNIPS(), ClippedIPS(cap=10))
     assert config.averages == (Cumulative(), Window(tau=10_000), Decay(alpha=0.9999), AdaptiveWindow(), AdaptiveDecay())
     assert config.intervals == {"cumulative": Normal()}
-    assert config.state is not None
     assert config.state.interval == 30.0
-    assert config.without_effect() == ["promotion", "state"]
+    assert config.kept_state() == config.state
+    assert config.without_effect() == ["promotion"]
 
 
 def test_candidates_are_all_that_a_replay_needs(load: Loader) -> None:
@@ -419,6 +419,24 @@ def test_environment_variables_lie_over_the_file(load: Loader) -> None:
     assert config.state == State(interval=60.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("source: {topic: x}", True),
+        ("source: {topic: x}\nstate: off", False),
+        ("source: {topic: x}\nstate: {dir: null}", False),
+        ("source: {kind: simulated}", False),
+        ("source: {kind: simulated}\nstate: {dir: here}", True),
+        (f"source: {{kind: file, path: {__file__}}}", False),
+        (f"source: {{kind: file, path: {__file__}, follow: true}}\nstate: {{}}", True),
+    ],
+)
+def test_the_state_of_a_topic_is_kept_unless_it_is_off_and_that_of_others_where_it_is_asked_for(
+    load: Loader, text: str, kept: bool
+) -> None:
+    assert (load(ONE + text).kept_state() is not None) == kept
+
+
 def test_a_problem_in_a_variable_names_the_variable(load: Loader) -> None:
     report = load.complaint(ONE + "http: {port: 1}", STREAMEVAL_HTTP__PORT="x", STREAMEVAL_SORCE__TOPIC="y")
     assert "http.port (STREAMEVAL_HTTP__PORT): expected a whole number, found 'x'" in report
@@ -526,17 +544,15 @@ def test_the_deployed_file_shows_every_option_of_every_source(model: type[BaseMo
 
 def test_the_deployed_file_shows_every_option_of_every_part() -> None:
     values = parse_yaml(DEPLOYED.read_text(), "x").values
-    parts = r"^#(?:estimators|averages|promotion|state):\n(?:#  .*\n)+"
+    parts = r"^#(?:estimators|averages|promotion):\n(?:#  .*\n)+"
     later = uncommented("".join(re.findall(parts, DEPLOYED.read_text(), re.MULTILINE)))
     assert (values | later).keys() == Config.model_fields.keys()
-    for part in ("policies", "reward", "http"):
+    for part in ("policies", "reward", "http", "state"):
         model = Config.model_fields[part].annotation
         assert model is not None
         assert values[part].keys() == model.model_fields.keys()
     assert Promotion.model_validate(later["promotion"]) == Promotion()
-    assert State.model_validate(later["state"]) == State()
     assert later["promotion"].keys() == Promotion.model_fields.keys()
-    assert later["state"].keys() == State.model_fields.keys()
 
 
 @pytest.mark.parametrize("part", ["estimators", "averages"])

@@ -13,10 +13,11 @@ import pytest
 from factories import ListSource, NumberFormat, Recorder, records, running, wait_until
 from structlog.testing import capture_logs
 
-from streameval.daemon import Daemon, RejectionLog
+from streameval.daemon import Daemon
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.published import NO_DELAYS, Histogram, Published
+from streameval.summaries import RejectionLog
 
 
 def make_daemon(polls: list[Any], **options: Any) -> tuple[Daemon, ListSource, Recorder]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from streameval.averages import Cumulative
 from streameval.config import Config
@@ -275,7 +276,8 @@ def test_one_by_one_the_verdicts_are_those_of_a_batch() -> None:
     messages = [line(), line(p=[1]), line(SLATE), b"{}", line(SLOTS, _ba=[0, 1])]
     batch = DsjsonFormat().decode_batch(messages)
     one_by_one = [DsjsonFormat().decode(message) for message in messages]
-    assert [each for each in one_by_one if isinstance(each, Rejected)] == list(batch.rejected)
+    rejected = [replace(each, place=place) for place, each in enumerate(one_by_one) if isinstance(each, Rejected)]
+    assert rejected == list(batch.rejected)
     assert len(batch) == 3
 
 

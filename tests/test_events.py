@@ -10,6 +10,7 @@ import pytest
 import strategies
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from strategies import POLICIES, encode
 
 from streameval.events import REASONS, Event, EventBatch, EventFormat, Rejected, json_schema
@@ -358,7 +359,8 @@ def test_one_by_one_and_all_at_once_have_the_same_verdicts_and_numbers(
     events = EventFormat(POLICIES, reward_range=reward_range)
     together = events.decode_batch(messages)
     singles = [events.decode(message) for message in messages]
-    assert together.rejected == tuple(each for each in singles if isinstance(each, Rejected))
+    rejected = [replace(each, place=place) for place, each in enumerate(singles) if isinstance(each, Rejected)]
+    assert together.rejected == tuple(rejected)
     accepted = [message for message, each in zip(messages, singles, strict=True) if isinstance(each, Event)]
     assert_same_numbers(together, EventBatch.concat(events.decode_batch([message]) for message in accepted))
 

@@ -16,7 +16,21 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from streameval.averages import Cumulative
-from streameval.estimators import CAB, CABDR, DM, DR, IPS, AnyEstimator, ClippedIPS, StaticBlend, StratifiedDR, Switch
+from streameval.estimators import (
+    CAB,
+    CABDR,
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    StaticBlend,
+    StratifiedDR,
+    StratifiedIPS,
+    Switch,
+)
 from streameval.estimators.table import TABLE
 from streameval.evaluator import Evaluator
 from streameval.events import ActionSets, EventBatch
@@ -185,6 +199,26 @@ def test_no_term_is_further_from_another_than_the_range_says(
     found = terms(estimator, moved)
     widest = estimator.term_range((low, high), moved.importance_weight.max(axis=0))
     assert np.ptp(found) <= widest[0] * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize(
+    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
+)
+@exactly
+@given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
+def test_no_term_lies_beyond_its_extremes(
+    estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
+) -> None:
+    low, high = shift - scale, shift + scale
+    assert evidence.actions is not None
+    moved = replace(evidence, reward=evidence.reward * scale + shift)
+    moved = moved.with_predictions(evidence.actions.prediction * scale + shift)
+    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    extremes = estimator.extremes((low, high), moved.importance_weight.max(axis=0))
+    counted = np.minimum(weight, extremes.heaviest)
+    rounding = 1e-9 * (1 + np.abs(found))
+    assert np.all(found >= extremes.low.offset + extremes.low.slope * counted - rounding)
+    assert np.all(found <= extremes.high.offset + extremes.high.slope * counted + rounding)
 
 
 def values(batch: EventBatch, estimators: list[AnyEstimator], **options: Any) -> dict[str, float | None]:

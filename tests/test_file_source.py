@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import encode
 
-from streameval.errors import InputError
+from streameval.errors import InputError, SourceError
 from streameval.events import EventFormat
-from streameval.sources import Records
+from streameval.sources import Bookmark, Records
 from streameval.sources.file import FileSource, read_events
 from streameval.sources.lines import EXCERPT, LineSplitter
 
@@ -264,7 +266,7 @@ def test_a_rotated_file_is_read_to_its_end_and_then_its_successor(following: Any
     assert source.poll(0.05) == []
     append(str(tmp_path / "log.ndjson.1"), b"2\n3")
     write(path, b"4\n")
-    records = source.poll(1.0) + source.poll(1.0)
+    records = [part for _ in range(3) for part in source.poll(1.0)]
     assert values(records) == [b"2", b"3", b"4"]
     assert offsets(records) == [2, 3, 4]
 
@@ -291,6 +293,159 @@ def test_a_compressed_file_cannot_be_followed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="compressed, and cannot be followed"):
         source.poll(0.0)
     source.close()
+
+
+LONG = b"".join(
+    b'{"line": %d, "filled": "%s"}\n' % (number, random.Random(number).randbytes(150).hex().encode())
+    for number in range(1, 41)
+)
+
+
+def put_down(source: FileSource) -> dict[str, Bookmark]:
+    """Where a source is, over what a snapshot holds; it is closed."""
+    state = {path: bookmark.to_state() for path, bookmark in source.bookmarks().items()}
+    source.close()
+    return {path: Bookmark.from_state(each) for path, each in json.loads(json.dumps(state)).items()}
+
+
+def another_life(source: FileSource, paths: Any, **options: Any) -> FileSource:
+    return FileSource(paths, bookmarks=put_down(source), **options)
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize("polls", range(14))
+def test_another_life_goes_on_at_the_very_line(tmp_path: Path, compress: Any, polls: int) -> None:
+    paths = [
+        write(tmp_path / "1", compress(b"\xef\xbb\xbfone\n\n" + LONG)),
+        write(tmp_path / "2", compress(b"two\r\n\nx")),
+    ]
+    whole = drain(FileSource(paths, batch=5))
+    source = FileSource(paths, batch=5)
+    read = [part for _ in range(polls) for part in source.poll(1.0)]
+    source = another_life(source, paths, batch=5)
+    read += drain(source)
+    assert values(read) == values(whole)
+    assert offsets(read) == offsets(whole)
+    assert source.status().gaps == {}
+    assert values(drain(another_life(source, paths))) == []
+
+
+def test_another_life_reads_what_was_added_meanwhile_to_a_file_and_to_the_list(tmp_path: Path) -> None:
+    path = write(tmp_path / "b", b"1\n2\n")
+    source = FileSource(path)
+    assert values(source.poll(1.0)) == [b"1", b"2"]
+    append(path, b"3\n")
+    source = another_life(source, [write(tmp_path / "a", b"new\n"), path])
+    records = drain(source)
+    assert values(records) == [b"new", b"3"]
+    assert offsets(records) == [1, 3]
+
+
+def test_a_long_text_is_not_read_again_to_find_the_place(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", LONG * 100)
+    source = FileSource(path, batch=3999)
+    source.poll(1.0)
+    source = another_life(source, path)
+    assert values(source.poll(1.0)) == [LONG.splitlines()[-1]]
+    assert source.bytes_read == len(LONG) * 100
+    source.close()
+
+
+def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.sources.lines.LineSplitter.__init__.__defaults__", (2000,))
+    path = write(tmp_path / "log", b"x" * 5000 + b"\n" + LONG)
+    source = FileSource(path, batch=3)
+    read = source.poll(1.0)
+    source = another_life(source, path)
+    assert values(read + drain(source))[1:] == LONG.splitlines()
+    assert source.status().gaps == {}
+
+
+@pytest.mark.parametrize(
+    ("now", "kind"),
+    [
+        (b"new\n" + LONG, "replaced"),
+        (LONG.replace(b"filled", b"FILLED"), "replaced"),
+        (LONG[:6000] + b"\n", "cut"),
+        (b"", "replaced"),
+        (gzip.compress(LONG), "replaced"),
+    ],
+)
+def test_a_file_that_is_another_one_now_is_told_and_read_whole(tmp_path: Path, now: bytes, kind: str) -> None:
+    path = write(tmp_path / "log", LONG)
+    source = FileSource(path, batch=39)
+    source.poll(1.0)
+    bookmarks = put_down(source)
+    write(tmp_path / "log", now)
+    source = FileSource(path, bookmarks=bookmarks)
+    records = drain(source)
+    assert source.status().gaps == {kind: 1}
+    assert values(records) == (values(drain(FileSource(path))) if kind == "replaced" else [])
+    assert offsets(records) == list(range(40, 40 + len(records and records[0].offsets)))
+
+
+def test_a_compressed_file_that_has_fewer_lines_now_was_cut(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", gzip.compress(LONG) + gzip.compress(LONG))
+    source = FileSource(path)
+    drain(source)
+    bookmarks = put_down(source)
+    write(tmp_path / "log", gzip.compress(LONG))
+    source = FileSource(path, bookmarks=bookmarks)
+    assert values(drain(source)) == []
+    assert source.status().gaps == {"cut": 1}
+
+
+def test_a_file_that_is_another_one_now_stops_the_source_when_it_is_told_so(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", LONG)
+    source = FileSource(path, batch=39)
+    source.poll(1.0)
+    bookmarks = put_down(source)
+    write(tmp_path / "log", TEXT)
+    source = FileSource(path, bookmarks=bookmarks, on_lost="fail")
+    with pytest.raises(SourceError, match=r"was made anew.*line 40") as raised:
+        source.poll(1.0)
+    assert "on_lost_offsets" in raised.value.hint
+    assert source.bookmarks()[path].positions == {0: 40}
+
+
+def test_after_a_rotation_the_place_is_one_in_the_new_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", LONG + b"unfinished")
+    source = FileSource(path, follow=True, batch=3)
+    seen = source.poll(1.0)
+    Path(path).rename(tmp_path / "log.1")
+    write(tmp_path / "log", TEXT)
+    while b"unfinished" not in values(seen):
+        seen += source.poll(1.0)
+    for _ in range(3):
+        seen += source.poll(1.0)
+        source = another_life(source, path, follow=True, batch=3)
+    source.close()
+    assert source.status().gaps == {}
+    assert values(seen) == [*LONG.splitlines(), b"unfinished", *LINES]
+
+
+def test_a_file_that_was_truncated_when_its_place_was_put_down_is_read_whole(tmp_path: Path) -> None:
+    path = write(tmp_path / "log", LONG)
+    source = FileSource(path, follow=True)
+    source.poll(1.0)
+    write(tmp_path / "log", TEXT)
+    source = another_life(source, path)
+    assert values(drain(source)) == LINES
+
+
+def test_a_pipe_has_no_place_to_go_back_to(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = os.open(path, os.O_RDWR)
+    os.write(writer, TEXT)
+    source = FileSource(str(path))
+    assert len(values(source.poll(1.0))) == 5
+    assert source.bookmarks()[str(path)].identity is None
+    source = another_life(source, str(path))
+    os.write(writer, b"more\n")
+    assert values(source.poll(1.0)) == [b"more"]
+    source.close()
+    os.close(writer)
 
 
 def test_events_are_read_in_batches_with_what_was_rejected(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fake_kafka import TOPIC, FakeCluster
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
-from streameval.sources import Records, SourceStatus
+from streameval.sources import Bookmark, Records, SourceStatus
 from streameval.sources.kafka import BACKOFF_MOST, REACHED_FOR, KafkaSource
 from streameval.sources.kafka_client import ClientError, OffsetsGoneError
 from streameval.sources.kafka_python import connection_options, consumer_options
@@ -23,12 +23,13 @@ from streameval.sources.topic_reader import PROBE_INTERVAL
 class Bench:
     """A source over a cluster in memory, with a clock that moves by hand."""
 
-    def __init__(self, cluster: FakeCluster, positions: dict[int, int] | None = None, **changes: object) -> None:
+    def __init__(self, cluster: FakeCluster, bookmark: Bookmark | None = None, **changes: object) -> None:
         self.cluster = cluster
-        self.now = 1000.0
+        self.now, self.chance = 1000.0, 0.0
         self.seen: list[bytes | None] = []
         settings = KafkaSettings.model_validate({"topic": TOPIC, "max_poll_records": 3} | changes)
-        self.source = KafkaSource(settings, positions, clock=lambda: self.now, connect=cluster.connect)
+        chance, clock = (lambda: self.chance), (lambda: self.now)
+        self.source = KafkaSource(settings, bookmark, clock=clock, connect=cluster.connect, chance=chance)
 
     def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = 1.0) -> SourceStatus:
         for _ in range(times):
@@ -84,14 +85,21 @@ def test_while_no_broker_answers_polls_are_empty_and_the_status_says_so(cluster:
     assert len(bench.seen) == 20
 
 
-def test_the_pauses_between_attempts_double_up_to_a_limit(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(
+    ("chance", "seconds"),
+    [(0.0, [1, 2, 3, 4, 6, 10, 15, 20, 25, 30]), (1.0, [1, 2, 3, 4, 5, 7, 10, 13, 16, 19, 22, 25, 28])],
+)
+def test_the_pauses_between_attempts_double_up_to_a_limit_and_differ_from_daemon_to_daemon(
+    cluster: FakeCluster, chance: float, seconds: list[int]
+) -> None:
     cluster.up = False
     bench = Bench(cluster)
+    bench.chance = chance
     attempts = []
     for second in range(1, 31):
         bench.poll(every=1.0, timeout=0.05)
         attempts += [second] * (cluster.attempts - len(attempts))
-    assert attempts == [1, 2, 3, 4, 6, 10, 15, 20, 25, 30]
+    assert attempts == seconds
 
 
 def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster) -> None:
@@ -185,6 +193,7 @@ def test_messages_deleted_before_they_were_read_are_counted_as_lost(cluster: Fak
     cluster.first = {1: 7}
     status = bench.poll(12)
     assert status.lost == 4
+    assert status.gaps == {"deleted": 1}
     assert bench.seen_of(1) == cluster.logs[1][:3] + cluster.logs[1][7:]
     assert bench.seen_of(0) == cluster.logs[0]
     assert status.rebuilds == 0
@@ -194,7 +203,7 @@ def test_lost_messages_stop_the_source_when_it_is_told_so(cluster: FakeCluster) 
     bench = Bench(cluster, on_lost_offsets="fail")
     bench.poll(1)
     cluster.first = {1: 7}
-    with pytest.raises(SourceError, match="4 of them") as raised:
+    with pytest.raises(SourceError, match="known to be lost: 4") as raised:
         bench.poll(2)
     assert "retention" in raised.value.hint
 
@@ -208,6 +217,7 @@ def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster
     status = bench.poll(5)
     assert bench.seen_of(1)[10:] == [b"1:20", b"1:21", b"1:22"]
     assert status.lost == 0
+    assert status.gaps == {"cut": 1}
 
 
 def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeCluster) -> None:
@@ -246,7 +256,7 @@ def test_a_topic_made_anew_stops_the_source_when_it_is_told_so(cluster: FakeClus
     bench = Bench(cluster, on_lost_offsets="fail")
     bench.poll(2)
     cluster.topic_id = "id-2"
-    with pytest.raises(SourceError, match="made anew"):
+    with pytest.raises(SourceError, match=r"made anew.*known to be lost: 8"):
         bench.poll(2)
 
 
@@ -281,10 +291,100 @@ def test_the_first_start_begins_where_it_is_told() -> None:
 
 
 def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
-    bench = Bench(cluster, positions={0: 8}, start="latest")
+    bench = Bench(cluster, Bookmark({0: 8}), start="latest")
     bench.poll(12)
     assert bench.seen_of(0) == cluster.logs[0][8:]
     assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away
+
+
+def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Bookmark]:
+    bench = Bench(cluster)
+    bench.poll(polls)
+    bench.source.close()
+    return bench, bench.source.bookmarks()[TOPIC]
+
+
+@pytest.mark.parametrize("polls", [1, 2, 3, 4, 8])
+def test_another_life_goes_on_exactly_where_the_bookmark_is(cluster: FakeCluster, polls: int) -> None:
+    before, bookmark = read_a_while(cluster, polls)
+    after = Bench(cluster, Bookmark.from_state(bookmark.to_state()), start="latest")
+    after.poll(12)
+    assert before.seen_of(0) + after.seen_of(0) == cluster.logs[0]
+    assert before.seen_of(1) + after.seen_of(1) == cluster.logs[1]
+    assert after.source.status().gaps == {}
+
+
+def test_a_topic_made_anew_between_two_lives_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    _, bookmark = read_a_while(cluster)
+    cluster.topic_id, cluster.logs = "id-2", {}
+    cluster.fill(0, 30, begin=100)
+    after = Bench(cluster, bookmark)
+    status = after.poll(20)
+    assert after.seen == cluster.logs[0]
+    assert status.gaps == {"replaced": 1}
+    assert after.source.bookmarks()[TOPIC] == Bookmark({0: 30}, "id-2")
+
+
+def test_without_topic_ids_a_partition_that_is_gone_tells_that_the_topic_was_made_anew(cluster: FakeCluster) -> None:
+    cluster.topic_id = None
+    _, bookmark = read_a_while(cluster)
+    del cluster.logs[1]
+    after = Bench(cluster, bookmark)
+    assert after.poll(20).gaps == {"replaced": 1}
+    assert after.seen == cluster.logs[0]
+    assert after.source.positions == {0: 10}
+
+
+def test_a_partition_that_the_broker_does_not_list_for_now_is_waited_for(cluster: FakeCluster) -> None:
+    before, bookmark = read_a_while(cluster)
+    gone = cluster.logs.pop(1)
+    after = Bench(cluster, bookmark)
+    assert "does not list the partitions [1]" in after.poll(5).detail
+    cluster.logs[1] = gone
+    after.poll(12)
+    assert before.seen_of(1) + after.seen_of(1) == gone
+
+
+def test_a_broker_that_learns_or_forgets_topic_ids_is_no_new_topic(cluster: FakeCluster) -> None:
+    for before, after in [(None, "id-1"), ("id-1", None)]:
+        cluster.topic_id = before
+        _, bookmark = read_a_while(cluster)
+        cluster.topic_id = after
+        bench = Bench(cluster, bookmark)
+        assert bench.poll(12).gaps == {}
+        assert bench.source.bookmarks()[TOPIC].identity == "id-1"
+
+
+@pytest.mark.parametrize(
+    ("first", "length", "told"),
+    [(8, 10, "deleted before they were read; known to be lost: 2"), (0, 4, "cut behind us.*position 6, goes_on_at 4")],
+)
+def test_what_was_lost_between_two_lives_stops_the_source_when_it_is_told_so(
+    cluster: FakeCluster, first: int, length: int, told: str
+) -> None:
+    _, bookmark = read_a_while(cluster)
+    cluster.first = {1: first}
+    del cluster.logs[1][length:]
+    bench = Bench(cluster, bookmark, on_lost_offsets="fail")
+    with pytest.raises(SourceError, match=told) as raised:
+        bench.poll(5)
+    assert "source.on_lost_offsets" in raised.value.hint
+    assert bench.source.bookmarks()[TOPIC].positions[1] == 6
+
+
+def test_a_paused_partition_waits_in_the_log_and_is_not_stuck(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, stall_timeout=30)
+    bench.source.pause([(TOPIC, 1), ("another", 0)])
+    status = bench.poll(20, every=PROBE_INTERVAL)
+    assert bench.seen == cluster.logs[0]
+    assert status.rebuilds == 0
+    assert status.lag == 10
+    cluster.faults = [ClientError("the leader moved")]
+    bench.poll(12)
+    assert bench.seen_of(1) == []
+    bench.source.pause([])
+    bench.poll(12)
+    assert bench.seen_of(1) == cluster.logs[1]
 
 
 def test_empty_records_move_nothing() -> None:
@@ -358,7 +458,11 @@ def test_options_that_were_not_given_are_left_to_the_client() -> None:
         {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
         {"topic": TOPIC, "sasl_username": "reader"},
         {"topic": TOPIC, "bootstrap_servers": " , "},
-        {"topic": TOPIC, "ssl_cafile": "/nowhere/ca.pem"},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
+        {"topic": TOPIC, "ssl_cafile": __file__},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_keyfile": __file__},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_password": "x"},
+        {"topic": TOPIC, "bootstrap_servers": "me:secret@broker:9092"},
         {"topic": TOPIC, "stall_timeout": 0},
         {"topic": TOPIC, "group": "x"},
     ],

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from streams import CANDIDATE, Stream, from_weights
 
+from streameval.arrays import Array
 from streameval.averages import Average, Cumulative, Decay, Window, choice
+from streameval.bounds import likelihood
+from streameval.bounds.likelihood import Extra, Means
 from streameval.estimators import CAB, CABDR, DM, DR, IPS, SNIPS, AnyEstimator, ClippedIPS, StaticBlend, Switch
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
@@ -200,3 +204,53 @@ def test_estimators_with_a_reward_model_are_the_published_ones(case: str, name: 
     )
     terms, _ = estimator.terms(evidence, estimator.start(policies=1))
     assert terms.u.mean() == close(case, name)
+
+
+def means_of(weight: Array, reward: Array, q: Array, events: float) -> Means:
+    term = weight * reward
+    columns = (weight, weight**2, term, term * weight, term**2)
+    return Means(np.array([events]), *(np.array([column @ q / q.sum()]) for column in columns))
+
+
+def published_likelihood_interval(means: Means, quantile: float) -> list[float]:
+    """As it was published: the extra event weighs nothing or endlessly much, and whatever is allowed is counted from
+    the one that can bring the mean weight to 1; cut to the range of rewards."""
+    one = np.ones(1)
+    light, heavy = Extra(0 * one, 0 * one, 0 * one), Extra(np.inf * one, 0 * one, one)
+    nearest = np.where(means.weight < 1 - 1e-12, likelihood.distance(means, heavy), likelihood.distance(means, light))
+    ends = likelihood.reach(means, [light, heavy], nearest + quantile)
+    return [float(np.clip(end[0], 0, 1)) for end in ends]
+
+
+def test_the_likelihood_interval_of_decayed_sums_is_the_published_one_after_each_event() -> None:
+    case = "vw_decayed_chi2"
+    weight, reward = np.array(inputs(case)["w"]), np.array(inputs(case)["r"])
+    quantile, found = stats.chi2.isf(inputs(case)["alpha"], 1), []
+    for seen in range(1, len(weight) + 1):
+        q = inputs(case)["tau"] ** np.arange(seen)[::-1]
+        assert q.sum() == pytest.approx(expected(case)["n_eff"][seen - 1], rel=1e-12)
+        found.append(published_likelihood_interval(means_of(weight[:seen], reward[:seen], q, q.sum()), quantile))
+    assert np.isnan(found[0]).all(), "of one event nothing is said; published is the range of rewards"
+    assert [lower for lower, _ in found[1:]] == pytest.approx(expected(case)["lower"][1:], rel=1e-12)
+    assert [upper for _, upper in found[1:]] == pytest.approx(expected(case)["upper"][1:], rel=1e-12)
+
+
+def weighted(case: str) -> tuple[Array, Array]:
+    batch = alternating() if case == "vw_alternating_1000" else logged(case)
+    return batch.probabilities[:, 0] / batch.propensity, batch.reward
+
+
+@pytest.mark.parametrize("case", ["vw_four", "vw_alternating_1000"])
+def test_the_likelihood_interval_is_the_published_one(case: str) -> None:
+    weight, reward = weighted(case)
+    means = means_of(weight, reward, np.ones(len(weight)), float(len(weight)))
+    quantile = stats.f.isf(inputs(case)["alpha"], 1, len(weight))
+    assert published_likelihood_interval(means, quantile) == close(case, "cressie_read_interval")
+
+
+@pytest.mark.parametrize("case", ["vw_single", "vw_four", "vw_alternating_1000"])
+def test_the_centre_of_the_likelihood_interval_is_the_published_estimate(case: str) -> None:
+    weight, reward = weighted(case)
+    means = means_of(weight, reward, np.ones(len(weight)), float(len(weight)))
+    centre, _ = means.and_one_more(0.0, np.zeros(1)).line()
+    assert centre[0] == close(case, "cressie_read")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, State, ratio
+from streameval.arrays import Array, State, decayed_path, ratio
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import variance
 from streameval.averages.spread import SpreadRow

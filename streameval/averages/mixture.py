@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.arrays import Array, Mask, State, exchange, ratio
+from streameval.arrays import Array, Mask, State, decayed_path, exchange, ratio
 from streameval.averages import spread
 from streameval.averages.bank import (
     HORIZONS,
@@ -111,6 +111,10 @@ class Mixture(Memory):
         state["spread"] = spread.fold(state["spread"], blocks, MEMORY)
         return state, Course(*map(np.concatenate, zip(*runs, strict=True)))
 
+    def design_effects(self, state: State, blocks: Blocks) -> Array:
+        """The design effect after each of these blocks, [blocks, columns], from the state before them."""
+        return Spread(decayed_path(state["spread"], blocks.spread, np.exp(-blocks.size / MEMORY))).design_effect
+
     def _advance(self, state: State, blocks: Blocks, parts: Parts, part: slice, layout: Layout) -> Course:
         """Take in some blocks. Of what follows them, place 0 is before the first, place b after b blocks."""
         block, size = parts.blocks.moments[part], state["block"]
@@ -125,21 +129,10 @@ class Mixture(Memory):
             state["overlap"], block[..., Row.WEIGHT_SQUARE].reshape(len(block), len(layout.candidates), -1), size
         )
         mixed = mix(bank, self._shares(loss, layout), overlaps, layout)
-        fading = np.exp(-size / HORIZONS)
-        for row, name in DIAGNOSTICS.items():
-            state[name] = path(state[name], block[..., row, None], fading)[-1]
-        terms = blocks.moments[part][..., TERM_ROWS]
-        state["terms"] = np.stack(
-            [path(state["terms"][:, row], terms[..., row, None], fading)[-1] for row in range(len(TERM_ROWS))], axis=1
-        )
-        aged = size * fading * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
-        age = path(state["age"], aged, fading)
+        aged = size * np.exp(-size / HORIZONS) * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
+        age = path(state["age"], aged, np.exp(-size / HORIZONS))
         moved = (self._remember_values(state, mixed, layout) * (mixed.kernel * age).sum(axis=-1)[1:]) ** 2
-        usual = ratio(bank.recent[:-1, :, SpreadRow.V], bank.recent[:-1, :, SpreadRow.WEIGHT])
-        after = [
-            _over_components(values, layout, np.add)
-            for values in (mixed.value[1:], mixed.sampling[1:], mixed.apart[1:], moved)
-        ]
+        self._remember_events(state, block, blocks.moments[part])
         state |= {
             "age": age[-1],
             "weight": bank.weight[-1],
@@ -149,10 +142,22 @@ class Mixture(Memory):
             "recent": bank.recent[-1],
             "prior": bank.prior[-1],
             "prior_square": bank.prior_square[-1],
-            "largest": np.maximum(state["largest"], block[..., Row.LARGEST_IMPORTANCE].max(axis=0)),
             "events": bank.events[-1],
         }
-        return Course(mixed.value[:-1], usual, *after)
+        usual = ratio(bank.recent[:-1, :, SpreadRow.V], bank.recent[:-1, :, SpreadRow.WEIGHT])
+        after = (mixed.value[1:], mixed.sampling[1:], mixed.apart[1:], moved)
+        return Course(mixed.value[:-1], usual, *(_over_components(values, layout, np.add) for values in after))
+
+    def _remember_events(self, state: State, block: Array, terms: Array) -> None:
+        """Add what blocks of components, and of the whole terms, say besides their means."""
+        fading = np.exp(-state["block"] / HORIZONS)
+        for row, name in DIAGNOSTICS.items():
+            state[name] = path(state[name], block[..., row, None], fading)[-1]
+        added = [
+            path(state["terms"][:, place], terms[..., row, None], fading)[-1] for place, row in enumerate(TERM_ROWS)
+        ]
+        state["terms"] = np.stack(added, axis=1)
+        state["largest"] = np.maximum(state["largest"], block[..., Row.LARGEST_IMPORTANCE].max(axis=0))
 
     def _block_means(self, state: State, block: Array, layout: Layout) -> Array:
         """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate."""

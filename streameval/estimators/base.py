@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
 from streameval.evidence import Evidence
+from streameval.extremes import Extremes
 from streameval.labels import Labelled, strict
 from streameval.needs import NOTHING, Needs
 
@@ -62,3 +63,10 @@ class Estimator(Labelled):
         """Largest minus smallest possible term when no importance weight exceeds `max_weight` [policies]."""
         low, high = reward_range
         return max_weight * (max(high, 0.0) - min(low, 0.0))
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        """Between which lines a term lies, given its importance weight: `w` times the reward, however heavy `w` is.
+
+        `seen` [policies], the largest weight so far, is for terms of which that cannot be said: it is their heaviest.
+        """
+        return Extremes.between((0.0, 0.0), reward_range, np.full_like(seen, np.inf))

@@ -6,6 +6,7 @@ import numpy as np
 
 from streameval.arrays import Array, State, decayed_path
 from streameval.evidence import Evidence
+from streameval.extremes import Extremes
 from streameval.recent import fading_of
 
 
@@ -22,6 +23,16 @@ def lagged_slope(evidence: Evidence, term: Array, state: State) -> tuple[Array, 
     path = decayed_path(state["sums"], sums, fading_of(evidence.block))
     before = np.concatenate([state["sums"][None], path[:-1]])
     return evidence.spread_over_events(_slope(before)), {"sums": path[-1]}
+
+
+def extremes(reward_range: tuple[float, float], seen: Array) -> Extremes:
+    """Of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 to begin with.
+
+    Its slope may go either way, so that an endless weight could be anything: the heaviest is the largest seen.
+    """
+    low, high = reward_range
+    least, most = min(low, 0.0), max(high, 0.0)
+    return Extremes.between((least, most), (low - most, high - least), seen)
 
 
 def _slope(sums: Array) -> Array:

@@ -13,8 +13,9 @@ from pydantic.dataclasses import dataclass
 from streameval.actions import Actions
 from streameval.arrays import Array, State
 from streameval.estimators.base import Estimator, Terms
-from streameval.estimators.table import TABLE, Row, Weighting
+from streameval.estimators.table import TABLE, Row, Weighting, share
 from streameval.evidence import Evidence
+from streameval.extremes import Extremes
 from streameval.labels import strict
 from streameval.needs import Need, Needs
 
@@ -60,6 +61,21 @@ class Interpolated(Estimator):
         largest = np.minimum(max_weight, self.limit)
         reach = self._weighed(self.row.beta, largest, largest)
         return (widest if self.row.alpha != 0 else 0.0) + reach * (2 * (high - low) if self.row.gamma != 0 else widest)
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        """The model's part, wherever the weight lies, and the reward or a correction by it up to the limit.
+
+        A correction goes to either side, so that an endless weight could be anything: the heaviest is the largest seen.
+        """
+        low, high = reward_range
+        counts = self.parameter if self.row.beta is share else float(self.row.beta != 0)
+        heaviest = np.full_like(seen, self.limit)
+        if self.row.alpha == 0:
+            return Extremes.between((0.0, 0.0), (counts * low, counts * high), heaviest)
+        modelled = (min(low, 0.0), max(high, 0.0))
+        if self.row.gamma != 0:
+            return Extremes.between(modelled, (low - high, high - low), np.minimum(heaviest, seen))
+        return Extremes.between(modelled, (counts * modelled[0], counts * modelled[1]), heaviest)
 
 
 def _a_number(cap: float) -> float:

@@ -11,6 +11,7 @@ from streameval.arrays import Array, State
 from streameval.estimators import control
 from streameval.estimators.base import Estimator, Terms
 from streameval.evidence import Evidence
+from streameval.extremes import Extremes
 from streameval.labels import strict
 
 
@@ -74,3 +75,6 @@ class ControlVariate(Estimator):
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
         """Range of `w (r - beta) + beta` for any `beta` inside the reward range; a beta outside of it is possible."""
         return 2 * max_weight * (reward_range[1] - reward_range[0])
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        return control.extremes(reward_range, seen)

@@ -17,6 +17,7 @@ from streameval.arrays import Array, State, decayed_path
 from streameval.estimators import control
 from streameval.estimators.base import Component, Estimator, Terms
 from streameval.evidence import Evidence
+from streameval.extremes import Extremes
 from streameval.labels import strict
 from streameval.needs import Need, Needs
 from streameval.recent import fading_of
@@ -63,6 +64,9 @@ class StratifiedIPS(Estimator):
         """As of `control_variate`."""
         return 2 * max_weight * (reward_range[1] - reward_range[0])
 
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        return control.extremes(reward_range, seen)
+
 
 @dataclass(frozen=True, config=strict)
 class StratifiedDR(Estimator):
@@ -108,6 +112,12 @@ class StratifiedDR(Estimator):
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
         """A correction reaches weight times reward range to either side; the model's part lies inside that range."""
         return (2 * max_weight + 1) * (reward_range[1] - reward_range[0])
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        """A small weight times the reward, or the model's part and a correction to either side."""
+        low, high = reward_range
+        slopes = (min(low, low - high), max(high, high - low))
+        return Extremes.between((min(low, 0.0), max(high, 0.0)), slopes, seen)
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:

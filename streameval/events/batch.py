@@ -13,6 +13,7 @@ from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.events.action_sets import ActionSets, Index, named_columns
 from streameval.events.choices import Choices
 from streameval.events.given import choice_columns, column
+from streameval.events.origins import Origin
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Mask, faults
 from streameval.events.slates import SlateColumns
@@ -33,6 +34,7 @@ class EventBatch:
     action_sets: what the events could choose from; None when no event says so
     slates: the slots of events that are slates, whose other columns are of the slate as one action; None without any
     choices: what columns do not hold, where policies or reward models in code look at it
+    origin: where the events come from, and what identifies them, where somebody asks for it
     rejected: messages read together with these events that are none
     """
 
@@ -45,6 +47,7 @@ class EventBatch:
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
     choices: Choices | None = None
+    origin: Origin | None = None
     rejected: tuple[Rejected, ...] = ()
 
     def __len__(self) -> int:
@@ -86,6 +89,7 @@ class EventBatch:
             action_sets=sets,
             slates=slates,
             choices=choices,
+            origin=self.origin and self.origin.take(rows),
             rejected=rejected,
         )
 
@@ -109,6 +113,7 @@ class EventBatch:
             action_sets=_all_sets(parts),
             slates=_all_slates(parts),
             choices=_all_choices(parts),
+            origin=_all_origins(parts),
             rejected=tuple(rejected for part in parts for rejected in part.rejected),
         )
 
@@ -180,7 +185,8 @@ class EventBatch:
         columns: State = {name: getattr(self, name) for name in _PER_EVENT}
         columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
         columns |= {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
-        state: State = to_plain(columns | {"choices": choices and choices.to_state()})
+        columns |= {"choices": choices and choices.to_state(), "origin": self.origin and self.origin.to_state()}
+        state: State = to_plain(columns)
         return state
 
     @classmethod
@@ -189,10 +195,12 @@ class EventBatch:
         columns = from_plain(state)
         columns |= {"policies": tuple(columns["policies"]), "probabilities": columns["probabilities"].T}
         sets, slates, choices = columns["action_sets"], columns["slates"], columns["choices"]
+        origin = columns.get("origin")
         ragged = {
             "action_sets": sets and ActionSets.from_state(sets),
             "slates": slates and SlateColumns.from_state(slates),
             "choices": choices and Choices.from_state(choices),
+            "origin": origin and Origin.from_state(origin),
         }
         return cls(**columns | ragged)
 
@@ -207,6 +215,11 @@ def _all_choices(parts: list[EventBatch]) -> Choices | None:
     if all(part.choices is None for part in parts):
         return None
     return Choices.concat([part.choices or Choices.none(len(part)) for part in parts])
+
+
+def _all_origins(parts: list[EventBatch]) -> Origin | None:
+    origins = [part.origin for part in parts if part.origin is not None]
+    return Origin.concat(origins) if len(origins) == len(parts) else None
 
 
 def _all_slates(parts: list[EventBatch]) -> SlateColumns | None:

@@ -85,7 +85,7 @@ def _batch(
         policies=names,
         probabilities=by_policy.T,
         propensity=_or([event.propensity for event in events], NAN) if propensity is None else propensity,
-        reward=_floats([event.reward for event in events]),
+        reward=_rewards([event.reward for event in events]),
         timestamp=_seconds([event.timestamp for event in events]),
         sampling_probability=_or([event.sampling_probability for event in events], 1.0),
         action_sets=sets,
@@ -102,6 +102,13 @@ def _or(numbers: Sequence[float | None], absent: float) -> Array:
         return _floats(numbers)
     except struct.error:
         return np.array([absent if number is None else number for number in numbers])
+
+
+def _rewards(numbers: Sequence[Any]) -> Array:
+    try:
+        return _floats(numbers)
+    except struct.error:  # they come apart from their decisions
+        return np.full(len(numbers), NAN)
 
 
 def _seconds(moments: Sequence[Any]) -> Array:

@@ -84,8 +84,9 @@ class DsjsonFormat(EventFormat):
         reward_field: str = "reward",
         reward_range: tuple[float, float] | None = None,
         scores: Sequence[str] | None = None,
+        identified: bool = False,
     ) -> None:
-        super().__init__(policies, "reward", reward_range, scores)
+        super().__init__(policies, "reward", reward_range, scores, identified=identified)
         if reward_field not in COSTS:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
         self.reward_field = reward_field

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from streameval.events.batch import EventBatch
 from streameval.events.choices import Choices
 from streameval.events.columns import compact_columns, ragged_columns
+from streameval.events.origins import Origin, fingerprints
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Fault, faults
 from streameval.events.second_look import UNREADABLE, Form, second_look
@@ -29,6 +30,8 @@ class EventFormat:
     `policies`: these become the columns of every batch, in this order; None = all that the events of a batch name.
     `reward_field`: the field that is the reward. `reward_range`: rewards outside of it are rejected; None = any.
     `scores`: fields that policies in code look at; with any, even none, batches carry the `choices` of their events.
+    `rewarded`: rewards stand in the events; else they come apart from the decisions, and are NaN until they are joined.
+    `identified`: events that come with their origin are given the fingerprint of their `event_id`, too.
 
     >>> events = EventFormat(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -45,21 +48,23 @@ class EventFormat:
         reward_field: str = "reward",
         reward_range: tuple[float, float] | None = None,
         scores: Sequence[str] | None = None,
+        rewarded: bool = True,
+        identified: bool = False,
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
         self.reward_range = reward_range
         self.scores = None if scores is None else tuple(scores)
-        event, slate = event_types(self.policies, reward_field, self.scores)
+        self.rewarded, self.identified = rewarded, identified
+        event, slate = event_types(self.policies, reward_field, self.scores, rewarded)
         attributes = dict(zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True))
         self._score_fields = {field: attributes[field] for field in self.scores or ()}
         self._decode = msgspec.json.Decoder(event).decode
         self._decode_slate = msgspec.json.Decoder(slate).decode
-        self._event = Form(
-            self._decode, event.__struct_encode_fields__, ("event_id", "timestamp", "action", reward_field)
-        )
+        earned = (reward_field,) if rewarded else ()
+        self._event = Form(self._decode, event.__struct_encode_fields__, ("event_id", "timestamp", "action", *earned))
         self._slate = Form(
-            self._decode_slate, slate.__struct_encode_fields__, ("event_id", "timestamp", "slots", reward_field)
+            self._decode_slate, slate.__struct_encode_fields__, ("event_id", "timestamp", "slots", *earned)
         )
 
     def decode(self, value: bytes | None) -> Event | Rejected:
@@ -75,10 +80,18 @@ class EventFormat:
             decoded = replace(event, slots=[replace(slot, policies=_given(slot.policies)) for slot in event.slots])
         return decoded
 
-    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch:
-        """Many messages as columns; those that are no events are in `rejected`, in their order."""
-        _, rejected, batch = self._decode_all(list(values))
-        return dataclasses.replace(batch, rejected=tuple(rejected[place] for place in sorted(rejected)))
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
+        """Many messages as columns; those that are no events are in `rejected`, in their order.
+
+        `origin`: of the messages, which the batch then carries for its events.
+        """
+        events, rejected, batch = self._decode_all(list(values))
+        in_order = tuple(_placed(rejected[place], place, origin) for place in sorted(rejected))
+        if origin is not None:
+            kept = origin.take(np.delete(np.arange(len(origin)), list(rejected))) if rejected else origin
+            identity = fingerprints([event.event_id for event in events]) if self.identified else None
+            batch = dataclasses.replace(batch, origin=dataclasses.replace(kept, identity=identity))
+        return dataclasses.replace(batch, rejected=in_order)
 
     def _decode_all(self, messages: Messages) -> tuple[list[Any], dict[int, Rejected], EventBatch]:
         """The events among the messages, the others by their place, and the columns of the events."""
@@ -91,7 +104,7 @@ class EventFormat:
             }
             events = _without(events, misfits, messages, rejected)
             batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
-        broken = faults(batch, self.reward_range)
+        broken = faults(batch, self.reward_range, rewarded=self.rewarded)
         if broken:
             events = _without(events, broken, messages, rejected)
             if self.policies is not None and batch.action_sets is None and batch.slates is None:
@@ -133,6 +146,10 @@ class EventFormat:
         except UNREADABLE:
             return second_look(message, self._event, self._slate, self.policies)
         return slate
+
+
+def _placed(rejected: Rejected, place: int, origin: Origin | None) -> Rejected:
+    return replace(rejected, place=place, origin=None if origin is None else origin.place(place))
 
 
 def _misfit(event: Any) -> str | None:

@@ -19,13 +19,17 @@ REASONS: tuple[str, ...] = (
 )
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A message that is not an event.
 
     `reason` is one of `REASONS`; `detail` says what is wrong, for people, as `field: problem`;
-    `value` is the message as it came, for a dead-letter topic or file (empty for a tombstone).
+    `value` is the message as it came, for a dead-letter topic or file (empty for a tombstone); `place` its number among
+    the messages that were decoded together, from 0, by which its origin is found; `origin` its topic, partition and
+    offset, where it was told at once (its `value` may be gone by then, and empty).
     """
 
     reason: str
     detail: str
     value: bytes
+    place: int = 0
+    origin: tuple[str, int, int] | None = None

@@ -38,25 +38,31 @@ class Fault(NamedTuple):
     detail: str
 
 
-def faults(batch: EventBatch, reward_range: tuple[float, float] | None = None) -> dict[int, Fault]:
-    """The rows of `batch` that are not events, each with the first rule that it breaks."""
+def faults(
+    batch: EventBatch, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True
+) -> dict[int, Fault]:
+    """The rows of `batch` that are not events, each with the first rule that it breaks.
+
+    `rewarded`: they have their rewards, which do not come apart from the decisions.
+    """
     found: dict[int, Fault] = {}
     with np.errstate(invalid="ignore"):  # comparisons with NaN are false, as they should be
-        for rule in _rules(batch, reward_range):
+        for rule in _rules(batch, reward_range, rewarded):
             for row in np.flatnonzero(rule.broken).tolist():
                 if row not in found:
                     found[row] = Fault(rule.reason, rule.detail(row))
     return found
 
 
-def _rules(batch: EventBatch, reward_range: tuple[float, float] | None) -> Iterator[Rule]:
-    yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
+def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[Rule]:
+    if rewarded:
+        yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
     yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
     yield _chance("sampling_probability", batch.sampling_probability)
     if batch.slates is not None:
         yield from _slate_rules(batch.slates, batch.policies)
     yield from _choice_rules(batch.policies, batch.probabilities, batch.propensity, batch.action_sets)
-    if reward_range is not None:
+    if reward_range is not None and rewarded:
         yield _reward_range(batch.reward, *reward_range)
 
 

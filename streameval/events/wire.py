@@ -121,17 +121,22 @@ class Slate(Event, kw_only=True, frozen=True, gc=False):
 
 
 def event_types(
-    policies: Sequence[str] | None = None, reward_field: str = "reward", scores: Sequence[str] | None = None
+    policies: Sequence[str] | None = None,
+    reward_field: str = "reward",
+    scores: Sequence[str] | None = None,
+    rewarded: bool = True,
 ) -> tuple[type[Event], type[Slate]]:
     """`Event` and `Slate` for one configuration: reward read from `reward_field`, `policies` a struct of these names.
 
     A struct of known names decodes faster than a dict, and gives all its numbers to `astuple` in one call. With
-    `scores`, which policies in code look at, these fields may hold anything, and the context is decoded too.
+    `scores`, which policies in code look at, these fields may hold anything, and the context is decoded too. Not
+    `rewarded`: rewards come apart from their decisions, and what is called so in these may be anything.
     """
     others = {*Event.__struct_fields__, *Slate.__struct_fields__} - {"reward"}
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
-    reward: list[Any] = [("reward", Reward, msgspec.field(name=reward_field))]
+    wire_name = msgspec.field(name=reward_field, default=msgspec.NODEFAULT if rewarded else UNSET)
+    reward: list[Any] = [("reward", Reward if rewarded else Raw | UnsetType, wire_name)]
     if scores is not None:
         reward += [("context", Any, None)]
         reward += [

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import threading
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streameval.errors import StreamevalError
 from streameval.published import Published
+from streameval.sections import Http
+from streameval.sinks.connections import KEPT_FOR, LARGEST_REQUEST, Connection, Loop, allow_descriptors
 from streameval.sinks.exposition import CONTENT_TYPE
+from streameval.sinks.guards import AnswerHeaders, Limits, Login
 from streameval.sinks.prometheus import MetricsPage
+from streameval.sinks.security import LOOKS_EVERY, Security
 from streameval.sinks.status import SCRIPT_HASH, STYLE_HASH, StatusPage
 
 log = structlog.get_logger("streameval.http")
@@ -38,6 +42,7 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
+ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
 
 
 class View(Protocol):
@@ -87,7 +92,7 @@ class Pages:
         return Response(now.report.to_json(), media_type="application/json")
 
 
-def create_app(view: View) -> Starlette:
+def create_app(view: View, security: Security) -> Starlette:
     """The ASGI application over `view`: `/`, `/metrics`, `/healthz`, `/readyz`, `/api/v1/report`; nothing else."""
     pages = Pages(view)
     routes = [
@@ -97,48 +102,42 @@ def create_app(view: View) -> Starlette:
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(SecurityHeaders)])
+    guards = [
+        Middleware(AnswerHeaders, headers=HEADERS | (ONLY_HTTPS if security.context else {})),
+        Middleware(Limits),
+        Middleware(Login, access=lambda: security.access),
+    ]
+    app = Starlette(routes=routes, middleware=guards)
     app.router.redirect_slashes = False  # `/metrics/` is not there, and says so
     return app
-
-
-class SecurityHeaders:
-    """ASGI middleware: no answer may be cached, framed, sniffed, or load anything from elsewhere."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, add `HEADERS` to the answer."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 class HttpServer:
     """Serves `view` on `host:port` from a thread; port 0 takes a free one. The socket is bound at once.
 
-    `address` is what was bound. Use it as a context manager, or `start()` and `stop()`. Raises StreamevalError when the
-    address cannot be had.
+    `address` is what was bound. `security`: login and encryption; without it there is neither. Use it as a context
+    manager, or `start()` and `stop()`. Raises StreamevalError when the address cannot be had.
     """
 
-    def __init__(self, view: View, host: str = "127.0.0.1", port: int = 9108) -> None:
+    def __init__(self, view: View, host: str = "127.0.0.1", port: int = 9108, security: Security | None = None) -> None:
+        self._security = security or Security(Http())
         self._socket = _listen(host, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         config = uvicorn.Config(
-            create_app(view),
-            loop="asyncio",
+            create_app(view, self._security),
+            http=Connection,
+            ws="none",
             lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=KEPT_FOR,
             timeout_graceful_shutdown=STOPS_WITHIN,
+            h11_max_incomplete_event_size=LARGEST_REQUEST,
+            callback_notify=self._security.renew,
+            timeout_notify=LOOKS_EVERY,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, name="streameval-http", daemon=True)
@@ -147,10 +146,12 @@ class HttpServer:
     def url(self) -> str:
         """Where to point a browser or a scrape."""
         host, port = self.address
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._security.context is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def start(self) -> None:
         """Begin to answer; requests made before are answered then."""
+        allow_descriptors()
         self._thread.start()
         log.info("serving", url=self.url)
 
@@ -170,7 +171,8 @@ class HttpServer:
 
     def _serve(self) -> None:
         # Outside the main thread uvicorn leaves the signals alone; they belong to the daemon.
-        self._server.run(sockets=[self._socket])
+        with asyncio.Runner(loop_factory=partial(Loop, self._security.context)) as runner:
+            runner.run(self._server.serve(sockets=[self._socket]))
 
 
 def _listen(host: str, port: int) -> socket.socket:

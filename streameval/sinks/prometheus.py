@@ -21,6 +21,7 @@ from streameval.published import Histogram, Published
 from streameval.report import Estimate, Report
 from streameval.sinks.exposition import exposition, number
 from streameval.sinks.families import PER_AVERAGE, PER_ESTIMATE, Family
+from streameval.sources import GAPS
 
 log = structlog.get_logger("streameval.prometheus")
 
@@ -46,6 +47,7 @@ class StreamevalCollector:
             _counts_of_process,
             _consumer,
             _backfills,
+            _snapshots,
             _build,
         ):
             try:
@@ -141,9 +143,16 @@ def _promotion(now: Published) -> Iterator[Metric]:
         "1 when the evidence is enough to replace the production policy by this one under this rule, otherwise 0.",
         labels=("policy", "rule"),
     )
+    checks = GaugeMetricFamily(
+        "streameval_policy_trust_check_ok",
+        "1 when the numbers of this policy pass this check, 0 when they do not, which blocks every promotion by them.",
+        labels=("policy", "check"),
+    )
     for decision in now.report.promotion if now.report else ():
         metric.add_metric((decision.policy, decision.rule), float(decision.promotable))
-    yield metric
+    for each in now.report.trust if now.report else ():
+        checks.add_metric((each.policy, each.check), float(each.ok))
+    yield from (metric, checks)
 
 
 def _counts_of_state(now: Published) -> Iterator[Metric]:
@@ -240,6 +249,14 @@ def _consumer(now: Published) -> Iterator[Metric]:
         "Events that the source had deleted before they could be read, in the life of this process.",
         now.source.lost,
     )
+    gaps = CounterMetricFamily(
+        "streameval_consumer_gaps_total",
+        "Gaps in the source: events deleted before they were read, a log cut behind us, or replaced by another one.",
+        labels=("kind",),
+    )
+    for kind in GAPS:
+        gaps.add_metric((kind,), now.source.gaps.get(kind, 0))
+    yield gaps
     yield CounterMetricFamily(
         "streameval_consumer_rebuilds_total",
         "Times that the connection to the source was given up and built anew, in the life of this process.",
@@ -263,6 +280,27 @@ def _backfills(now: Published) -> Iterator[Metric]:
             read.add_metric((policy,), each.read)
             _add(waiting, (policy,), each.waiting)
     yield from (read, waiting)
+
+
+def _snapshots(now: Published) -> Iterator[Metric]:
+    if now.snapshots is None:
+        return
+    written = GaugeMetricFamily(
+        "streameval_snapshot_timestamp_seconds",
+        "When the newest snapshot was made, in epoch seconds; what came after it is read again after a crash.",
+    )
+    _add(written, (), now.snapshots.written_at)
+    yield written
+    yield _histogram(
+        "streameval_snapshot_duration_seconds",
+        "Time taken to write a snapshot, beside the loop, until it is safe on disk.",
+        now.snapshots.durations,
+    )
+    yield CounterMetricFamily(
+        "streameval_snapshot_failures_total",
+        "Snapshots that could not be written, in the life of this process; the next interval tries again.",
+        now.snapshots.failures,
+    )
 
 
 def _build(_: Published) -> Iterator[Metric]:

@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+Place: TypeAlias = tuple[str, int]
+"""A partition: its topic (or the path of its file), and its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
     """Consecutive messages of one partition, in order: `values[i]` lies at `offsets[i]`.
 
-    A `None` value is a Kafka tombstone. Offsets rise but may have gaps (compaction, transactions).
+    A `None` value is a Kafka tombstone. Offsets rise but may have gaps (compaction, transactions). `timestamps`: when
+    each was written, in milliseconds since 1970; None where the log does not say.
     """
 
     topic: str
     partition: int
     offsets: Sequence[int]
     values: Sequence[bytes | None]
+    timestamps: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """How far a log has been handed out, to go on there in another life: the next offset of each partition.
+
+    `identity` tells the log from a successor of the same name: the id of a topic, a mark of what a file holds. None =
+    the log does not say.
+
+    >>> Bookmark.from_state(Bookmark({0: 12, 1: 7}, "id-1").to_state())
+    Bookmark(positions={0: 12, 1: 7}, identity='id-1')
+    """
+
+    positions: Mapping[int, int]
+    identity: str | None = None
+
+    def to_state(self) -> dict[str, Any]:
+        """A plain value, for a snapshot."""
+        return {"identity": self.identity, "positions": [list(pair) for pair in self.positions.items()]}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Bookmark:
+        """The bookmark that gave this state."""
+        return cls(dict(state["positions"]), state["identity"])
+
+
+Bookmarks: TypeAlias = Mapping[str, Bookmark]
+"""Those of all logs of a source, by topic; for files, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +72,7 @@ class SourceStatus:
 
     `reached`: the log answered lately. `exhausted`: nothing more will ever come (a file at its end).
     `detail`: one line for people, e.g. why it is not reached. `lost`: messages that were gone before they could be
-    read.
+    read, as far as they can be counted. `gaps`: how often that happened, by kind (see `GAPS`).
     """
 
     reached: bool
@@ -48,12 +81,18 @@ class SourceStatus:
     detail: str = ""
     rebuilds: int = 0
     lost: int = 0
+    gaps: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
         """Events waiting in all partitions; None while any of them is unknown."""
         lags = [partition.lag for partition in self.partitions]
         return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
+
+
+GAPS = ("deleted", "cut", "replaced")
+"""What may have become of messages we wanted next: deleted before we came (retention), the log was cut behind us (it
+ends before our position), or another log took its name (a topic deleted and made anew, a file that was rotated)."""
 
 
 class Source(Protocol):
@@ -66,5 +105,18 @@ class Source(Protocol):
     def poll(self, timeout: float) -> list[Records]: ...
 
     def status(self) -> SourceStatus: ...
+
+    def bookmarks(self) -> Bookmarks:
+        """Where to go on, in another life, after all that `poll` has returned so far; part of a snapshot."""
+
+    def pause(self, places: Collection[Place]) -> None:
+        """Hand out nothing of these partitions, and of all others again, until the next call.
+
+        For who reads several partitions in step: what is ahead waits in the log, not in memory. Their lag stays
+        visible. A source that reads one partition after another may ignore it.
+        """
+
+    def commit(self, bookmarks: Bookmarks) -> None:
+        """Tell the log what a snapshot holds, for tools that show lag; never read back. Neither waits nor raises."""
 
     def close(self) -> None: ...

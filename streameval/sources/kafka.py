@@ -2,56 +2,62 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from threading import Event
 
 import structlog
 
-from streameval.errors import SourceError
-from streameval.sources import Records, SourceStatus
+from streameval.sources import Bookmark, Bookmarks, Place, Records, SourceStatus
 from streameval.sources.background import Background
-from streameval.sources.kafka_client import ClientError, Connect, OffsetsGoneError, Place
+from streameval.sources.gaps import Gaps, going_on
+from streameval.sources.kafka_client import Beginning, ClientError, Connect, OffsetsGoneError
 from streameval.sources.kafka_python import KafkaPythonClient
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 from streameval.sources.topic_reader import CONNECT_TIMEOUT, TopicReader, TopicReplacedError, close_quietly, open_topic
 
-BACKOFF_FIRST, BACKOFF_MOST = 0.25, 5.0
+BACKOFF_FIRST, BACKOFF_MOST, JITTER = 0.25, 5.0, 0.5
 REACHED_FOR = 10.0
 
 log = structlog.get_logger(__name__)
 
 
 class KafkaSource:
-    """Reads a topic from `positions` (next offset by partition), or from `settings.start` when there are none.
+    """Reads a topic from a bookmark, or from `settings.start` when there is none.
 
     The positions are the truth: after any trouble a new client goes on exactly there, so that nothing is lost and
-    nothing read twice while the source lives. Partitions that appear later are read from their beginning.
-    `clock` counts seconds; `connect` makes the client.
+    nothing read twice. Partitions that appear later are read from their beginning: `start` is about what was there at
+    the first start, and leaving out what came since would be a silent jump. `clock` counts seconds; `connect` makes the
+    client; `chance` in [0, 1) spreads the pauses of many daemons whose broker went away at one moment.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
-        positions: Mapping[int, int] | None = None,
+        bookmark: Bookmark | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         connect: Connect = KafkaPythonClient,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._connect = connect
+        self._chance = chance
         self._progress = Progress()
-        self._progress.place(positions or {}, clock())
-        self._newcomers: Place = "earliest" if positions else settings.start
-        self._topic_id: object | None = None
+        positions = bookmark.positions if bookmark else {}
+        self._progress.place(positions, clock())
+        self._newcomers: Beginning = "earliest" if positions else settings.start
+        self._topic_id = bookmark.identity if bookmark else None
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
         self._closed = Event()
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = clock()
-        self._failures = self._rebuilds = self._lost = 0
+        self._failures = self._rebuilds = 0
+        self._gaps = Gaps(settings.topic, settings.on_lost_offsets)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -82,8 +88,24 @@ class KafkaSource:
             partitions=self._progress.status(self._settings.topic),
             detail=f"no answer from {self._settings.address} for {silence:.0f} s" if unanswered else self._detail,
             rebuilds=self._rebuilds,
-            lost=self._lost,
+            lost=self._gaps.lost,
+            gaps=dict(self._gaps.kinds),
         )
+
+    def bookmarks(self) -> Bookmarks:
+        """The next offset of each partition, and the topic's id."""
+        return {self._settings.topic: Bookmark(self.positions, self._topic_id)}
+
+    def pause(self, places: Collection[Place]) -> None:
+        """Leave these partitions in the log for now; they do not count as stuck."""
+        paused = frozenset(partition for topic, partition in places if topic == self._settings.topic)
+        if paused != self._progress.paused:
+            self._progress.paused = paused
+            if self._reader is not None:
+                self._reader.client.pause(paused)
+
+    def commit(self, bookmarks: Bookmarks) -> None:
+        """Show the positions as those of `settings.group_id`, if there is one."""
 
     def close(self) -> None:
         """Leave the cluster; status and positions can still be read."""
@@ -112,9 +134,8 @@ class KafkaSource:
 
     def _begin(self, reader: TopicReader) -> None:
         self._reader = reader
-        if self._topic_id not in (None, reader.topic_id):
-            raise TopicReplacedError
-        self._topic_id = reader.topic_id
+        reader.check_successor(self._topic_id, self.positions)
+        self._topic_id = reader.topic_id or self._topic_id
         self._newcomers = "earliest"
         reader.start(self._progress)
         self._opened_at = self._clock()
@@ -138,33 +159,22 @@ class KafkaSource:
         end = reader.client.offsets(resume, "latest", CONNECT_TIMEOUT)
         for partition, place in resume.items():
             position = self._progress.positions[partition]
-            if place is None:
-                place = nearest_place(position, first[partition], end[partition], same_log=reader.topic_id is not None)
-            self._lose(max(0, place - position), partition=partition, position=position, goes_on_at=place)
-            reader.seek({partition: place})
+            gap = going_on(position, place, first[partition], end[partition], same_log=reader.topic_id is not None)
+            self._gaps.found(gap.kind, gap.lost, partition=partition, position=position, goes_on_at=gap.place)
+            reader.seek({partition: gap.place})
 
     def _start_over(self) -> None:
         """The topic is another one of the same name: all of it is new to us."""
-        self._lose(self._progress.known_lag, reason="the topic was deleted and made anew")
+        self._gaps.found("replaced", self._progress.known_lag, old_topic=self._topic_id, positions=self.positions)
         self._leave()
-        self._topic_id, self._progress = None, Progress()
-
-    def _lose(self, count: int, **where: object) -> None:
-        topic = self._settings.topic
-        if self._settings.on_lost_offsets == "fail":
-            raise SourceError(
-                f"messages of the topic {topic} were gone before they were read ({count} of them): {where}",
-                hint="keep messages longer (retention.ms), or set source.on_lost_offsets to continue",
-            )
-        self._lost += count
-        log.warning("kafka_offsets_lost", topic=topic, lost=count, **where)
+        self._topic_id, self._progress = None, Progress(paused=self._progress.paused)
 
     def _give_up(self, error: ClientError) -> None:
-        """Drop the client; the next one comes after a pause that doubles from failure to failure."""
+        """Drop the client; the next one comes after a pause that about doubles from failure to failure."""
         now = self._clock()
         if now - self._opened_at > REACHED_FOR and self._reader is not None:
             self._failures = 0
-        pause = min(BACKOFF_FIRST * 2.0 ** min(self._failures, 10), BACKOFF_MOST)
+        pause = min(BACKOFF_FIRST * 2.0 ** min(self._failures, 10), BACKOFF_MOST) * (1.0 - JITTER * self._chance())
         self._failures += 1
         self._rebuilds += self._reader is not None
         self._leave()
@@ -181,18 +191,3 @@ class KafkaSource:
         if self._reader is not None:
             close_quietly(self._reader.client)
             self._reader = None
-
-
-def nearest_place(position: int, first: int, end: int, *, same_log: bool) -> int:
-    """Where to go on in a log of the offsets `first` to `end` (exclusive) that has no `position`.
-
-    A log that ends before `position` was cut there. Unless it is known to be the same one, take it for a successor.
-
-    >>> nearest_place(3, first=10, end=20, same_log=True)
-    10
-    >>> nearest_place(30, first=10, end=20, same_log=True), nearest_place(30, first=10, end=20, same_log=False)
-    (20, 10)
-    """
-    if position <= end:
-        return max(position, first)
-    return end if same_log else first

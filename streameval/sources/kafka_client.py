@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from streameval.sources import Records
 from streameval.sources.settings import KafkaSettings
 
-Place = Literal["earliest", "latest"] | datetime
+Beginning = Literal["earliest", "latest"] | datetime
 
 
 class ClientError(Exception):
@@ -27,13 +27,13 @@ class OffsetsGoneError(ClientError):
 class KafkaClient(Protocol):
     """One topic, read without a group. Every method may raise `ClientError`; timeouts are seconds."""
 
-    def topic_id(self) -> object | None:
+    def topic_id(self) -> str | None:
         """What tells a topic from its successor of the same name; None when the broker does not say."""
 
     def partitions(self, timeout: float) -> Collection[int]:
         """Asks the cluster which partitions there are now; none when the topic does not exist."""
 
-    def offsets(self, partitions: Collection[int], at: Place, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
         """Asks for the offsets of the first and next message, or of the first message since a time."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
@@ -41,6 +41,9 @@ class KafkaClient(Protocol):
 
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come; also raises `OffsetsGoneError`."""
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """From now on hand out nothing of these, and of all others again; what was assigned does not matter."""
 
     def position(self, partition: int) -> int:
         """The offset to be read next; beyond markers of transactions, which are no messages."""

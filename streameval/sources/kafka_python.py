@@ -23,7 +23,7 @@ from kafka.net.compat import KafkaNetClient
 
 from streameval.errors import SourceError
 from streameval.sources import Records
-from streameval.sources.kafka_client import ClientError, OffsetsGoneError, Place
+from streameval.sources.kafka_client import Beginning, ClientError, OffsetsGoneError
 from streameval.sources.settings import KafkaConnection, KafkaSettings
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the library's 30 s would keep a daemon away long after its broker came back
@@ -121,12 +121,13 @@ class KafkaPythonClient:
 
     def __init__(self, settings: KafkaSettings, timeout: float) -> None:
         self._topic = settings.topic
+        self._paused: frozenset[int] = frozenset()
         with translated_errors():
             self._consumer, self._cluster = connected(KafkaConsumer, consumer_options(settings), timeout)
 
-    def topic_id(self) -> object | None:
-        topic_id: object | None = self._cluster.topic_id(self._topic)
-        return topic_id
+    def topic_id(self) -> str | None:
+        topic_id = self._cluster.topic_id(self._topic)
+        return None if topic_id is None else str(topic_id)
 
     def partitions(self, timeout: float) -> Collection[int]:
         with translated_errors():
@@ -140,12 +141,12 @@ class KafkaPythonClient:
                 raise answer.exception
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 
-    def offsets(self, partitions: Collection[int], at: Place, timeout: float) -> dict[int, int]:
+    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
         with translated_errors():
             found = self._look_up([self._key(partition) for partition in partitions], at, milliseconds(timeout))
         return {key.partition: offset for key, offset in found.items()}
 
-    def _look_up(self, keys: list[TopicPartition], at: Place, timeout_ms: int) -> dict[TopicPartition, int]:
+    def _look_up(self, keys: list[TopicPartition], at: Beginning, timeout_ms: int) -> dict[TopicPartition, int]:
         if at == "earliest":
             return dict(self._consumer.beginning_offsets(keys, timeout_ms=timeout_ms))
         ends = dict(self._consumer.end_offsets(keys, timeout_ms=timeout_ms))
@@ -160,12 +161,29 @@ class KafkaPythonClient:
             self._consumer.assign([self._key(partition) for partition in positions])
             for partition, offset in positions.items():
                 self._consumer.seek(self._key(partition), offset)
+            self._hold_back()
+
+    def pause(self, partitions: Collection[int]) -> None:
+        with translated_errors():
+            self._paused = frozenset(partitions)
+            self._hold_back()
+
+    def _hold_back(self) -> None:
+        for key in self._consumer.assignment():
+            paused = key.partition in self._paused
+            (self._consumer.pause if paused else self._consumer.resume)(key)
 
     def poll(self, timeout: float) -> list[Records]:
         with translated_errors():
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
         return [
-            Records(key.topic, key.partition, [message.offset for message in messages], [m.value for m in messages])
+            Records(
+                topic=key.topic,
+                partition=key.partition,
+                offsets=[message.offset for message in messages],
+                values=[message.value for message in messages],
+                timestamps=[message.timestamp for message in messages],
+            )
             for key, messages in polled.items()
         ]
 

@@ -10,6 +10,7 @@ import time
 from typing import BinaryIO
 
 from streameval.errors import InputError
+from streameval.sources.file_marks import Mark, mark_in
 from streameval.sources.lines import DAMAGE, LineSplitter, Members, members_of
 
 STDIN = "-"
@@ -24,18 +25,23 @@ class LineFile:
     A followed file may be rotated: when its name belongs to another file, the old one is read to its end, its last line
     counts even if it has no newline, and the new one is read from its beginning. When it becomes shorter than what was
     read (copied and truncated), it is read from its beginning, and a line that was not finished is dropped; if it grew
-    past that point again before it was looked at, that cannot be seen. Line numbers go on counting through both.
+    past that point again before it was looked at, that cannot be seen. Line numbers go on counting through both, and
+    `generation` counts the files that had the name. `start`: the byte to begin with, in text.
     """
 
-    def __init__(self, path: str, *, follow: bool = False) -> None:
+    def __init__(self, path: str, *, follow: bool = False, start: int = 0) -> None:
         self.path = path
-        self.lines_read = self.bytes_read = 0
+        self.lines_read, self.bytes_read = 0, start
         self.ended = self.waiting = False
         self._stream = _open(path)
         kind = _kind(self._stream)
         self._may_block = not (kind is None or stat.S_ISREG(kind))
         self._follow = follow and kind is not None and stat.S_ISREG(kind)
+        self.generation = 0
         self._begin(self._stream)
+        if start:
+            self._stream.seek(start)
+            self._untouched = False
 
     def _begin(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -44,8 +50,10 @@ class LineFile:
         self._damage: Exception | None = None
         self._untouched, self._replaced = True, False
 
-    def read(self, timeout: float) -> list[bytes]:
+    def read(self, timeout: float, *, stay: bool = False) -> list[bytes]:
         """The lines of the next piece; `[]` at the end, and when nothing has come within `timeout` seconds.
+
+        With `stay`, a successor is left for later, so that lines of two files do not mix.
 
         InputError when the file cannot be read further. All lines before that have been returned then.
         """
@@ -53,7 +61,7 @@ class LineFile:
         while not self.ended:
             left = max(0.0, deadline - time.monotonic())
             try:
-                lines = self._next_lines(left)
+                lines = self._next_lines(left, stay)
             except DAMAGE as error:
                 raise self._failure("is damaged", str(error)) from error
             except OSError as error:
@@ -63,12 +71,20 @@ class LineFile:
                 return lines
         return []
 
+    def mark(self, position: int, lines: int) -> Mark | None:
+        """The mark of a place in the file that is open now; None where it cannot be read again."""
+        try:
+            descriptor = self._stream.fileno()
+        except OSError:
+            return None
+        return mark_in(descriptor, position, lines, compressed=self._members is not None)
+
     def close(self) -> None:
         """Close the file; standard input stays open."""
         if self.path != STDIN:
             self._stream.close()
 
-    def _next_lines(self, timeout: float) -> list[bytes]:
+    def _next_lines(self, timeout: float, stay: bool) -> list[bytes]:
         if self._damage:
             raise self._damage
         if self._may_block and not select.select([self._stream], [], [], timeout)[0]:
@@ -79,7 +95,9 @@ class LineFile:
         self.bytes_read += len(chunk)
         if chunk:
             return self._lines_of(chunk)
-        return self._at_end_of_growing_file(timeout) if self._follow else self._finish()
+        if not self._follow:
+            return self._finish()
+        return [] if stay else self._at_end_of_growing_file(timeout)
 
     def _lines_of(self, chunk: bytes) -> list[bytes]:
         if self._untouched:
@@ -109,23 +127,23 @@ class LineFile:
     def _at_end_of_growing_file(self, timeout: float) -> list[bytes]:
         now = _stat(self.path)
         if now is not None and self._replaced:
-            return self._go_to_successor()
+            return self._last_line() or self._begin_anew(_open(self.path))
         here = os.fstat(self._stream.fileno())
         if now is not None and not os.path.samestat(now, here):
             self._replaced = True  # a last look: it may have grown since
         elif here.st_size < self._stream.tell():
             self._stream.seek(0)
-            self._begin(self._stream)
+            self._begin_anew(self._stream)
         else:
             time.sleep(min(LOOK_AGAIN, timeout))
         return []
 
-    def _go_to_successor(self) -> list[bytes]:
-        last = self._last_line()
-        successor = _open(self.path)
-        self._stream.close()
-        self._begin(successor)
-        return last
+    def _begin_anew(self, stream: BinaryIO) -> list[bytes]:
+        if stream is not self._stream:
+            self._stream.close()
+        self.generation += 1
+        self._begin(stream)
+        return []
 
     def _failure(self, what: str, detail: str) -> InputError:
         return InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import zstandard
@@ -71,6 +71,24 @@ def members_of(first_bytes: bytes) -> Members | None:
     return None
 
 
+class CutLine(bytes):
+    """What is left of a line that was too long, and how many bytes it had."""
+
+    size: int
+
+
+def bytes_of(lines: Sequence[bytes]) -> int:
+    """How many bytes lines take in their file, their ends included.
+
+    >>> bytes_of([b"one", b""])
+    5
+    """
+    cut = 0
+    if CutLine in set(map(type, lines)):
+        cut = sum(line.size - len(line) for line in lines if isinstance(line, CutLine))
+    return sum(map(len, lines)) + len(lines) + cut
+
+
 class LineSplitter:
     r"""Cuts text into lines, wherever the chunks end.
 
@@ -109,4 +127,8 @@ class LineSplitter:
             self._parts = [b"".join(self._parts)[:EXCERPT]]
 
     def _bounded(self, line: bytes, size: int) -> bytes:
-        return line if size <= self._longest else line[:EXCERPT] + b"... (cut: a line of %d bytes)" % size
+        if size <= self._longest:
+            return line
+        cut = CutLine(line[:EXCERPT] + b"... (cut: a line of %d bytes)" % size)
+        cut.size = size
+        return cut

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from streameval.errors import InputError
-from streameval.sources import Source
+from streameval.sources import Bookmark, Bookmarks, Source
 from streameval.sources.second_reading import SecondReading
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
@@ -20,19 +20,31 @@ Beginning: TypeAlias = Literal["earliest"] | int | datetime
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
 
-def open_source(settings: AnySettings) -> Source:
-    """The source of a configuration; libraries that only one kind needs are imported for that kind."""
+def open_source(settings: AnySettings, bookmarks: Bookmarks | None = None, *, also: Sequence[str] = ()) -> Source:
+    """The source of a configuration, going on at `bookmarks`, as an earlier one gave them; what has none, at its start.
+
+    A log that is no longer the one of its bookmark, or has lost what comes next, is told apart from it, logged, counted
+    in `status`, and handled as `on_lost_offsets` says: SourceError from `poll`, or on from where there are messages.
+    Partitions that a bookmark does not know came after it, and are read from their beginning. `also`: more topics of
+    the same cluster, whose records come among the others.
+
+    Libraries that only one kind needs are imported for that kind.
+    """
+    known = bookmarks or {}
     if isinstance(settings, KafkaSettings):
         from streameval.sources.kafka import KafkaSource
+        from streameval.sources.several import SeveralSources
 
-        return KafkaSource(settings)
+        topics = [settings.model_copy(update={"topic": topic}) for topic in (settings.topic, *also)]
+        sources = [KafkaSource(topic, known.get(topic.topic)) for topic in topics]
+        return SeveralSources(sources) if also else sources[0]
     if isinstance(settings, FileSettings):
         from streameval.sources.file import FileSource
 
-        return FileSource(settings.path, follow=settings.follow)
-    from streameval.sources.simulated import SimulatedSource
+        return FileSource(settings.path, follow=settings.follow, bookmarks=known, on_lost=settings.on_lost_offsets)
+    from streameval.sources.simulated import TOPIC, SimulatedSource
 
-    return SimulatedSource(settings)
+    return SimulatedSource(settings, position=known[TOPIC].positions[0] if TOPIC in known else 0)
 
 
 def beginning(text: str, settings: AnySettings) -> Beginning:
@@ -66,7 +78,7 @@ def open_again(settings: AnySettings, begin: Beginning, live: Mapping[int, int])
         if not isinstance(begin, int):
             return SecondReading(KafkaSource(settings.model_copy(update={"start": begin})))
         positions = {partition: min(begin, position) for partition, position in live.items()}
-        return SecondReading(KafkaSource(settings, positions), begin)
+        return SecondReading(KafkaSource(settings, Bookmark(positions)), begin)
     if isinstance(settings, SimulatedSettings):  # what has happened need not be waited for
         settings = settings.model_copy(update={"rate": 0.0})
     first = begin if isinstance(begin, int) else 0

@@ -12,7 +12,8 @@ from streameval.sources import PartitionStatus, Records
 class Progress:
     """The next offset of each partition, what is known of the end of its log, and when it last moved (seconds).
 
-    `ends` tells what waits, `readable` what could be had: they differ while a transaction is open.
+    `ends` tells what waits, `readable` what could be had: they differ while a transaction is open. `paused`: partitions
+    that nobody wants to have now.
 
     >>> progress = Progress()
     >>> progress.place({0: 10}, now=0.0)
@@ -25,6 +26,7 @@ class Progress:
     ends: dict[int, int] = field(default_factory=dict)
     readable: dict[int, int] = field(default_factory=dict)
     moved_at: dict[int, float] = field(default_factory=dict)
+    paused: frozenset[int] = frozenset()
 
     def place(self, positions: Mapping[int, int], now: float) -> None:
         """Put partitions at these offsets; what was known of the end of their logs is forgotten."""
@@ -68,9 +70,9 @@ class Progress:
         return sum(self.lag(partition) or 0 for partition in self.positions)
 
     def stalled(self, now: float, after: float) -> list[int]:
-        """Partitions where events could be read and none has come for `after` seconds."""
+        """Partitions where events could be read and were wanted, and none has come for `after` seconds."""
         for partition, position in self.positions.items():
-            if self.readable.get(partition, 0) <= position:
+            if self.readable.get(partition, 0) <= position or partition in self.paused:
                 self.moved_at[partition] = now
         return [partition for partition, moved in self.moved_at.items() if now - moved > after]
 

@@ -25,7 +25,10 @@ MEBIBYTE = 1024 * 1024
 
 
 def _servers(value: object) -> object:
-    return [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+    servers = [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+    if "@" in str(servers):  # logged and shown wherever the brokers are named
+        raise ValueError("the addresses of brokers hold no user and password; use sasl_username and sasl_password")
+    return servers
 
 
 def _version(value: object) -> object:
@@ -34,14 +37,14 @@ def _version(value: object) -> object:
 
 def _file(value: str) -> str:
     if not Path(value).is_file():
-        raise ValueError(f"expected a file, and {value} is none")
+        raise ValueError("expected a file that exists")
     return value
 
 
 Written = Literal["json", "dsjson"]
 """How the events of a source are written: streameval's own JSON, or the decision logs of Vowpal Wabbit."""
 
-PemFile = Annotated[str, AfterValidator(_file)]
+ExistingFile = Annotated[str, AfterValidator(_file)]
 """A pydantic type: the path of a file that is there."""
 
 Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
@@ -71,11 +74,11 @@ class KafkaConnection(Settings):
     )
     sasl_username: str | None = Field(default=None, description="User name for SASL.")
     sasl_password: SecretStr | None = Field(default=None, description="Password for SASL.")
-    ssl_cafile: PemFile | None = Field(
+    ssl_cafile: ExistingFile | None = Field(
         default=None, description="PEM file of the authority that signed the brokers' keys."
     )
-    ssl_certfile: PemFile | None = Field(default=None, description="PEM file of this client's certificate.")
-    ssl_keyfile: PemFile | None = Field(default=None, description="PEM file of this client's private key.")
+    ssl_certfile: ExistingFile | None = Field(default=None, description="PEM file of this client's certificate.")
+    ssl_keyfile: ExistingFile | None = Field(default=None, description="PEM file of this client's private key.")
     ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(default=True, description="Whether the broker's certificate must name its host.")
     api_version: Version | None = Field(
@@ -92,6 +95,15 @@ class KafkaConnection(Settings):
             )
         if not self.security_protocol.startswith("SASL") and login != (None, None, None):
             raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
+        return self
+
+    @model_validator(mode="after")
+    def _encryption_is_complete(self) -> KafkaConnection:
+        files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self.ssl_password)
+        if self.security_protocol in ("PLAINTEXT", "SASL_PLAINTEXT") and files != (None, None, None, None):
+            raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
+            raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
         return self
 
     @property
@@ -146,6 +158,17 @@ class FileSettings(Settings):
     )
     format: Written = Field(default="json", description="How events are written: json, or dsjson (Vowpal Wabbit).")
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
+    on_lost_offsets: Literal["continue", "fail"] = Field(
+        default="continue",
+        description="When a file is not the one that was read before: count that and read it whole, or stop.",
+    )
+
+    @model_validator(mode="after")
+    def _each_file_once(self) -> FileSettings:
+        twice = [path for place, path in enumerate(self.path) if path in self.path[:place]]
+        if twice:
+            raise ValueError(f"expected each file once, and {twice[0]} is listed twice")
+        return self
 
 
 class Columns(Settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from streameval.errors import InputError
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
 from streameval.simulation.stream import BATCH, BLOCK
-from streameval.sources import PartitionStatus, Records, SourceStatus
+from streameval.sources import Bookmark, Bookmarks, PartitionStatus, Place, Records, SourceStatus
 from streameval.sources.settings import SimulatedSettings
 
 TOPIC = "simulated"
@@ -132,6 +132,16 @@ class SimulatedSource:
     def truth(self) -> dict[str, float]:
         """The value of each policy, `logging` first, at the moment after the events that have been polled."""
         return self.recommender.truth(self.position)
+
+    def bookmarks(self) -> Bookmarks:
+        """The number of the next event."""
+        return {TOPIC: Bookmark({0: self.position})}
+
+    def pause(self, places: Collection[Place]) -> None:
+        """There is one partition only: nothing can be ahead."""
+
+    def commit(self, bookmarks: Bookmarks) -> None:
+        """Nobody to tell."""
 
     def close(self) -> None:
         """Nothing to release."""

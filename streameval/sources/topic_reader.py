@@ -8,7 +8,7 @@ from contextlib import suppress
 import structlog
 
 from streameval.sources import Records
-from streameval.sources.kafka_client import ClientError, Connect, KafkaClient, OffsetsGoneError, Place
+from streameval.sources.kafka_client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 
@@ -45,6 +45,7 @@ class TopicReader:
         """Go on in `progress`, which takes the positions that this reader begins at."""
         now = self._clock()
         self._progress = progress
+        self.client.pause(progress.paused)
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
         progress.place(self.positions, now)
 
@@ -64,6 +65,16 @@ class TopicReader:
         """Read some partitions from other offsets, and all others from where they are."""
         self._progress.place(positions, self._clock())
         self.client.assign({partition: self._progress.positions[partition] for partition in self.positions})
+
+    def check_successor(self, topic_id: str | None, positions: Mapping[int, int]) -> None:
+        """Raises TopicReplacedError when this is not the topic that had this id or these partitions: none ever goes."""
+        gone = sorted(positions.keys() - self.positions.keys())
+        if topic_id and self.topic_id and topic_id != self.topic_id:
+            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and made anew")
+        if gone and topic_id and self.topic_id:
+            raise ClientError(f"the broker does not list the partitions {gone} of {self._settings.topic}")
+        if gone:
+            raise TopicReplacedError(f"{self._settings.topic} has no partitions {gone} any more: it was made anew")
 
     def check_topic(self) -> None:
         """Raises TopicReplacedError when the broker now knows another topic by this name."""
@@ -114,7 +125,7 @@ def open_topic(
     connect: Connect,
     settings: KafkaSettings,
     positions: Mapping[int, int],
-    newcomers: Place,
+    newcomers: Beginning,
     clock: Callable[[], float],
 ) -> TopicReader:
     """A reader of all partitions from `positions`, and from `newcomers` where there is none; raises `ClientError`."""
@@ -132,7 +143,7 @@ def open_topic(
 
 
 def starting_positions(
-    client: KafkaClient, partitions: set[int], known: Mapping[int, int], newcomers: Place, timeout: float
+    client: KafkaClient, partitions: set[int], known: Mapping[int, int], newcomers: Beginning, timeout: float
 ) -> dict[int, int]:
     """Where to begin in each of the partitions: where it is known, or at `newcomers`."""
     fresh = partitions - known.keys()

@@ -34,7 +34,8 @@ def streameval(*arguments: str, **environment: str) -> subprocess.CompletedProce
 def daemon(config: Path, log: Path, **environment: str) -> Iterator[httpx.Client]:
     """`streameval run` with this configuration, logging to a file; yields a client of its server."""
     command = [STREAMEVAL, "run", str(config), "--log-format", "json"]
-    with log.open("w") as stderr, subprocess.Popen(command, env=os.environ | environment, stderr=stderr) as process:
+    place: dict[str, Any] = {"cwd": log.parent, "env": os.environ | environment}  # where its state is kept, too
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, **place) as process:
         try:
             with httpx.Client(base_url=served_at(log, process)) as client:
                 yield client

@@ -173,7 +173,7 @@ def test_lost_records_stop_the_source_when_it_is_told_so(
     ) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 200)
         delete_records(administrator, topic, before=1900)
-        with pytest.raises(SourceError, match="gone before they were read"):
+        with pytest.raises(SourceError, match="deleted before they were read"):
             reader.poll_to_the_end()
 
 

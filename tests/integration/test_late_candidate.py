@@ -75,7 +75,8 @@ class Running:
     @contextmanager
     def started(self, *options: str) -> Iterator[Running]:
         command = [*RUN, str(self.path), "--log-format", "json", *options]
-        with self._log.open("wb") as log, subprocess.Popen(command, stderr=log) as self.process:
+        here = self.path.parent  # the state is kept there, too
+        with self._log.open("wb") as log, subprocess.Popen(command, stderr=log, cwd=here) as self.process:
             try:
                 with httpx.Client(base_url=self._address(), trust_env=False) as self._client:
                     yield self

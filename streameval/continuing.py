@@ -1,0 +1,127 @@
+"""Going on from a snapshot: whether it is of the same numbers, and what the configuration changes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from streameval.arrays import State
+from streameval.config import BLOCK, Config
+from streameval.errors import InputError, StateError
+from streameval.evaluator import Evaluator
+from streameval.intake import Intake
+from streameval.migrations import migrated
+from streameval.plan import Plan
+from streameval.published import NEVER, Snapshotting
+from streameval.roster import Roster
+from streameval.sources import Bookmark, Bookmarks
+from streameval.sources.settings import FileSettings, SimulatedSettings
+
+SCHEMA = 1
+WAYS_OUT = "--reset begins anew and sets the old snapshots aside; another state.dir keeps both"
+
+log = structlog.get_logger("streameval")
+
+
+@dataclass(frozen=True)
+class Continued:
+    """What a daemon begins with. `late`: an evaluator of candidates that the snapshot does not know, None without."""
+
+    roster: Roster
+    intake: Intake
+    bookmarks: Bookmarks
+    snapshots: Snapshotting = NEVER
+    late: Evaluator | None = None
+
+
+def header(config: Config) -> State:
+    """What every snapshot says of who wrote it."""
+    return {"schema": SCHEMA, "version": version("streameval"), "fingerprint": fingerprint(config)}
+
+
+def fingerprint(config: Config) -> dict[str, Any]:
+    """The parts of a configuration that decide what the numbers are of: by key, as plain values.
+
+    Whatever else changes, the numbers go on: see `Roster.change`.
+    """
+    source = config.required_source()
+    parts: dict[str, Any] = {"source.kind": source.kind, "block": BLOCK}
+    if isinstance(source, SimulatedSettings):
+        world = source.model_dump(mode="json", exclude={"kind", "events", "rate"})
+        return parts | {f"source.{key}": value for key, value in world.items()} | _reward(config)
+    log = {"source.path": source.path} if isinstance(source, FileSettings) else {"source.topic": source.topic}
+    return parts | log | {"source.format": source.format} | _reward(config)
+
+
+def _reward(config: Config) -> dict[str, Any]:
+    return {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
+
+
+def begin_anew(config: Config) -> Continued:
+    """Without a snapshot."""
+    return Continued(Roster(config.plan()), Intake(config.event_format()), {})
+
+
+def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Continued:
+    """From a snapshot. StateError when its numbers are not those of this configuration, or cannot be read."""
+    if document.get("schema") != SCHEMA:
+        raise StateError(
+            f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
+            hint=f"use the version that wrote it, or start anew: {WAYS_OUT}",
+        )
+    _refuse_others(path, document["fingerprint"], fingerprint(config))
+    plan = config.plan()
+    roster = Roster.from_state(migrated(document["roster"]), config.reward_model, config.policies.candidates)
+    before = roster.policies
+    roster = _without(roster, plan, reset_policies)
+    late = roster.change(plan)
+    bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
+    intake = Intake.from_state(document["intake"], config.event_format())
+    _tell(path, document, before, plan.policies)
+    return Continued(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
+
+
+def _refuse_others(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    differing = [
+        f"{key} was {_said(before.get(key))} and is now {_said(now.get(key))}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if differing:
+        raise StateError(
+            f"the snapshot {path} is of other numbers, which must not be mixed with these: {'; '.join(differing)}",
+            hint=WAYS_OUT,
+        )
+
+
+def _said(value: Any) -> str:
+    return "not set" if value is None else f"{value}"
+
+
+def _without(roster: Roster, plan: Plan, reset: Collection[str]) -> Roster:
+    """Forget policies that are to begin anew."""
+    unknown = sorted(set(reset) - set(plan.policies))
+    if unknown:
+        raise InputError(
+            f"--reset-policy: there is no policy {', '.join(unknown)}",
+            hint=f"the policies of the configuration are {', '.join(plan.policies)}",
+        )
+    for policy in reset:
+        roster.forget(policy)
+    return roster
+
+
+def _tell(path: Path, document: State, before: Collection[str], after: Collection[str]) -> None:
+    log.info(
+        "continued",
+        snapshot=str(path),
+        written=datetime.fromtimestamp(document["written"], UTC).isoformat(timespec="seconds"),
+        added=[name for name in after if name not in before],
+        removed=[name for name in before if name not in after],
+    )

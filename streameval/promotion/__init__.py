@@ -1,0 +1,14 @@
+"""Promotion: "the candidate beats production" as decisions that one can wire to a pager.
+
+`settings`: what is configured. `rules`: the tests. `trust` and `weights`: whether numbers can be believed at all.
+`holding`: a test must pass for some time. `contest` folds all of them over blocks, `reading` makes decisions of them,
+with `reasons`.
+"""
+
+from streameval.promotion.checks import Seen
+from streameval.promotion.contest import Contest
+from streameval.promotion.reading import Findings, read
+from streameval.promotion.settings import Promotion, RuleName, Trust
+from streameval.promotion.sums import LiftPath
+
+__all__ = ["Contest", "Findings", "LiftPath", "Promotion", "RuleName", "Seen", "Trust", "read"]

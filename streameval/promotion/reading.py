@@ -1,0 +1,90 @@
+"""Reading a contest: its state and the moment of a Report make decisions, with the reasons for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from streameval.arrays import State
+from streameval.promotion import reasons, trust
+from streameval.promotion.checks import Seen, checks
+from streameval.promotion.contest import RULES, Contest
+from streameval.promotion.settings import RuleName
+from streameval.report import Decision, Transition, TrustCheck
+
+
+class Findings(NamedTuple):
+    """What a Report says of promotion: a decision for each candidate and rule, the checks, and what has changed."""
+
+    decisions: tuple[Decision, ...]
+    trust: tuple[TrustCheck, ...]
+    transitions: tuple[Transition, ...]
+
+
+def read(contest: Contest, state: State, seen: Seen) -> Findings:
+    """The decisions of the last block end; where a check fails that is of this moment, nothing is promotable."""
+    recent = trust.recent(state["trust"], contest.block)
+    found = tuple(checks(contest.policies, recent, seen, contest.promotion.trust, contest.reward_range))
+    failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
+    production, *candidates = contest.policies
+    decisions = tuple(
+        _decision(contest, rule, state["rules"][rule], place, [*failed[candidate], *failed[production]])
+        for place, candidate in enumerate(candidates)
+        for rule in contest.promotion.rules
+    )
+    return Findings(decisions, found, tuple(_transition(contest, each) for each in state["transitions"]))
+
+
+def _decision(contest: Contest, rule: RuleName, state: State, place: int, failed: Sequence[TrustCheck]) -> Decision:
+    policy = contest.policies[1 + place]
+    last = {name: float(column[place]) for name, column in state["last"].items()}
+    holding, settings = state["holding"], contest.promotion
+    held = int(holding["held"][place])
+    return Decision(
+        policy=policy,
+        rule=rule,
+        promotable=held >= settings.hold and not failed,
+        reason=_reason(contest, rule, last, held, holding["since"]["event"][place], failed),
+        lift=_known(last["lift"]),
+        lower=_known(last["lower"]) if RULES[rule].bounded else None,
+        events=int(last["events"]),
+        held=held,
+        since_event=_whole(holding["since"]["event"][place]),
+        since_timestamp=_known(holding["since"]["time"][place]),
+        first_event=_whole(holding["first"]["event"][place]),
+        first_timestamp=_known(holding["first"]["time"][place]),
+        first_lift=_known(holding["first"]["lift"][place]),
+        times=int(holding["times"][place]),
+        promotable_events=int(holding["total"][place]),
+    )
+
+
+def _reason(
+    contest: Contest, rule: RuleName, last: Mapping[str, float], held: int, since: float, failed: Sequence[TrustCheck]
+) -> str:
+    settings = contest.promotion
+    if last["events"] < settings.min_events:
+        return reasons.of_too_few(last["events"], settings.min_events)
+    if failed:
+        return "; ".join(dict.fromkeys(_about(each, contest) for each in failed))
+    bound = reasons.of_bound(last["lift"], last["lower"], settings.margin, last["more"], RULES[rule].bounded)
+    if held >= settings.hold:
+        return f"{bound} since event {since:,.0f}"
+    return f"{bound}, {reasons.of_held(held, settings.hold)}" if held else bound
+
+
+def _about(check: TrustCheck, contest: Contest) -> str:
+    return f"{check.policy}: {check.reason}" if check.policy == contest.policies[0] else check.reason
+
+
+def _transition(contest: Contest, kept: Sequence[Any]) -> Transition:
+    rule, candidate, event, time, promotable, lift = kept
+    return Transition(contest.policies[1 + candidate], rule, int(event), _known(time), promotable, _known(lift))
+
+
+def _known(value: Any) -> float | None:
+    return None if value != value else float(value)
+
+
+def _whole(value: Any) -> int | None:
+    return None if value != value else int(value)

@@ -1,0 +1,71 @@
+"""Reasons: what a decision and a check have to say, as sentences with numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def number(value: float) -> str:
+    """Three significant digits as people write them.
+
+    >>> [number(value) for value in (-0.002, 0.0123456, 1.314, 4321.0, 1e-7)]
+    ['-0.002', '0.0123', '1.31', '4,321', '0.0000001']
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def count(value: float) -> str:
+    """A number of events, of which only the first two digits are known.
+
+    >>> count(43_210.0), count(87.0), count(1_999.0)
+    ('43,000', '87', '2,000')
+    """
+    digits = max(0, math.floor(math.log10(max(value, 1.0))) - 1)
+    return f"{round(value, -digits):,.0f}"
+
+
+def of_bound(lift: float, lower: float, margin: float, more: float, bounded: bool) -> str:
+    """What a rule's bound says of the margin.
+
+    >>> of_bound(lift=0.01, lower=-0.002, margin=0.0, more=41_234.0, bounded=True)
+    'lower bound of lift -0.002 under margin 0; needs about 41,000 more events at the present rate'
+    """
+    what, held = ("lower bound of lift", lower) if bounded else ("lift", lift)
+    if math.isnan(lift):
+        return "no lift is known yet"
+    if math.isnan(held):
+        return f"lift {number(lift)}, of which no bound is known yet"
+    if held > margin:
+        return f"{what} {number(held)} over margin {number(margin)}"
+    said = f"{what} {number(held)} {'at' if held == margin else 'under'} margin {number(margin)}"
+    if not bounded:
+        return said
+    if lift <= margin:
+        return f"{said}; the lift itself, {number(lift)}, is not above it"
+    if math.isinf(more):
+        return f"{said}; more events alone will not do: the lift, {number(lift)}, has moved too much lately"
+    return said if np.isnan(more) else f"{said}; needs about {count(max(more, 1.0))} more events at the present rate"
+
+
+def of_too_few(events: float, least: int) -> str:
+    """Before `min_events`.
+
+    >>> of_too_few(3200, 10000)
+    'only 3,200 of 10,000 events'
+    """
+    return f"only {events:,.0f} of {least:,} events"
+
+
+def of_held(held: float, hold: int) -> str:
+    """While a rule passes, and has not done so for long enough.
+
+    >>> of_held(4, 10)
+    'held for 4 of 10 block ends'
+    """
+    return f"held for {held:,.0f} of {hold:,} block ends"

@@ -1,0 +1,87 @@
+"""What promotion needs of the events of each block: sums and maxima of weights and of weighted rewards."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from streameval.arrays import Array, per_block
+from streameval.evidence import Evidence
+
+
+class LiftPath(NamedTuple):
+    """The paired difference to production on the mixture after each block; all are [blocks, candidates].
+
+    `value`: the lift. `se2`: its sampling variance, the design effect included; `spread2`, `drift2`: the squares of how
+    far the decays disagree and of how far the lift has drifted (NaN: not known yet). `events`: how many events both
+    policies had so far.
+    """
+
+    value: Array
+    se2: Array
+    spread2: Array
+    drift2: Array
+    events: Array
+
+
+class BlockSums(NamedTuple):
+    """Sums and maxima over each block, all [blocks, policies]; `q` is the averaging weight, 0 for missing events."""
+
+    present: Array  # events with q > 0
+    q: Array
+    q_square: Array
+    q_largest: Array
+    weight: Array  # sum q w
+    weight_square: Array  # sum (q w)^2
+    weight_largest: Array  # max q |w|
+    importance_largest: Array  # max |w|
+    importance_smallest: Array  # min w, negative for slates only
+    term: Array  # sum q w r
+    term_square: Array  # sum q (w r)^2
+    term_size: Array  # sum q |w r|
+    term_largest: Array  # max q |w r|
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> BlockSums:
+        """The sums of whole blocks of evidence.
+
+        >>> sums = BlockSums.of(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2))
+        >>> [float(each[0, 0]) for each in (sums.weight, sums.weight_largest, sums.term, sums.term_size)]
+        [2.5, 2.0, 1.5, 2.5]
+        """
+        count = evidence.blocks
+        q = per_block(evidence.averaging_weight, count)
+        w = per_block(evidence.importance_weight, count)
+        wr = per_block(evidence.weighted_reward, count)
+        qw, qwr, present = q * w, q * wr, w * (q > 0)
+        size = np.abs(qwr)
+        return cls(
+            np.count_nonzero(q, axis=-1).astype(float),
+            q.sum(axis=-1),
+            (q * q).sum(axis=-1),
+            q.max(axis=-1),
+            qw.sum(axis=-1),
+            (qw * qw).sum(axis=-1),
+            np.abs(qw).max(axis=-1),
+            np.abs(present).max(axis=-1),
+            present.min(axis=-1),
+            qwr.sum(axis=-1),
+            (qwr * wr).sum(axis=-1),
+            size.sum(axis=-1),
+            size.max(axis=-1),
+        )
+
+
+def running_sum(state: Array, steps: Array) -> Array:
+    """`state` plus the steps so far, after each step; one step after the other, however the steps are cut.
+
+    >>> running_sum(np.array([10.0]), np.array([[1.0], [2.0]])).ravel()
+    array([11., 13.])
+    """
+    return np.asarray(np.cumsum(np.concatenate([state[None], steps]), axis=0)[1:])
+
+
+def running_max(state: Array, steps: Array) -> Array:
+    """The largest of `state` and the steps so far, after each step."""
+    return np.asarray(np.maximum.accumulate(np.concatenate([state[None], steps]))[1:])

@@ -1,0 +1,40 @@
+"""What watches a stream for a confidence sequence: it folds blocks, and reads intervals that hold at all times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from streameval.arrays import Array, State
+from streameval.estimators import Terms
+from streameval.evidence import Evidence
+
+
+class Watched(NamedTuple):
+    """The intervals of values and of lifts over production, [columns], NaN where withheld; not cut to any range.
+
+    Column `policy * E + estimator`; policy 0 is production, which has no lift. `details`: what else is to be said.
+    """
+
+    lower: Array
+    upper: Array
+    lift_lower: Array
+    lift_upper: Array
+    details: Mapping[str, Array]
+
+
+class Watch(Protocol):
+    """A frozen value; what it remembers is handed in and comes back as plain values."""
+
+    def start(self, policies: int, block: int) -> State:
+        """The state before the first event."""
+        ...
+
+    def fold(self, state: State, evidence: Evidence, terms: Sequence[Terms]) -> State:
+        """The state after these whole blocks; `terms` of each estimator, as far as it uses them."""
+        ...
+
+    def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> Watched:
+        """The intervals now, the unfinished block included. `error` [policies]: that an interval of this policy,
+        two-sided, ever misses."""
+        ...

@@ -1,0 +1,127 @@
+"""The watch of one grid and one average: confidence sequences of all values and lifts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from streameval.arrays import Array, State
+from streameval.estimators import Terms
+from streameval.evidence import Evidence
+from streameval.sequences.base import Watched
+from streameval.sequences.engine import COUNT, Engine, running_centre
+from streameval.sequences.heavy import LARGEST_OBSERVATION
+from streameval.sequences.observations import (
+    LIFT_LOWER,
+    SIDES,
+    VALUE_LOWER,
+    Scale,
+    fold_sampling,
+    of_terms,
+    of_weights,
+    presence,
+    start_sampling,
+)
+from streameval.sequences.spans import Span
+
+
+@dataclass(frozen=True)
+class Group:
+    """Estimators that share their sequences. `of`: the estimator whose terms are observed; None: the weights are."""
+
+    engine: Engine
+    scale: Scale
+    estimators: tuple[int, ...]
+    of: int | None = None
+
+    def observed(self, evidence: Evidence, terms: Sequence[Terms], side: int) -> Array:
+        """The observations of a side, [policies, events]."""
+        if self.of is None:
+            return np.minimum(of_weights(evidence, side, self.scale), LARGEST_OBSERVATION)
+        return of_terms(terms[self.of].u, side, self.scale)
+
+
+@dataclass(frozen=True)
+class SequenceWatch:
+    """Confidence sequences for every policy under `estimators` estimators, some of which share theirs.
+
+    Of an estimator that is in no group nothing is known beforehand, and its intervals are withheld.
+    """
+
+    groups: tuple[Group, ...]
+    span: Span
+    estimators: int
+
+    def start(self, policies: int, block: int) -> State:
+        return {
+            "block": block,
+            "sampling": start_sampling(policies),
+            "centres": [np.zeros((SIDES, policies, 2)) for _ in self.groups],
+            "spans": [self.span.start(np.zeros((SIDES, policies, group.engine.width))) for group in self.groups],
+        }
+
+    def fold(self, state: State, evidence: Evidence, terms: Sequence[Terms]) -> State:
+        block, centres, spans = state["block"], [], []
+        for group, centre, span in zip(self.groups, state["centres"], state["spans"], strict=True):
+            parts = list(self.span.parts(span, evidence.blocks))
+            ends = np.cumsum(parts) * block
+            sums, after = _measure(group, evidence, terms, centre, ends.tolist())
+            for part, added in zip(parts, sums, strict=True):
+                span = self.span.add(span, added, part)
+            centres.append(after)
+            spans.append(span)
+        sampling = fold_sampling(state["sampling"], evidence.averaging_weight)
+        return {"block": block, "sampling": sampling, "centres": centres, "spans": spans}
+
+    def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> Watched:
+        policies = len(error)
+        bounds = np.full((SIDES, policies, self.estimators), np.nan)
+        counts = np.full((policies, self.estimators), np.nan)
+        for group, sums, share in self._current(state, tail):
+            each = np.broadcast_to(error / 2 * share, (SIDES, policies))
+            means = group.engine.lower(sums.reshape(-1, group.engine.width), each.ravel()).reshape(SIDES, policies)
+            bounds[:, :, group.estimators] = group.scale.bounds(means)[..., None]
+            counts[:, group.estimators] = sums[VALUE_LOWER, :, COUNT, None]
+        sampling = state["sampling"] if tail is None else fold_sampling(state["sampling"], tail[0].averaging_weight)
+        uneven = sampling["uneven"]
+        bounds[:, uneven] = np.nan
+        bounds[LIFT_LOWER:, uneven | uneven[0]] = np.nan
+        bounds[LIFT_LOWER:, 0] = np.nan
+        details = {"interval_events": counts.ravel()}
+        if uneven.any():
+            details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
+        lower, upper, lift_lower, lift_upper = bounds.reshape(SIDES, -1)
+        return Watched(lower, upper, lift_lower, lift_upper, details)
+
+    def _current(
+        self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None
+    ) -> Iterator[tuple[Group, Array, float]]:
+        """Of each group the sums over its stretch, [4, policies, width], and the share of the error that is left."""
+        for group, centre, span in zip(self.groups, state["centres"], state["spans"], strict=True):
+            sums = self.span.sums(span)
+            if tail is not None:
+                sums = sums + _measure(group, *tail, centre, [len(tail[0].reward)])[0][0]
+            yield group, sums, self.span.share(span)
+
+
+def _measure(
+    group: Group, evidence: Evidence, terms: Sequence[Terms], before: Array, ends: Sequence[int]
+) -> tuple[list[Array], Array]:
+    """The sums of the parts that end before these events, [4, policies, width] each, and the centres' state after."""
+    sums = [np.empty((*before.shape[:2], group.engine.width)) for _ in ends]
+    after = np.empty_like(before)
+    valued, compared = presence(evidence)
+    for side in range(SIDES):
+        observed = group.observed(evidence, terms, side)
+        present = valued if side < LIFT_LOWER else compared
+        if present is not None:
+            observed = np.where(present, observed, 0.0)
+        centre, after[side] = running_centre(observed, present, before[side])
+        first = 0
+        for part, end in zip(sums, ends, strict=True):
+            some = None if present is None else present[:, first:end]
+            part[side] = group.engine.sums(observed[:, first:end], centre[:, first:end], some)
+            first = end
+    return sums, after

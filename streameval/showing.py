@@ -1,0 +1,114 @@
+"""What is in a snapshot, for people and for programs; nothing of it is run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from streameval.arrays import State
+from streameval.durations import format_duration
+from streameval.errors import InputError, StateError
+from streameval.migrations import migrated
+from streameval.report import Report
+from streameval.roster import Roster
+from streameval.sinks.snapshot_file import DamagedError, read_document
+from streameval.sinks.snapshots import found_in
+from streameval.sources import Bookmark
+from streameval.tables import UNKNOWN, events_line, moment, report_table
+
+
+def load(path: Path) -> tuple[Path, State]:
+    """The snapshot in a file, or the newest whole one of a directory; InputError when there is none."""
+    if not path.is_dir():
+        return path, _read(path)
+    for candidate in reversed(found_in(path)):
+        try:
+            return candidate, read_document(candidate)
+        except DamagedError:
+            continue
+    raise InputError(f"{path} holds no snapshot", hint="name a file, or the state.dir of a daemon that has run")
+
+
+def _read(path: Path) -> State:
+    try:
+        return read_document(path)
+    except DamagedError as damage:
+        raise InputError(f"{path} is no whole snapshot: {damage}", hint="the one before it may be: name that") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}", hint="check its name and permissions") from error
+
+
+def contents(path: Path, document: State) -> dict[str, Any]:
+    """What is in a snapshot, as plain values; `report` is None where it takes code of others to make one."""
+    report = _report(document)
+    return {
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "schema": document["schema"],
+        "version": document["version"],
+        "written": document["written"],
+        "fingerprint": document["fingerprint"],
+        "positions": {topic: _positions(mark) for topic, mark in document["bookmarks"].items()},
+        "intake": {stage: _summary(held) for stage, held in document["intake"].items()},
+        "members": [_member(member) for member in document["roster"]["members"]],
+        "report": None if report is None else json.loads(report.to_json()),
+    }
+
+
+def _positions(mark: State) -> dict[str, Any]:
+    bookmark = Bookmark.from_state(mark)
+    return {"identity": bookmark.identity, "next": {str(part): at for part, at in bookmark.positions.items()}}
+
+
+def _summary(held: Any) -> Any:
+    """Numbers as they are, of all else how much there is."""
+    if isinstance(held, dict):
+        return {str(key): _summary(value) for key, value in held.items() if not isinstance(value, bytes)}
+    return len(held) if isinstance(held, list | bytes) else held
+
+
+def _member(member: State) -> dict[str, Any]:
+    evaluator = member["evaluator"]
+    names = ("production", "estimators", "averages", "reward_range", "confidence")
+    settings = {name: evaluator["settings"][name] for name in names}
+    return {"candidates": list(member["candidates"]), **settings, "events": evaluator["events"]}
+
+
+def _report(document: State) -> Report | None:
+    try:
+        return Roster.from_state(migrated(document["roster"])).report()
+    except StateError:
+        return None
+
+
+def contents_table(path: Path, document: State) -> Group:
+    """What is in a snapshot, for a terminal."""
+    told, report = contents(path, document), _report(document)
+    facts = Table.grid(padding=(0, 2))
+    for name, value in _facts(told):
+        facts.add_row(name, Text(value))
+    if report is None:
+        return Group(facts, Text("Values are not shown: it takes code that only its configuration may name."))
+    return Group(facts, Text(), report_table(report, title=events_line(report)))
+
+
+def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    age = datetime.now(UTC).timestamp() - told["written"]
+    yield "snapshot", told["path"]
+    yield "written", f"{moment(told['written'])}, {format_duration(max(0, round(age)))} ago"
+    yield "by", f"streameval {told['version']}, schema {told['schema']}, {told['bytes']:,} bytes"
+    for topic, mark in told["positions"].items():
+        offsets = ", ".join(f"{partition}: {offset:,}" for partition, offset in mark["next"].items())
+        yield "goes on at", f"{topic} {offsets or UNKNOWN}" + (f" (id {mark['identity']})" if mark["identity"] else "")
+    for stage, held in told["intake"].items():
+        yield "holds back", f"{stage}: {held}"
+    for member in told["members"]:
+        yield "evaluates", f"{', '.join(member['candidates']) or 'production'}: {member['events']['accepted']:,} events"
+    yield "of", ", ".join(f"{key} {value}" for key, value in told["fingerprint"].items())

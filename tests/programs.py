@@ -1,0 +1,26 @@
+"""Programs that tests call, which come as Debian packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+
+def program(name: str, package: str) -> str:
+    """The path of an installed program; without it the test is left out, in CI it fails."""
+    path = shutil.which(name)
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI runs every test, but {name} is missing (Debian package: {package})")
+        pytest.skip(f"{name} is not installed (Debian package: {package})")
+    return path
+
+
+def output(*command: str, code: int = 0) -> str:
+    """What a program says; it must end with `code`."""
+    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    assert ran.returncode == code, ran.stdout
+    return ran.stdout

@@ -1,0 +1,341 @@
+"""Snapshots on disk: whole or not at all, newest first, and never in the way of the loop."""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from factories import wait_until
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from streameval.arrays import to_plain
+from streameval.errors import StateError, StreamevalError
+from streameval.sinks.checkpoints import Checkpoints
+from streameval.sinks.snapshot_file import pieces
+from streameval.sinks.snapshots import DAMAGED, STEPS, SUFFIX, WRITING, Snapshots, found_in
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Snapshots:
+    return Snapshots(tmp_path / "state")
+
+
+def numbers(snapshots: Snapshots, suffix: str = SUFFIX) -> list[int]:
+    return [int(path.stem) for path in found_in(snapshots.directory, suffix)]
+
+
+def newest(snapshots: Snapshots) -> Any:
+    found = snapshots.newest()
+    return None if found is None else found[1]
+
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=5)
+keys = st.text(max_size=5) | st.integers(0, 2**31)
+documents = st.recursive(
+    scalars | st.binary(max_size=40),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(keys, inner, max_size=20),
+    max_leaves=60,
+)
+
+
+@given(documents)
+def test_the_pieces_of_a_document_are_what_msgpack_makes_of_it_at_once(document: Any) -> None:
+    assert b"".join(pieces(document)) == msgspec.msgpack.encode(document)
+
+
+@pytest.mark.parametrize("count", [15, 16, 999, 1000, 1001, 65_535, 65_536])
+def test_long_lists_and_mappings_are_the_same_in_pieces(count: int) -> None:
+    for document in (list(range(count)), [[each] for each in range(count)], {f"{each}": each for each in range(count)}):
+        assert msgspec.msgpack.decode(b"".join(pieces(document))) == document
+
+
+def test_large_arrays_are_written_as_they_are() -> None:
+    document = {"small": b"1" * 100, "large": [b"2" * 65_536, b"3" * 200_000]}
+    assert msgspec.msgpack.decode(b"".join(pieces(document))) == document
+
+
+def test_the_newest_of_several_is_read_and_the_last_three_are_kept(snapshots: Snapshots) -> None:
+    assert newest(snapshots) is None
+    for number in range(1, 6):
+        snapshots.write({"number": number, "sums": b"\x00" * 1000})
+        assert newest(snapshots) == {"number": number, "sums": b"\x00" * 1000}
+    assert numbers(snapshots) == [3, 4, 5]
+
+
+def test_numbers_go_on_after_a_restart(snapshots: Snapshots) -> None:
+    snapshots.write({"number": 1})
+    snapshots.close()
+    again = Snapshots(snapshots.directory)
+    again.write({"number": 2})
+    assert numbers(again) == [1, 2]
+    assert newest(again) == {"number": 2}
+
+
+def torn(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGES = {
+    "torn": torn,
+    "flipped": flipped,
+    "empty": lambda _: b"",
+    "one byte short": lambda content: content[:-1],
+    "one byte more": lambda content: content + b"\x00",
+    "zeros, as after a power cut": lambda content: bytes(len(content)),
+    "only its beginning": lambda content: content[:20],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_set_aside_with_a_warning_and_the_one_before_is_used(
+    snapshots: Snapshots, damage: str
+) -> None:
+    snapshots.write({"number": 1})
+    path = snapshots.write({"number": 2})
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with capture_logs() as logs:
+        assert newest(snapshots) == {"number": 1}
+    assert [entry["event"] for entry in logs] == ["snapshot_damaged"]
+    assert logs[0]["set_aside_as"] == str(path.with_suffix(DAMAGED))
+    assert numbers(snapshots) == [1]
+    snapshots.close()
+    again = Snapshots(snapshots.directory)
+    again.write({"number": 3})
+    assert numbers(again) == [1, 3], "no number is used twice"
+
+
+def test_when_all_are_damaged_there_is_none(snapshots: Snapshots) -> None:
+    for number in range(3):
+        path = snapshots.write({"number": number})
+        path.write_bytes(torn(path.read_bytes()))
+    assert newest(snapshots) is None
+    assert len(numbers(snapshots, DAMAGED)) == 3
+
+
+def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapshots: Snapshots) -> None:
+    path = snapshots.write({"number": 1})
+    later = path.read_bytes()[:-32].replace(b"streameval snapshot 1\n", b"streameval snapshot 2\n")
+    from hashlib import blake2b
+
+    path.write_bytes(later + blake2b(later, digest_size=32).digest())
+    with pytest.raises(StateError, match="later version"):
+        snapshots.newest()
+    assert numbers(snapshots) == [1]
+
+
+def test_what_a_killed_process_left_half_written_is_removed(snapshots: Snapshots) -> None:
+    snapshots.close()
+    left = snapshots.directory / f"000000000001{WRITING}"
+    left.write_bytes(b"half")
+    Snapshots(snapshots.directory)
+    assert not left.exists()
+
+
+def test_two_processes_cannot_have_one_directory(snapshots: Snapshots) -> None:
+    with pytest.raises(StateError, match=f"in use by another streameval .process {os.getpid()}"):
+        Snapshots(snapshots.directory)
+    snapshots.close()
+    Snapshots(snapshots.directory).close()
+
+
+def test_a_directory_that_cannot_be_made_is_told_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StreamevalError, match="cannot be used for snapshots") as error:
+        Snapshots(tmp_path / "file" / "state")
+    assert "state.dir" in error.value.hint
+
+
+def test_beginning_anew_leaves_the_old_ones_under_other_names(snapshots: Snapshots) -> None:
+    snapshots.write({"number": 1})
+    snapshots.set_aside()
+    assert newest(snapshots) is None
+    snapshots.write({"number": 2})
+    assert newest(snapshots) == {"number": 2}
+    assert numbers(snapshots) == [2]
+
+
+def test_the_steps_are_reached_in_their_order(tmp_path: Path) -> None:
+    steps: list[str] = []
+    checkpoints = Checkpoints(Snapshots(tmp_path, steps.append), interval=0.0)
+    checkpoints.turn(lambda: {"number": 1})
+    checkpoints.close()
+    assert tuple(steps) == STEPS
+
+
+@pytest.mark.parametrize("step", STEPS[1:6])
+def test_a_write_that_fails_at_any_step_leaves_the_one_before_and_nothing_half(tmp_path: Path, step: str) -> None:
+    def fail(at: str) -> None:
+        if at == step and failing:
+            raise OSError(28, "No space left on device")
+
+    failing = False
+    snapshots = Snapshots(tmp_path, fail)
+    snapshots.write({"number": 1})
+    failing = True
+    with pytest.raises(OSError, match="No space"):
+        snapshots.write({"number": 2})
+    failing = False
+    assert newest(snapshots)["number"] in ((1, 2) if step == "renamed" else (1,))
+    assert list(snapshots.directory.glob(f"*{WRITING}")) == []
+    snapshots.write({"number": 3})
+    assert newest(snapshots) == {"number": 3}
+
+
+QUOTA = """
+import resource, sys
+from pathlib import Path
+from streameval.sinks.snapshots import Snapshots
+snapshots = Snapshots(Path(sys.argv[1]))
+snapshots.write({"number": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+import os
+try:
+    snapshots.write({"number": 2, "noise": os.urandom(1_000_000)})
+except OSError as error:
+    print(error.strerror)
+print(snapshots.newest()[1], [path.name for path in Path(sys.argv[1]).glob("*.writing")])
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(snapshots.write({"number": 3}).name, snapshots.newest()[1])
+"""
+
+
+def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", QUOTA, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    assert said == ["File too large", "{'number': 1} []", "000000000002.snapshot {'number': 3}"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+class Filled(Snapshots):
+    """A directory on a disk that is full for a while."""
+
+    full = True
+
+    def write(self, document: Any) -> Path:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(document)
+
+
+def test_a_failed_write_is_counted_and_logged_once_a_while_and_the_next_interval_tries_again(tmp_path: Path) -> None:
+    snapshots = Filled(tmp_path)
+    kept: list[Any] = []
+    checkpoints = Checkpoints(snapshots, interval=0.0, after=kept.append, clock=lambda: 50.0)
+    with capture_logs() as logs:
+        for _ in range(200):
+            checkpoints.turn(lambda: {"number": 1})
+            time.sleep(0.001)
+        assert checkpoints.status.failures > 1
+        assert [entry["event"] for entry in logs] == ["snapshot_failed"]
+        assert (kept, checkpoints.status.written_at) == ([], None)
+        snapshots.full = False
+        checkpoints.finish({"number": 2})
+    assert kept == [{"number": 2, "written": 50.0}]
+    assert checkpoints.status.written_at == 50.0
+    assert checkpoints.status.durations.count == 1
+    assert newest(snapshots) == kept[0]
+
+
+def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> None:
+    at_once, at_work, made = 0, 0, 0
+    going_on = threading.Event()
+
+    class Slow(Snapshots):
+        def write(self, document: Any) -> Path:
+            nonlocal at_once, at_work
+            at_work += 1
+            at_once = max(at_once, at_work)
+            going_on.wait(10.0)
+            at_work -= 1
+            return super().write(document)
+
+    def document() -> Any:
+        nonlocal made
+        made += 1
+        return {"number": made}
+
+    checkpoints = Checkpoints(Slow(tmp_path), interval=0.0)
+    for _ in range(100):
+        checkpoints.turn(document)
+    assert (at_once, made) == (1, 1), "no state is taken while the last one is being written"
+    going_on.set()
+    wait_until(lambda: checkpoints.status.written_at is not None)
+    checkpoints.turn(document)
+    checkpoints.close()
+    assert (at_once, made) == (1, 2)
+
+
+def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_the_interval(tmp_path: Path) -> None:
+    asked = []
+
+    def document(known: Any) -> Any:
+        asked.append(known)
+        return known
+
+    checkpoints = Checkpoints(Snapshots(tmp_path), interval=3600.0)
+    for known in (None, None, {"number": 1}, {"number": 2}):
+        checkpoints.turn(lambda known=known: document(known))
+        time.sleep(0.05)
+    checkpoints.finish(None)
+    assert asked == [None, None, {"number": 1}]
+    assert checkpoints.status.durations.count == 1
+    checkpoints.close()
+
+
+def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(Snapshots(tmp_path), interval=0.0)
+    with pytest.raises(TypeError):
+        checkpoints.finish({"number": object()})
+
+
+def stalls(work: threading.Thread | None) -> float:
+    """The longest time that a loop beside `work` had to wait for a turn."""
+    longest, last = 0.0, time.perf_counter()
+    end = last + 0.2
+    if work is not None:
+        work.start()
+    while time.perf_counter() < end or (work is not None and work.is_alive()):
+        time.sleep(0.0)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
+@pytest.mark.slow
+def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: Snapshots) -> None:
+    rng = np.random.default_rng(1)
+    document = {
+        "arrays": to_plain([rng.random(1_000_000) for _ in range(11)]),
+        "events": {f"event-{number}": [number, float(number)] for number in range(100_000)},
+        "ids": [f"event-{number}" for number in range(300_000)],
+    }
+    longest = [stalls(threading.Thread(target=snapshots.write, args=(document,))) for _ in range(3)]
+    assert min(longest) < 0.1, longest
+
+
+def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: Snapshots) -> None:
+    assert snapshots.write({"number": 1}).stat().st_mode & 0o077 == 0
+
+
+def test_nothing_but_what_streameval_wrote_is_taken_for_a_snapshot(snapshots: Snapshots) -> None:
+    for name in ("notes.snapshot", "000000000009.snapshot.bak", "42.snapshot"):
+        (snapshots.directory / name).write_bytes(io.BytesIO(b"mine").getvalue())
+    assert newest(snapshots) is None
+    assert len(list(snapshots.directory.glob("*"))) == 4
