@@ -37,6 +37,12 @@ def decayed_path(state: Array, steps: Array, factor: float) -> Array:
     return np.asarray((weights @ stacked).reshape(steps.shape))
 
 
+def ratio(numerator: Array, denominator: Array) -> Array:
+    """The quotient, NaN where the denominator is 0; infinite where it is too near to 0."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.asarray(np.where(denominator != 0, numerator / denominator, np.nan))
+
+
 def exchange(ring: Array, written: int, values: Array) -> Array:
     """Put values into the ring and take out those of a whole ring's length before, in turn.
 

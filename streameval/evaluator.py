@@ -28,7 +28,7 @@ from streameval.rows import Rows
 from streameval.shortfalls import Shortfall, shortfalls
 from streameval.slates import start_ratios
 
-STATE_SCHEMA = 1
+STATE_SCHEMA = 2
 BLOCKS_AT_ONCE = 60
 """Whole blocks folded together: enough to keep numpy busy, few enough to stay near the processor."""
 
@@ -192,7 +192,8 @@ class Evaluator:
         self._counts = _counted(self._counts, evidence, knows_support(events))
         if self._watch is not None:
             self._watch.update(block_means(evidence, self.plan.reward_range))
-        self._states = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
+        folded = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
+        self._states = [state for state, _ in folded]
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """What these events say, with what was learned before them, and what has been learned after."""
@@ -230,8 +231,8 @@ class Evaluator:
             estimates=tuple(
                 estimate
                 for grid, state in self._worked()
-                for average, bound, reading in grid.read(state, tail)
-                for estimate in self._rows(grid, counts, learned["slates"]).of(average, bound, reading)
+                for read in grid.read(state, tail)
+                for estimate in self._rows(grid, counts, learned["slates"]).of(*read)
             ),
             reward_model=predictions.read(self.plan.reward_model, self._learned["predictions"])
             if self._predicts

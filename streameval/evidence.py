@@ -95,7 +95,10 @@ class Evidence:
         blocks = self.blocks
         logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.sampling_weight
         logged_sums = logged.reshape(3, blocks, -1).sum(axis=-1).T
-        weighed = np.stack([self.block_sums(None), self.block_sums(self.importance_weight**2)], axis=-1)
+        weight = self.importance_weight
+        weighed = np.stack(
+            [self.block_sums(each) for each in (None, weight**2, (weight - weight[:, :1]) ** 2)], axis=-1
+        )
         recent, after = recents.fold(state, logged_sums, weighed, self.block)
         return replace(self, recent=recent), after
 
@@ -114,6 +117,13 @@ class Evidence:
         slates, recent = replace(self, importance_weight=weight, averaging_weight=averaging).learning(state["recent"])
         ratios = fold_ratios(state["ratios"], batch, policies, self.sampling_weight, self.block)
         return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
+
+    def beside_production(self) -> Evidence:
+        """What is shown of all policies but the first, on the events that the first has, too."""
+        both = np.where(self.averaging_weight[:, :1] > 0, self.averaging_weight, 0.0)
+        return replace(
+            self, importance_weight=self.importance_weight[:, 1:], averaging_weight=both[:, 1:], unsupported=None
+        )
 
     def with_predictions(self, prediction: Array) -> Evidence:
         """The same evidence with what the reward model expects of each action, [rows]."""

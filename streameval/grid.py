@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage, Average, Mixture, Reading
+from streameval.averages.bank import Layout, Parts
 from streameval.averages.blocks import Blocks
 from streameval.averages.lipschitz import Lipschitz, Pace
-from streameval.averages.mixture import Layout, Parts
+from streameval.averages.mixture import Course
 from streameval.bounds import AnyBound
 from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
+from streameval.lifts import fold_lifts, lift_layout
 from streameval.needs import Needs
 from streameval.recent import Recent
+
+
+class Read(NamedTuple):
+    """What an average knows: of all policies, and of the lift of all but production; and the bound for both."""
+
+    average: AnyAverage
+    bound: AnyBound
+    reading: Reading
+    lift: Reading
+
 
 UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
 
@@ -65,10 +78,14 @@ class Grid:
                 average.start(self.layout, block) if isinstance(average, Mixture) else average.start(columns, block)
                 for average in self.averages
             ],
+            "lifts": [
+                average.start(lift_layout(self.layout), block) if isinstance(average, Mixture) else None
+                for average in self.averages
+            ],
         }
 
-    def fold(self, state: State, evidence: Evidence) -> State:
-        """The state after these whole blocks."""
+    def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, Course]]:
+        """The state after these whole blocks, and how the lifts on each mixture, by its label, fared meanwhile."""
         visible = evidence.of_events_with(self.needs)
         terms, remembered, blocks = self._weigh(state, visible)
         parts = _parts(terms, visible, evidence.recent) if self.mixes else None
@@ -77,26 +94,32 @@ class Grid:
         for measure, before in zip(self.measures, state["drift"], strict=True):
             paces[measure], after = measure.fold(before, blocks)
             measured.append(after)
-        averaged = []
-        for average, before in zip(self.averages, state["averages"], strict=True):
+        averaged, lifts, courses = [], [], {}
+        for average, before, lift in zip(self.averages, state["averages"], state["lifts"], strict=True):
             if isinstance(average, Mixture):
                 assert parts is not None
-                averaged.append(average.fold(before, blocks, parts, self.layout))
+                after, course = average.fold(before, blocks, parts, self.layout)
+                lift, courses[average.label] = fold_lifts(average, lift, terms, visible, course, self.layout)
             else:
-                averaged.append(average.fold(before, blocks, paces[average.drift]))
-        return {"estimators": remembered, "drift": measured, "averages": averaged}
+                after = average.fold(before, blocks, paces[average.drift])
+            averaged.append(after)
+            lifts.append(lift)
+        return {"estimators": remembered, "drift": measured, "averages": averaged, "lifts": lifts}, courses
 
-    def read(self, state: State, tail: Evidence | None) -> Iterator[tuple[AnyAverage, AnyBound, Reading]]:
+    def read(self, state: State, tail: Evidence | None) -> Iterator[Read]:
         """What each average knows now, with the bound for its intervals; the unfinished block included."""
         blocks = None if tail is None else self._weigh(state, tail.of_events_with(self.needs))[2]
         rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)
-        for average, bound, averaged in zip(self.averages, self.bounds, state["averages"], strict=True):
+        every = zip(self.averages, self.bounds, state["averages"], state["lifts"], strict=True)
+        for average, bound, averaged, lift in every:
             if isinstance(average, Mixture):
-                yield average, bound, average.read(averaged, self.layout)
+                reading, gap = average.read(averaged, self.layout), average.read(lift, lift_layout(self.layout))
             else:
-                yield average, bound, average.read(averaged, blocks, rates[average.drift])
+                reading = average.read(averaged, blocks, rates[average.drift])
+                gap = reading.lift(len(self.estimators))
+            yield Read(average, bound, reading, gap)
 
     def _weigh(self, state: State, evidence: Evidence) -> tuple[list[Terms], list[State], Blocks]:
         """The terms of all estimators, what these remember after them, and the terms side by side as blocks."""
@@ -124,13 +147,13 @@ def _parts(terms: Sequence[Terms], evidence: Evidence, recent: Recent) -> Parts:
     priors = [nothing if component.prior is None else component.prior for component in components]
     square = recent.weight_square * recent.reward_square[:, None]
     return Parts(
-        _blocks(evidence, [(component.u, component.v) for component in components]),
+        _blocks(evidence, [(component.u, component.v) for component in components], paired=False),
         np.stack(priors, axis=-1).reshape(len(square), -1),
         np.repeat(square, len(components), axis=1),
     )
 
 
-def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]]) -> Blocks:
+def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], paired: bool = True) -> Blocks:
     return Blocks.of(
-        evidence.blocks, evidence.averaging_weight, evidence.importance_weight, evidence.unsupported, terms
+        evidence.blocks, evidence.averaging_weight, evidence.importance_weight, evidence.unsupported, terms, paired
     )

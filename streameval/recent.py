@@ -14,27 +14,33 @@ HORIZON = 100_000
 class Recent(NamedTuple):
     """Means after each block; NaN before the first event.
 
-    `reward` and `reward_square` [blocks]: of all logged events. `weight_square` [blocks, P]: of the importance
-    weights of the events that have the policy.
+    `reward` and `reward_square` [blocks]: of all logged events. On the events that have the policy, [blocks, P]:
+    `weight_square` of its importance weights, `distance_square` of their difference to those of production.
     """
 
     reward: Array
     reward_square: Array
     weight_square: Array
+    distance_square: Array
 
     @classmethod
     def unknown(cls, blocks: int, policies: int) -> Recent:
         """Nothing is known."""
-        return cls(np.full(blocks, np.nan), np.full(blocks, np.nan), np.full((blocks, policies), np.nan))
+        logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
+        return cls(logged, logged, weighed, weighed)
 
 
 def start(policies: int) -> State:
     """The memory of nothing."""
-    return {"logged": np.zeros(3), "weighed": np.zeros((policies, 2))}
+    return {"logged": np.zeros(3), "weighed": np.zeros((policies, 3))}
 
 
 def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recent, State]:
-    """The means after each block, from block sums of `1, r, r^2` [blocks, 3] and of `1, w^2` [blocks, P, 2]."""
+    """The means after each block, from block sums.
+
+    `logged` [blocks, 3]: of `1, r, r^2`. `weighed` [blocks, P, 3]: of `1, w^2` and the square of w less that of
+    production.
+    """
     fading = fading_of(block)
     logged_path = decayed_path(state["logged"], logged, fading)
     weighed_path = decayed_path(state["weighed"], weighed, fading)
@@ -43,6 +49,7 @@ def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recen
             logged_path[:, 1] / logged_path[:, 0],
             logged_path[:, 2] / logged_path[:, 0],
             weighed_path[..., 1] / weighed_path[..., 0],
+            weighed_path[..., 2] / weighed_path[..., 0],
         )
     return recent, {"logged": logged_path[-1], "weighed": weighed_path[-1]}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.arrays import Array
+from streameval.arrays import Array, ratio
 from streameval.averages import AnyAverage, Reading
 from streameval.averages.moments import Row
 from streameval.bounds import Bound, Claim
@@ -33,42 +33,65 @@ class Rows:
     supported: Array
     slot_ratios: Array | None = None
 
-    def of(self, average: AnyAverage, bound: Bound, reading: Reading) -> Iterator[Estimate]:
-        """The estimates of one average, with intervals by `bound`; estimators vary fastest."""
-        limit = bound.largest_weight(self.largest_weight)
-        claim = Claim(
-            confidence=self.confidence,
-            term_range=np.stack(
-                [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
-            ).ravel(),
-            ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
-        )
-        value = reading.moments.value
-        lower, upper = _clipped(*bound.ends(reading, claim), self.reward_range)
-        numbers = list(zip(*map(_known, (value, lower, upper, *self._diagnostics(reading))), strict=True))
-        details = {name: _known(column) for name, column in self._details(bound, reading).items()}
+    def of(self, average: AnyAverage, bound: Bound, reading: Reading, lift: Reading) -> Iterator[Estimate]:
+        """The estimates of one average, with intervals by `bound`; estimators vary fastest.
+
+        `lift`: what the average knows of the differences to production, for all policies but the first.
+        """
+        claim = self._claim(bound)
+        ends = _clipped(*bound.ends(reading, claim), self.reward_range)
+        numbers = list(zip(*map(_known, (reading.moments.value, *ends, *self._diagnostics(reading))), strict=True))
+        lifts = [(None, None, None)] * len(self.estimators) + self._lifts(bound, reading, lift, claim)
+        details = {name: _known(column) for name, column in self._details(reading, lift).items()}
         places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]
         for place, (estimator, policy) in enumerate(places):
-            known = numbers[place]
+            value, lower, upper, effective_sample_size, weight_mean, weight_max = numbers[place]
+            gain, gain_lower, gain_upper = lifts[place]
             yield Estimate(
                 policy,
                 estimator.label,
                 average.label,
-                known[0],
-                known[1],
-                known[2],
+                value,
+                lower,
+                upper,
                 bound.kind,
                 bound.anytime,
                 "estimand" if estimator.covers_estimand else bound.covers,
-                known[3],
-                known[4],
-                known[5],
+                effective_sample_size,
+                weight_mean,
+                weight_max,
+                gain,
+                gain_lower,
+                gain_upper,
                 details={
                     **{name: column[place] for name, column in details.items()},
                     **bound.says(),
                     **self._by_slot(place // len(self.estimators)),
                 },
             )
+
+    def _claim(self, bound: Bound) -> Claim:
+        limit = bound.largest_weight(self.largest_weight)
+        return Claim(
+            confidence=self.confidence,
+            term_range=np.stack(
+                [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
+            ).ravel(),
+            ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
+        )
+
+    def _lifts(
+        self, bound: Bound, reading: Reading, lift: Reading, claim: Claim
+    ) -> list[tuple[float | None, float | None, float | None]]:
+        """Value and interval of each lift, inside plus and minus the width of the reward range."""
+        first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
+        scaled = ratio(claim.term_range, reading.moments.mean_denominator)
+        difference = Claim(
+            claim.confidence, scaled[others] + np.resize(scaled[first], scaled[others].shape), claim.ratio[others]
+        )
+        width = self.reward_range[1] - self.reward_range[0]
+        lower, upper = _clipped(*bound.ends(lift, difference), (-width, width))
+        return list(zip(*map(_known, (lift.moments.value, lower, upper)), strict=True))
 
     def _by_slot(self, policy: int) -> dict[str, list[float | None]]:
         if self.slot_ratios is None:
@@ -81,16 +104,20 @@ class Rows:
         largest = np.where(present, moments[Row.LARGEST_IMPORTANCE], np.nan)
         return moments.effective_sample_size, moments.importance_weight_mean, largest
 
-    def _details(self, bound: Bound, reading: Reading) -> dict[str, Array]:
+    def _details(self, reading: Reading, lift: Reading) -> dict[str, Array]:
         unsupported = np.where(
             np.repeat(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan
         )
+        production = np.full(len(self.estimators), np.nan)
+        deviation = np.sqrt(lift.spread.variance)
         return {
             **reading.details,
             **reading.parts,
+            **{f"lift_{name}": np.concatenate([production, part]) for name, part in lift.parts.items()},
             "bias_bound": reading.bias,
             "design_effect": reading.design_effect,
             "largest_term_share": reading.moments.largest_term_share,
+            "lift_deviation": np.concatenate([production, deviation]),
             "unsupported_probability": unsupported,
         }
 

@@ -28,6 +28,7 @@ from streams import (
 
 from streameval.arrays import from_plain
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.averages.moments import ALL_ROWS
 from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
 from streameval.evaluator import Evaluator
@@ -214,7 +215,7 @@ def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
         sizes[events] = len(packed(evaluator))
     assert sizes[500_000] > sizes[100_000]
     assert max(sizes[events] for events in range(500_000, 700_001, 50_000)) - sizes[500_000] < 100
-    assert sizes[700_000] < 5_000 * 4 * 13 * 8 * 1.5  # the ring of the adaptive window, and a little more
+    assert sizes[700_000] < 5_000 * 4 * ALL_ROWS * 8 * 1.5  # the ring of the adaptive window, and a little more
 
 
 def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 
 from streameval.arrays import Array, per_block
-from streameval.averages.moments import ROWS, Row
-from streameval.averages.spread import SPREAD_ROWS, SpreadRow
+from streameval.averages.moments import ALL_ROWS, PAIRS, ROWS, Row
+from streameval.averages.pairs import PRODUCTS, SQUARES, SUMS, TERMS, PairRow
+from streameval.averages.spread import ALL_SPREAD_ROWS, BLOCK_PAIRS, SPREAD_PAIRS, SPREAD_ROWS, SpreadRow
 
 
 class Places(NamedTuple):
@@ -21,6 +23,16 @@ class Places(NamedTuple):
     uu: int
     uv: int
     vv: int
+    uw: int
+
+
+class PairPlaces(NamedTuple):
+    """Where the products of one estimator's terms with those of production lie among the series."""
+
+    terms: tuple[int, ...]
+    products: tuple[int, ...]
+    u_importance: int
+    pu_importance: int
 
 
 class Series:
@@ -28,9 +40,11 @@ class Series:
 
     ONE = 0
 
-    def __init__(self) -> None:
+    def __init__(self, importance: Array) -> None:
         self.kept: list[Array | None] = [None]  # a product without factors: 1
+        self._importance = importance
         self._places: dict[tuple[int, ...], int] = {(): self.ONE}
+        self._production: list[Array] = []
 
     def place(self, *factors: Array | None) -> int:
         """Where the product of these factors lies; None counts as 1."""
@@ -43,23 +57,66 @@ class Series:
 
     def places(self, u: Array, v: Array | None) -> Places:
         """Where the products of a term lie."""
-        return Places(self.place(u), self.place(v), self.place(u, u), self.place(u, v), self.place(v, v))
+        w = self._importance
+        products = ((u, u), (u, v), (v, v), (u, w))
+        return Places(self.place(u), self.place(v), *(self.place(*product) for product in products))
+
+    def pair_places(self, u: Array, v: Array | None) -> PairPlaces:
+        """Where the products of a term with that of production, the first policy, lie."""
+        pu, pv = self._of_production(u), None if v is None else self._of_production(v)
+        terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))
+        return PairPlaces(
+            tuple(self.place(term) for term in terms.values()),
+            tuple(self.place(terms[one], terms[other]) for one, other in PRODUCTS),
+            self.place(u, self._importance),
+            self.place(pu, self._importance),
+        )
+
+    def weighted(self, averaging_weight: Array, blocks: int) -> Array:
+        """All series times these averaging weights [events, policies], as [blocks, policies, series, events]."""
+        q = per_block(averaging_weight, blocks)
+        weighted = np.empty((*q.shape[:2], len(self.kept), q.shape[2]))
+        weighted[:, :, self.ONE] = q
+        for place, values in enumerate(self.kept):
+            if values is not None:
+                np.multiply(per_block(values, blocks), q, out=weighted[:, :, place])
+        return weighted
+
+    def _of_production(self, values: Array) -> Array | None:
+        """Production's column for every policy, the same array for equal columns; None where it is 1."""
+        column = values[:, :1]
+        if (column == 1.0).all():
+            return None
+        for known in self._production:
+            if np.array_equal(known[:, :1], column):
+                return known
+        self._production.append(np.broadcast_to(column, values.shape))
+        return self._production[-1]
 
 
 class Blocks:
     """Series of numbers per event, [blocks, policies, series, events], from which all sums over a block are made.
 
     A column is one policy under one estimator, policy by policy: column `policy * E + estimator` of E estimators. The
-    blocks are whole, or there is one that is not finished.
+    blocks are whole, or there is one that is not finished. `shared`: the series weighed only where production is
+    there, too; None where that makes no difference. `pairs`: where the products with production's terms lie; none
+    where no lift is asked for.
     """
 
     def __init__(
-        self, weighted: Array, importance: Array, places: Sequence[Places], diagnostics: Sequence[int | None]
+        self,
+        weighted: Array,
+        importance: Array,
+        places: Sequence[Places],
+        diagnostics: Sequence[int | None],
+        pairs: Sequence[PairPlaces] = (),
+        shared: Array | None = None,
     ) -> None:
         self.weighted = weighted  # the series times the averaging weight
         self.importance = importance
         self.places = list(places)
         self.diagnostics = list(diagnostics)  # places of w, w^2 and, where it is known, the unsupported probability
+        self.pairs, self.shared = list(pairs), shared
 
     @classmethod
     def of(
@@ -69,19 +126,27 @@ class Blocks:
         importance: Array,
         unsupported: Array | None,
         terms: Sequence[tuple[Array, Array | None]],
+        paired: bool = True,
     ) -> Blocks:
-        """The blocks of these terms `(u, v)`; all arrays are [events, policies]."""
-        series = Series()
+        """The blocks of these terms `(u, v)`; all arrays are [events, policies].
+
+        `paired`: with the products that lifts over the first policy need.
+        """
+        series = Series(importance)
         unknown = None if unsupported is None else series.place(unsupported)
         diagnostics = [series.place(importance), series.place(importance, importance), unknown]
         places = [series.places(u, v) for u, v in terms]
-        q = per_block(averaging_weight, blocks)
-        weighted = np.empty((*q.shape[:2], len(series.kept), q.shape[2]))
-        weighted[:, :, Series.ONE] = q
-        for place, values in enumerate(series.kept):
-            if values is not None:
-                np.multiply(per_block(values, blocks), q, out=weighted[:, :, place])
-        return cls(weighted, per_block(importance, blocks), places, diagnostics)
+        pairs = [series.pair_places(u, v) for u, v in terms] if paired else []
+        both = np.where(averaging_weight[:, :1] > 0, averaging_weight, 0.0)
+        alike = not paired or np.array_equal(both, averaging_weight)
+        return cls(
+            series.weighted(averaging_weight, blocks),
+            per_block(importance, blocks),
+            places,
+            diagnostics,
+            pairs,
+            None if alike else series.weighted(both, blocks),
+        )
 
     def __len__(self) -> int:
         return int(self.weighted.shape[0])
@@ -93,25 +158,38 @@ class Blocks:
 
     def since(self, event: int) -> Blocks:
         """The events from this place of each block on."""
-        return Blocks(self.weighted[..., event:], self.importance[..., event:], self.places, self.diagnostics)
+        return self._with(lambda series: series[..., event:])
 
     def by_bucket(self, resolution: int) -> Blocks:
         """The same events in blocks of `resolution` events, which divides the size."""
-        weighted = _split(self.weighted, resolution)
-        return Blocks(weighted, _split(self.importance[:, :, None], resolution)[:, :, 0], self.places, self.diagnostics)
+        return self._with(lambda series: _split(series, resolution))
+
+    def _with(self, change: Callable[[Array], Array]) -> Blocks:
+        """The same with all series [blocks, policies, series, events] changed alike."""
+        return Blocks(
+            change(self.weighted),
+            change(self.importance[:, :, None])[:, :, 0],
+            self.places,
+            self.diagnostics,
+            self.pairs,
+            None if self.shared is None else change(self.shared),
+        )
 
     @cached_property
     def moments(self) -> Array:
         """Moments of each block, every event counting alike, [blocks, columns, rows]."""
         largest = self.weighted[:, :, Series.ONE].max(axis=-1)
-        return self._moments(
+        moments = self._moments(
             self._summed[:, :, None], self._weight_square[..., None], largest[..., None], self._magnitudes.max(axis=-1)
         )
+        self._fill_pairs(moments, self._summed_shared[:, :, None], self._shared_square[..., None])
+        return self._by_column(moments)
 
     @cached_property
     def spread(self) -> Array:
         """Spread of each block, [blocks, columns, rows]."""
-        spread = np.empty((*self._summed.shape[:2], len(self.places), SPREAD_ROWS))
+        rows = ALL_SPREAD_ROWS if self.pairs else SPREAD_ROWS
+        spread = np.empty((*self._summed.shape[:2], len(self.places), rows))
         self._fill_products(spread, self._summed[:, :, None])
         u, v = spread[..., SpreadRow.U], spread[..., SpreadRow.V]
         spread[..., SpreadRow.WEIGHT_SQUARE] = self._weight_square[..., None]
@@ -120,7 +198,16 @@ class Blocks:
         spread[..., SpreadRow.BLOCK_UV] = u * v
         spread[..., SpreadRow.BLOCK_VV] = v * v
         spread[..., SpreadRow.BLOCKS] = spread[..., SpreadRow.WEIGHT] > 0
+        if self.pairs:
+            self._fill_pair_spread(spread)
         return self._by_column(spread)
+
+    def _fill_pair_spread(self, spread: Array) -> None:
+        self._fill_pair_sums(spread[..., SPREAD_PAIRS], self._summed_shared[:, :, None], self._shared_square[..., None])
+        sums = spread[..., SPREAD_PAIRS][..., SUMS]
+        for place, (one, other) in enumerate(combinations_with_replacement(range(len(TERMS)), 2)):
+            np.multiply(sums[..., one], sums[..., other], out=spread[..., BLOCK_PAIRS.start + place])
+        spread[..., SpreadRow.PAIR_BLOCKS] = spread[..., SPREAD_PAIRS][..., PairRow.WEIGHT] > 0
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
@@ -130,29 +217,58 @@ class Blocks:
         alpha = np.asarray(alpha)
         alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
         kernel = powers(alpha, self.size)
-        summed = np.matmul(self.weighted, kernel.swapaxes(2, 3)).swapaxes(2, 3)
-        weight = self.weighted[:, :, Series.ONE, None] * kernel
+        summed, weight = _kernel_sums(self.weighted, kernel)
+        square = np.einsum("bpei,bpei->bpe", weight, weight)
         largest_term = (self._magnitudes * kernel).max(axis=-1)
-        return self._moments(summed, np.einsum("bpei,bpei->bpe", weight, weight), weight.max(axis=-1), largest_term)
+        moments = self._moments(summed, square, weight.max(axis=-1), largest_term)
+        if self.shared is not None:
+            summed, weight = _kernel_sums(self.shared, kernel)
+            square = np.einsum("bpei,bpei->bpe", weight, weight)
+        self._fill_pairs(moments, summed, square)
+        return self._by_column(moments)
 
     def _moments(self, summed: Array, square: Array, largest_weight: Array, largest_term: Array) -> Array:
         """Moments from the sums of all series and of `q^2`, per estimator or one for all, and the largest values."""
-        moments = np.empty((*self._summed.shape[:2], len(self.places), ROWS))
+        moments = np.empty((*self._summed.shape[:2], len(self.places), ALL_ROWS if self.pairs else ROWS))
         self._fill_products(moments, summed)
         for row, place in zip((Row.IMPORTANCE, Row.IMPORTANCE_SQUARE, Row.UNSUPPORTED), self.diagnostics, strict=True):
             moments[..., row] = 0.0 if place is None else summed[..., place]
+        for estimator, places in enumerate(self.places):
+            moments[:, :, estimator, Row.TERM_IMPORTANCE] = summed[:, :, min(estimator, summed.shape[2] - 1), places.uw]
         moments[..., Row.WEIGHT_SQUARE] = square
         moments[..., Row.LARGEST_WEIGHT] = largest_weight
         moments[..., Row.LARGEST_TERM] = largest_term
         moments[..., Row.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
-        return self._by_column(moments)
+        return moments
+
+    def _fill_pairs(self, moments: Array, summed: Array, square: Array) -> None:
+        """The pair sums of moments, where lifts are asked for."""
+        if not self.pairs:
+            return
+        target = moments[..., PAIRS]
+        self._fill_pair_sums(target, summed, square)
+        w, ww, _ = self.diagnostics
+        target[..., PairRow.IMPORTANCE], target[..., PairRow.IMPORTANCE_SQUARE] = summed[..., w], summed[..., ww]
+        for estimator, places in enumerate(self.pairs):
+            of = min(estimator, summed.shape[2] - 1)
+            target[:, :, estimator, PairRow.U_IMPORTANCE] = summed[:, :, of, places.u_importance]
+            target[:, :, estimator, PairRow.PU_IMPORTANCE] = summed[:, :, of, places.pu_importance]
+
+    def _fill_pair_sums(self, target: Array, summed: Array, square: Array) -> None:
+        """The pair sums that moments and spreads both have."""
+        target[..., PairRow.WEIGHT] = summed[..., Series.ONE]
+        target[..., PairRow.WEIGHT_SQUARE] = square
+        for estimator, places in enumerate(self.pairs):
+            of = min(estimator, summed.shape[2] - 1)
+            target[:, :, estimator, SUMS] = summed[:, :, of, list(places.terms)]
+            target[:, :, estimator, SQUARES] = summed[:, :, of, list(places.products)]
 
     def _fill_products(self, target: Array, summed: Array) -> None:
         """The first rows of moments and of spreads: sums of q, u, v, u^2, u v, v^2."""
         target[..., Row.WEIGHT] = summed[..., Series.ONE]
         for estimator, places in enumerate(self.places):
             of = min(estimator, summed.shape[2] - 1)
-            target[:, :, estimator, Row.U : Row.VV + 1] = summed[:, :, of, list(places)]
+            target[:, :, estimator, Row.U : Row.VV + 1] = summed[:, :, of, list(places[:5])]
 
     def _by_column(self, array: Array) -> Array:
         return np.asarray(array.reshape(len(self), -1, array.shape[-1]))
@@ -169,12 +285,31 @@ class Blocks:
 
     @cached_property
     def _weight_square(self) -> Array:
-        q = self.weighted[:, :, Series.ONE]
-        return np.asarray(np.einsum("bpi,bpi->bp", q, q))
+        return _weight_square(self.weighted)
+
+    @cached_property
+    def _summed_shared(self) -> Array:
+        return self._summed if self.shared is None else np.asarray(self.shared @ np.ones(self.size))
+
+    @cached_property
+    def _shared_square(self) -> Array:
+        return self._weight_square if self.shared is None else _weight_square(self.shared)
 
     @cached_property
     def _largest_importance(self) -> Array:
         return np.asarray(self.importance.max(axis=-1))
+
+
+def _weight_square(weighted: Array) -> Array:
+    """Sums of `q^2` of each block, [blocks, policies]."""
+    q = weighted[:, :, Series.ONE]
+    return np.asarray(np.einsum("bpi,bpi->bp", q, q))
+
+
+def _kernel_sums(weighted: Array, kernel: Array) -> tuple[Array, Array]:
+    """Sums of all series under each kernel [.., kernels, events], and what the kernel makes of each event's weight."""
+    summed = np.matmul(weighted, kernel.swapaxes(2, 3)).swapaxes(2, 3)
+    return summed, weighted[:, :, Series.ONE, None] * kernel
 
 
 def _split(series: Array, resolution: int) -> Array:

@@ -1,9 +1,9 @@
 """Moments: the weighted sums that an average keeps of the terms, and how they are added, faded and read.
 
 An event with averaging weight `q` (1, times the inverse sampling probability, times what the average makes of its
-age) adds to each column (one policy under one estimator) the numbers of `Row`. The first are sums, the last three
-maxima. Nothing is ever subtracted: importance weights are heavy-tailed, and taking an old value back out of a
-floating-point sum destroys it.
+age) adds to each column (one policy under one estimator) the numbers of `Row`, the last three of which are maxima; the
+sums of `PairRow` follow them, where a lift is asked for. Nothing is ever subtracted: importance weights are
+heavy-tailed, and taking an old value back out of a floating-point sum destroys it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from streameval.arrays import Array
+from streameval.arrays import Array, ratio
+from streameval.averages.pairs import PAIR_ROWS, PRODUCTS, SQUARES, PairRow, difference_square, gap
 
 
 class Row(IntEnum):
@@ -28,15 +29,21 @@ class Row(IntEnum):
     IMPORTANCE = 6  # sum q w
     IMPORTANCE_SQUARE = 7  # sum q w^2
     UNSUPPORTED = 8  # sum q times the probability of actions that are never logged
-    WEIGHT_SQUARE = 9  # S2 = sum q^2
-    LARGEST_WEIGHT = 10  # Q = max q
-    LARGEST_TERM = 11  # max q |u|
-    LARGEST_IMPORTANCE = 12  # max w, however old or downsampled the event
+    TERM_IMPORTANCE = 9  # sum q u w
+    WEIGHT_SQUARE = 10  # S2 = sum q^2
+    LARGEST_WEIGHT = 11  # Q = max q
+    LARGEST_TERM = 12  # max q |u|
+    LARGEST_IMPORTANCE = 13  # max w, however old or downsampled the event
 
 
 ROWS = len(Row)
+ALL_ROWS = ROWS + PAIR_ROWS
 SUMS = slice(0, Row.WEIGHT_SQUARE)
 MAXIMA = slice(Row.LARGEST_WEIGHT, ROWS)
+PAIRS = slice(ROWS, ALL_ROWS)
+"""What follows the moments of a column: the pair sums of its lift."""
+SQUARE_WEIGHTS = [Row.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
+"""Sums of squared averaging weights, which fade twice as fast."""
 FADING_MAXIMA = slice(Row.LARGEST_WEIGHT, Row.LARGEST_IMPORTANCE)
 
 
@@ -45,14 +52,14 @@ ROUNDING = 1e-12
 
 
 def nothing(columns: int) -> Array:
-    """The moments of no events, [columns, rows]."""
-    return np.zeros((columns, ROWS))
+    """The moments of no events, pair sums included, [columns, rows]."""
+    return np.zeros((columns, ALL_ROWS))
 
 
 def merge(older: Array, newer: Array) -> Array:
     """Moments of two disjoint sets of events together; sums add, maxima compare.
 
-    >>> merge(np.ones(ROWS), np.full(ROWS, 2.0))[[Row.U, Row.LARGEST_TERM]]
+    >>> merge(np.ones(ALL_ROWS), np.full(ALL_ROWS, 2.0))[[Row.U, Row.LARGEST_TERM]]
     array([3., 2.])
     """
     merged = older + newer
@@ -70,12 +77,12 @@ def total(parts: Array) -> Array:
 def fade(moments: Array, factor: Array | float) -> Array:
     """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column).
 
-    >>> fade(np.ones(ROWS), 0.5)[[Row.WEIGHT, Row.WEIGHT_SQUARE, Row.LARGEST_WEIGHT]]
+    >>> fade(np.ones(ALL_ROWS), 0.5)[[Row.WEIGHT, Row.WEIGHT_SQUARE, Row.LARGEST_WEIGHT]]
     array([0.5 , 0.25, 0.5 ])
     """
     factor = np.asarray(factor)
     faded = moments * factor[..., None]
-    faded[..., Row.WEIGHT_SQUARE] *= factor
+    faded[..., SQUARE_WEIGHTS] *= factor[..., None]
     faded[..., Row.LARGEST_IMPORTANCE] = moments[..., Row.LARGEST_IMPORTANCE]
     return faded
 
@@ -88,7 +95,8 @@ def fold(state: Array, blocks: Array, factors: Array) -> Array:
     whole, later = _products(factors)
     new = np.empty_like(state)
     new[:, SUMS] = weighted_sum(blocks[..., SUMS], later)
-    new[:, Row.WEIGHT_SQUARE] = weighted_sum(blocks[..., Row.WEIGHT_SQUARE, None], later * later)[:, 0]
+    new[:, PAIRS] = weighted_sum(blocks[..., PAIRS], later)
+    new[:, SQUARE_WEIGHTS] = weighted_sum(blocks[..., SQUARE_WEIGHTS], later * later)
     fading = later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))
     new[:, FADING_MAXIMA] = (blocks[..., FADING_MAXIMA] * fading).max(axis=0)
     new[:, Row.LARGEST_IMPORTANCE] = blocks[..., Row.LARGEST_IMPORTANCE].max(axis=0)
@@ -119,7 +127,7 @@ def _products(factors: Array) -> tuple[Array, Array]:
 class Moments:
     """An array of moments [..., rows], read by name. Ratios are NaN where there is no evidence.
 
-    >>> moments = Moments(np.array([4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 4.0, 1.0, 3.0, 2.0]))
+    >>> moments = Moments(np.array([4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]))
     >>> float(moments.value), float(moments.count), float(moments.effective_sample_size)
     (1.5, 4.0, 2.0)
     """
@@ -171,6 +179,53 @@ class Moments:
         """Share of `|U|` that the largest single term carries."""
         return ratio(self[Row.LARGEST_TERM], np.abs(self[Row.U]))
 
+    @property
+    def lift(self) -> LiftMoments:
+        """The moments of the paired difference to production, on the same events."""
+        pairs = self.array[..., PAIRS]
+        array = np.full((*pairs.shape[:-1], ROWS), np.nan)
+        for row, values in _differences(pairs).items():
+            array[..., row] = values
+        array[..., Row.LARGEST_WEIGHT] = self[Row.LARGEST_WEIGHT]
+        array[..., Row.LARGEST_IMPORTANCE] = self[Row.LARGEST_IMPORTANCE]
+        return LiftMoments(array, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class LiftMoments(Moments):
+    """Moments of a difference `u - pu`; of ratios, value and variance are those of the linearised difference."""
+
+    pairs: Array
+
+    @property
+    def value(self) -> Array:
+        return np.where(self[Row.WEIGHT_SQUARE] > 0, gap(self.pairs), np.nan)
+
+    @property
+    def mean_denominator(self) -> Array:
+        return np.ones_like(self[Row.WEIGHT])
+
+    @property
+    def variance(self) -> Array:
+        return difference_square(self.pairs)
+
+
+def _differences(pairs: Array) -> dict[Row, Array]:
+    """The sums that a difference of terms has in the place of a term."""
+    products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
+    return {
+        Row.WEIGHT: pairs[..., PairRow.WEIGHT],
+        Row.U: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
+        Row.V: pairs[..., PairRow.WEIGHT],
+        Row.UU: products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"],
+        Row.UV: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
+        Row.VV: pairs[..., PairRow.WEIGHT],
+        Row.IMPORTANCE: pairs[..., PairRow.IMPORTANCE],
+        Row.IMPORTANCE_SQUARE: pairs[..., PairRow.IMPORTANCE_SQUARE],
+        Row.TERM_IMPORTANCE: pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE],
+        Row.WEIGHT_SQUARE: pairs[..., PairRow.WEIGHT_SQUARE],
+    }
+
 
 def variance(sums: Array) -> Array:
     """Variance of the term from sums whose first rows are those of `Row` up to `VV`, around their own value.
@@ -182,9 +237,3 @@ def variance(sums: Array) -> Array:
     square = size - 2 * value * sums[..., Row.UV]
     spread = np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
     return ratio(spread * sums[..., Row.WEIGHT], sums[..., Row.V] ** 2)
-
-
-def ratio(numerator: Array, denominator: Array) -> Array:
-    """The quotient, NaN where the denominator is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(denominator != 0, numerator / denominator, np.nan))

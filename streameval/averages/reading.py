@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from types import MappingProxyType
+
+import numpy as np
 
 from streameval.arrays import Array
 from streameval.averages.blocks import Blocks
@@ -32,3 +35,17 @@ class Reading:
         self.moments, self.bias, self.details, self.parts = moments, bias, details, parts
         self.design_effect = spread.design_effect
         self.spread = spread.with_tail(tail)
+        self._finished = spread
+
+    def lift(self, estimators: int) -> Reading:
+        """The reading of the paired differences to production, whose columns are the first `estimators` of this one.
+
+        It has no columns of production. The bias of a difference is bounded by the sum of both.
+        """
+        others, lift = slice(estimators, None), copy(self)
+        lift.moments = Moments(self.moments.array[others]).lift
+        lift.spread = Spread(self.spread.array[others]).lift
+        lift.design_effect = Spread(self._finished.array[others]).lift.design_effect
+        lift.bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
+        lift.details, lift.parts = {}, {}
+        return lift

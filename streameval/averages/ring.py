@@ -6,12 +6,17 @@ import numpy as np
 
 from streameval.arrays import Array, State
 from streameval.averages.blocks import Blocks
-from streameval.averages.moments import ROWS, merge, nothing, total
+from streameval.averages.moments import ALL_ROWS, merge, nothing, total
 
 
 def start(columns: int, capacity: int) -> State:
     """A ring for `capacity` full buckets and the one being filled; memory is touched only as it fills."""
-    return {"buckets": np.zeros((capacity, columns, ROWS)), "written": 0, "open": nothing(columns), "open_events": 0}
+    return {
+        "buckets": np.zeros((capacity, columns, ALL_ROWS)),
+        "written": 0,
+        "open": nothing(columns),
+        "open_events": 0,
+    }
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:

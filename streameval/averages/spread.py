@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streameval.arrays import Array
-from streameval.averages.moments import fold_sums, ratio, variance
+from streameval.arrays import Array, ratio
+from streameval.averages.moments import fold_sums, variance
+from streameval.averages.pairs import (
+    PRODUCTS,
+    SPREAD_PAIR_ROWS,
+    PairRow,
+    difference_square,
+    linear_form,
+    sum_of_squares,
+)
 
 if TYPE_CHECKING:
     from streameval.averages.blocks import Blocks
@@ -40,16 +48,21 @@ class SpreadRow(IntEnum):
     BLOCK_UV = 9
     BLOCK_VV = 10
     BLOCKS = 11  # blocks with evidence
+    PAIR_BLOCKS = 12  # blocks with events that production has too; the pair sums follow
 
 
-SPREAD_ROWS = len(SpreadRow)
+SPREAD_ROWS = SpreadRow.PAIR_BLOCKS
+SPREAD_PAIRS = slice(SpreadRow.PAIR_BLOCKS + 1, SpreadRow.PAIR_BLOCKS + 1 + SPREAD_PAIR_ROWS)
+BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
+"""Sums over blocks of the products of the block's sums of TERMS."""
+ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
 WITHIN = slice(0, SpreadRow.BLOCK_UU)
 """The rows that a block which is not finished adds to."""
 
 
-def nothing(columns: int) -> Array:
-    """The spread of no events, [columns, rows]."""
-    return np.zeros((columns, SPREAD_ROWS))
+def nothing(columns: int, paired: bool = True) -> Array:
+    """The spread of no events, [columns, rows]; `paired`: with the pair sums of lifts."""
+    return np.zeros((columns, ALL_SPREAD_ROWS if paired else SPREAD_ROWS))
 
 
 def fold(state: Array, blocks: Blocks, horizon: Array | float) -> Array:
@@ -69,7 +82,7 @@ class Spread:
 
     Five terms 0, 0, 0, 1, 4:
 
-    >>> terms = np.zeros(SPREAD_ROWS)
+    >>> terms = np.zeros(ALL_SPREAD_ROWS)
     >>> terms[WITHIN] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0, 5.0, 2.0]
     >>> float(Spread(terms).variance)
     2.4
@@ -85,7 +98,8 @@ class Spread:
         if tail is None:
             return self
         array = self.array.copy()
-        array[..., WITHIN] += tail.spread[0, :, WITHIN]
+        for rows in (WITHIN, SPREAD_PAIRS):
+            array[..., rows] += tail.spread[0, :, rows]
         return Spread(array)
 
     @property
@@ -110,6 +124,36 @@ class Spread:
             self[SpreadRow.BLOCK_UU] - 2 * value * self[SpreadRow.BLOCK_UV] + value * value * self[SpreadRow.BLOCK_VV]
         )
         within = self.variance * ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT]) ** 2 * self[SpreadRow.WEIGHT_SQUARE]
-        blocks = self[SpreadRow.BLOCKS]
-        effect = ratio(between, within) * ratio(blocks, blocks - 1)
-        return np.where(blocks >= FEWEST_BLOCKS, effect, np.nan)
+        return _effect(between, within, self[SpreadRow.BLOCKS])
+
+    @property
+    def lift(self) -> LiftSpread:
+        """The spread of the paired difference to production."""
+        return LiftSpread(self.array)
+
+
+@dataclass(frozen=True, slots=True)
+class LiftSpread(Spread):
+    """The same sums read for the linearised difference to production, on the events that production has too."""
+
+    @property
+    def count(self) -> Array:
+        pairs = self.array[..., SPREAD_PAIRS]
+        return ratio(pairs[..., PairRow.WEIGHT] ** 2, pairs[..., PairRow.WEIGHT_SQUARE])
+
+    @property
+    def variance(self) -> Array:
+        return difference_square(self.array[..., SPREAD_PAIRS])
+
+    @property
+    def design_effect(self) -> Array:
+        pairs = self.array[..., SPREAD_PAIRS]
+        between = sum_of_squares(linear_form(pairs), self.array[..., BLOCK_PAIRS])
+        within = difference_square(pairs) * pairs[..., PairRow.WEIGHT_SQUARE]
+        return _effect(between, within, self[SpreadRow.PAIR_BLOCKS])
+
+
+def _effect(between: Array, within: Array, blocks: Array) -> Array:
+    """Variance of block sums over what independent events would give; NaN where blocks are few."""
+    effect = ratio(between, within) * ratio(blocks, blocks - 1)
+    return np.where(blocks >= FEWEST_BLOCKS, effect, np.nan)
