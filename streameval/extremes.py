@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array
+from streameval.arrays import Array, Mask
 
 
 class Line(NamedTuple):
@@ -28,6 +28,8 @@ class Line(NamedTuple):
 class Extremes(NamedTuple):
     """Between which lines a term lies; `heaviest`: the weight up to which that matters, may be infinite.
 
+    `controlled`: whether the estimate stands on the mean weight being 1 in truth, so that it may be held to that.
+
     The term `w r` of a reward between 0 and 1:
 
     >>> extremes = Extremes.between((0.0, 0.0), (0.0, 1.0), np.array([np.inf]))
@@ -38,30 +40,47 @@ class Extremes(NamedTuple):
     low: Line
     high: Line
     heaviest: Array
+    controlled: Mask
 
     @classmethod
-    def between(cls, offsets: tuple[float, float], slopes: tuple[float, float], heaviest: Array) -> Extremes:
+    def between(
+        cls, offsets: tuple[float, float], slopes: tuple[float, float], heaviest: Array, controlled: bool = True
+    ) -> Extremes:
         """The same lines for every column: their lower and higher offsets, and their lower and higher slopes."""
         low, high = (
             Line(np.full_like(heaviest, offset), np.full_like(heaviest, slope))
             for offset, slope in zip(offsets, slopes, strict=True)
         )
-        return cls(low, high, heaviest)
+        return cls(low, high, heaviest, np.full(heaviest.shape, controlled))
 
     @classmethod
     def by_column(cls, estimators: Sequence[Extremes]) -> Extremes:
         """Those of several estimators, each [policies], as columns: all estimators of a policy, then the next's."""
-        offset_low, slope_low, offset_high, slope_high, heaviest = (
+        offset_low, slope_low, offset_high, slope_high, heaviest, controlled = (
             np.stack(values, axis=1).ravel()
-            for values in zip(*((*each.low, *each.high, each.heaviest) for each in estimators), strict=True)
+            for values in zip(*((*each.low, *each.high, *each[2:]) for each in estimators), strict=True)
         )
-        return cls(Line(offset_low, slope_low), Line(offset_high, slope_high), heaviest)
+        return cls(Line(offset_low, slope_low), Line(offset_high, slope_high), heaviest, controlled)
 
-    def minus(self, low: Array, high: Array) -> Extremes:
-        """Of the difference to another term of the same event, which lies between `low` and `high`.
+    def over_production(self, estimators: int, heaviest: float) -> Extremes:
+        """Of the differences to production, whose terms the first so many columns are; it has none of its own.
 
-        A difference has tails of both, so that it is not the weight alone that limits it: only the slopes are kept.
+        `heaviest`: the largest importance weight of production, 1 where that is the logging policy. A difference may be
+        off by production's term at any weight of the policy: only the slopes are the policy's own.
+
+        >>> reward = Extremes.between((0.0, 0.0), (0.0, 1.0), np.array([np.inf, np.inf]))
+        >>> lift = reward.over_production(1, heaviest=1.0)
+        >>> lift.low.at(3.0), lift.high.at(3.0)
+        (array([-1.]), array([3.]))
         """
+        weight = np.minimum(self.heaviest, heaviest)
+        least = np.minimum(self.low.at(0.0), self.low.at(weight))[:estimators]
+        most = np.maximum(self.high.at(0.0), self.high.at(weight))[:estimators]
+        others = slice(estimators, None)
+        offsets = (self.low.offset[others], self.high.offset[others])
         return Extremes(
-            Line(self.low.offset - high, self.low.slope), Line(self.high.offset - low, self.high.slope), self.heaviest
+            Line(offsets[0] - np.resize(most, offsets[0].shape), self.low.slope[others]),
+            Line(offsets[1] - np.resize(least, offsets[1].shape), self.high.slope[others]),
+            self.heaviest[others],
+            self.controlled[others],
         )

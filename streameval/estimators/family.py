@@ -65,17 +65,18 @@ class Interpolated(Estimator):
     def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
         """The model's part, wherever the weight lies, and the reward or a correction by it up to the limit.
 
-        A correction goes to either side, so that an endless weight could be anything: the heaviest is the largest seen.
+        Only `ips` stands on a mean weight of 1. Of the others an endless weight could make anything: if they have no
+        limit, the heaviest is the largest seen.
         """
         low, high = reward_range
+        if self.row.alpha == 0 and math.isinf(self.limit):
+            return super().extremes(reward_range, seen)
         counts = self.parameter if self.row.beta is share else float(self.row.beta != 0)
-        heaviest = np.full_like(seen, self.limit)
-        if self.row.alpha == 0:
-            return Extremes.between((0.0, 0.0), (counts * low, counts * high), heaviest)
-        modelled = (min(low, 0.0), max(high, 0.0))
-        if self.row.gamma != 0:
-            return Extremes.between(modelled, (low - high, high - low), np.minimum(heaviest, seen))
-        return Extremes.between(modelled, (counts * modelled[0], counts * modelled[1]), heaviest)
+        least, most = min(low, 0.0), max(high, 0.0)
+        offsets = (least, most) if self.row.alpha != 0 else (0.0, 0.0)
+        slopes = (low - high, high - low) if self.row.gamma != 0 else (counts * least, counts * most)
+        heaviest = seen if math.isinf(self.limit) else np.full_like(seen, self.limit)
+        return Extremes.between(offsets, slopes, heaviest, controlled=False)
 
 
 def _a_number(cap: float) -> float:

@@ -117,7 +117,7 @@ class StratifiedDR(Estimator):
         """A small weight times the reward, or the model's part and a correction to either side."""
         low, high = reward_range
         slopes = (min(low, low - high), max(high, high - low))
-        return Extremes.between((min(low, 0.0), max(high, 0.0)), slopes, seen)
+        return Extremes.between((min(low, 0.0), max(high, 0.0)), slopes, seen, controlled=False)
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:
