@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -16,7 +16,7 @@ from streameval.config import BLOCK, Config
 from streameval.errors import InputError, StateError
 from streameval.evaluator import Evaluator
 from streameval.intake import Intake
-from streameval.migrations import migrated
+from streameval.migrations import roster_from
 from streameval.plan import Plan
 from streameval.published import NEVER, Snapshotting
 from streameval.roster import Roster
@@ -31,13 +31,13 @@ log = structlog.get_logger("streameval")
 
 @dataclass(frozen=True)
 class Continued:
-    """What a daemon begins with. `late`: an evaluator of candidates that the snapshot does not know, None without."""
+    """What a daemon begins with. `late`: evaluators of what the snapshot does not know."""
 
     roster: Roster
     intake: Intake
     bookmarks: Bookmarks
     snapshots: Snapshotting = NEVER
-    late: Evaluator | None = None
+    late: Sequence[Evaluator] = ()
 
 
 def header(config: Config) -> State:
@@ -77,10 +77,10 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
         )
     _refuse_others(path, document["fingerprint"], fingerprint(config))
     plan = config.plan()
-    roster = Roster.from_state(migrated(document["roster"]), config.reward_model, config.policies.candidates)
+    roster = roster_from(document["roster"], config.reward_model, config.policies.candidates)
     before = roster.policies
     roster = _without(roster, plan, reset_policies)
-    late = roster.change(plan)
+    late = roster.adopt(plan)
     bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
     intake = Intake.from_state(document["intake"], config.event_format())
     _tell(path, document, before, plan.policies)

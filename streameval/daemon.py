@@ -50,7 +50,7 @@ class Keeper(Protocol):
     def turn(self, document: Callable[[], State | None]) -> None:
         """Between two batches: keep `document()` now and then, beside the loop; None is not worth it yet."""
 
-    def finish(self, document: State | None) -> None:
+    def finish(self, document: Callable[[], State | None]) -> None:
         """Keep this, and return when it is kept."""
 
     def close(self) -> None: ...
@@ -212,7 +212,7 @@ class Daemon:
 
     def _keep_last(self) -> None:
         if self._keeper is not None:
-            self._keeper.finish(self._document())
+            self._keeper.finish(self._document)
 
     def _publish(self, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have come since the last one."""

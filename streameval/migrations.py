@@ -1,10 +1,67 @@
-"""States of earlier versions, brought to the form of this one; what is new in it begins afresh."""
+"""States brought to the form of this version, and rid of code that nobody here has named."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from streameval import predictions
 from streameval.arrays import State
+from streameval.plan import Candidates, Plan
+from streameval.policies import AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.rewards import AnyRewardModel, Ridge
+from streameval.roster import Roster, cells_of, needs_model
+
+_REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
+
+
+def roster_from(state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()) -> Roster:
+    """The roster of a state that this version or an earlier one wrote; StateError if it cannot be read.
+
+    Code that is not named here is not run: policies lose their rows unless `candidates` are none at all, which is for
+    who only wants to look; and so do estimators whose reward model is another one's code.
+    """
+    members = [_without_code(member, reward_model, named_policies(candidates)) for member in migrated(state)["members"]]
+    return Roster.from_state({**migrated(state), "members": members}, reward_model, candidates)
 
 
 def migrated(roster: State) -> State:
-    """The state of a roster as this version would have written it."""
+    """The state of a roster as this version would have written it; one of a later version stays as it is."""
+    if roster["schema"] == 1:
+        roster = {"schema": 2, "members": [_member_of_1(*each) for each in enumerate(roster["members"])]}
     return roster
+
+
+def _member_of_1(place: int, member: State) -> State:
+    """Schema 1 named candidates; production was shown by the first member, and everything that a member had."""
+    production = [member["evaluator"]["settings"]["production"]] if place == 0 else []
+    return {"policies": [*production, *member["candidates"]], "cells": None, "evaluator": member["evaluator"]}
+
+
+def _without_code(member: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
+    """The state with other policies in the place of code that is not named."""
+    settings = member["evaluator"]["settings"]
+    policies = named_policies(settings["candidates"])
+    strange = {name for name, each in policies.items() if isinstance(each, PythonPolicy) and named.get(name) != each}
+    if strange:
+        candidates = {name: Logged() if name in strange else each for name, each in policies.items()}
+        kept = [name for name in member["policies"] if name not in strange or not named]
+        member = {**member, "policies": kept, "evaluator": _with_settings(member, candidates=candidates)}
+    model = _REWARD_MODEL.validate_python(settings["reward_model"])
+    return _without_model(member) if model.foreign and model != reward_model else member
+
+
+def _without_model(member: State) -> State:
+    evaluator = _with_settings(member, reward_model={"kind": "ridge"})
+    evaluator["predictions"] = predictions.to_state(Ridge(), predictions.start(Ridge()))
+    plan = Plan.from_settings(evaluator["settings"])
+    cells = cells_of(plan, bool(evaluator["described"]))
+    before = cells.keys() if member["cells"] is None else {(cell[0], cell[1]) for cell in member["cells"]}
+    kept = [list(cell) for cell, (estimator, *_) in cells.items() if cell in before and not needs_model(estimator)]
+    return {**member, "cells": kept, "evaluator": evaluator}
+
+
+def _with_settings(member: State, **settings: Any) -> State:
+    return {**member["evaluator"], "settings": {**member["evaluator"]["settings"], **settings}}

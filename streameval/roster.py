@@ -2,57 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec.structs import replace as with_fields
 
 from streameval.arrays import State
+from streameval.averages import AnyAverage
+from streameval.bounds import AnyBound
 from streameval.errors import StateError
+from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
+from streameval.needs import Need
 from streameval.plan import Candidates, Plan
+from streameval.policies import Logged
 from streameval.report import Report
 from streameval.rewards import AnyRewardModel
 from streameval.shortfalls import Shortfall
 
-STATE_SCHEMA = 1
+STATE_SCHEMA = 2
+OF_POLICIES = ("policies", "promotion", "trust", "transitions")
+"""The parts of a Report whose rows are about a policy as a whole."""
+
+Cell = tuple[str, str]
+"""An estimator on an average, by their labels."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """An evaluator, and those of its candidates that are still wanted."""
+    """An evaluator, those of its policies whose rows are shown, and on which cells (None: on all it has)."""
 
     evaluator: Evaluator
-    candidates: tuple[str, ...]
+    policies: tuple[str, ...]
+    cells: frozenset[Cell] | None = None
 
     def has(self, name: str, plan: Plan) -> bool:
-        """Whether this candidate of the plan is evaluated here, as the policy that the plan says it is."""
-        here = name in self.candidates and name in plan.policies
+        """Whether this policy of the plan is evaluated here, as the policy that the plan says it is."""
+        here = name in self.policies and name in plan.policies
         return here and self.evaluator.plan.coded.get(name) == plan.coded.get(name)
 
     def without_others_than(self, plan: Plan) -> Member:
-        """The member with those candidates only that the plan has."""
-        return replace(self, candidates=tuple(name for name in self.candidates if self.has(name, plan)))
+        """The member with those policies only that the plan has."""
+        return replace(self, policies=tuple(name for name in self.policies if self.has(name, plan)))
 
-    def report(self, *more: str) -> Report:
-        """The Report of the evaluator, with the rows of these candidates, and of the policies in `more`."""
-        report, shown = self.evaluator.report(), {*self.candidates, *more}
-        return with_fields(
-            report,
-            policies=tuple(each for each in report.policies if each.policy in shown),
-            estimates=tuple(each for each in report.estimates if each.policy in shown),
-            promotion=tuple(each for each in report.promotion if each.policy in shown),
+    def under(self, plan: Plan, described: bool) -> Member:
+        """The member going on under another plan: with what is the same in both."""
+        before, after = cells_of(self.evaluator.plan, described), cells_of(plan, described)
+        same = {cell for cell in after if before.get(cell) == after[cell]}
+        same &= same if self.cells is None else self.cells
+        kept = self.without_others_than(plan)
+        evaluator = _changed(kept.evaluator, _also_under(kept.evaluator.plan, plan, kept.policies))
+        return replace(kept, evaluator=evaluator, cells=None if same == before.keys() else frozenset(same))
+
+    def shown(self, described: bool) -> frozenset[Cell]:
+        """The cells whose rows are shown."""
+        return frozenset(cells_of(self.evaluator.plan, described)) if self.cells is None else self.cells
+
+    def report(self) -> Report:
+        """The Report of the evaluator, with the rows that are shown."""
+        report, shown = self.evaluator.report(), set(self.policies)
+        estimates = tuple(
+            each
+            for each in report.estimates
+            if each.policy in shown and (self.cells is None or (each.estimator, each.average) in self.cells)
         )
+        return with_fields(report, estimates=estimates)
+
+    def to_state(self) -> State:
+        """The member as a plain value."""
+        cells = None if self.cells is None else [list(cell) for cell in sorted(self.cells)]
+        return {"policies": list(self.policies), "cells": cells, "evaluator": self.evaluator.state()}
+
+    @classmethod
+    def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Member:
+        """The inverse of `to_state`."""
+        cells = None if state["cells"] is None else frozenset((cell[0], cell[1]) for cell in state["cells"])
+        evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
+        return cls(evaluator, tuple(state["policies"]), cells)
 
 
 class Roster:
-    """Evaluates a plan whose candidates change: what is new begins at its own n = 0, and disturbs nothing that runs.
+    """Evaluates a plan that changes: what is new begins at its own n = 0, and disturbs nothing that runs.
 
-    Production and all counts of events are those of the first evaluator, which begins with the roster. A candidate that
-    comes later has an evaluator of its own, with the same estimators and averages and with a reward model of its own;
-    its rows are the same as if the stream had begun when it came.
+    All counts of events are those of the first evaluator, which begins with the roster. A candidate that comes later
+    has an evaluator of its own, with the same estimators and averages and with a reward model of its own; its rows are
+    the same as if the stream had begun when it came. So it is with estimators and averages that come later.
 
     >>> plan = Evaluator(candidates=["early"]).plan
     >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
@@ -66,14 +102,14 @@ class Roster:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._members = [Member(Evaluator.of(plan), plan.policies[1:])]
+        self._members = [Member(Evaluator.of(plan), plan.policies)]
         self._waiting: list[Member] = []
 
     @property
     def policies(self) -> tuple[str, ...]:
         """The policies with rows in the Report: production first, then the candidates in the order of their coming."""
-        candidates = (name for member in self._members for name in member.candidates)
-        return (self._members[0].evaluator.policies[0], *candidates)
+        production = self._members[0].evaluator.policies[0]
+        return tuple(dict.fromkeys([production, *(name for member in self._members for name in member.policies)]))
 
     def change(self, plan: Plan) -> Evaluator | None:
         """Keep those candidates that the plan has; an evaluator of all others that it has, None if there are none.
@@ -83,20 +119,50 @@ class Roster:
         candidates. ConfigError when one of them cannot be made; nothing has changed then.
         """
         known = [*self._members, *self._waiting]
-        new = tuple(name for name in plan.policies[1:] if not any(member.has(name, plan) for member in known))
+        new = tuple(name for name in plan.policies if not any(member.has(name, plan) for member in known))
         late = Evaluator.of(_of_some(plan, new)) if new else None
         first, *others = (member.without_others_than(plan) for member in self._members)
-        self._members = [first, *(member for member in others if member.candidates)]
+        self._members = [first, *(member for member in others if member.policies)]
         kept = (member.without_others_than(plan) for member in self._waiting)
-        self._waiting = [member for member in kept if member.candidates]
+        self._waiting = [member for member in kept if member.policies]
         if late is not None:
             self._waiting.append(Member(late, new))
         return late
 
+    def adopt(self, plan: Plan) -> list[Evaluator]:
+        """Go on under another plan: what is the same in both keeps its numbers, what is gone is dropped.
+
+        Evaluators of what is new are returned, and wait to `join` as those of `change` do. Estimators and averages with
+        other parameters are new ones, and so are estimators that use another reward model. Another production policy
+        changes no value; lifts, and decisions about them, begin anew. Nobody may be waiting.
+        """
+        described = self._members[0].evaluator._described
+        if described is None:  # no event has come: nothing has begun
+            self._members = [Member(Evaluator.of(plan), plan.policies)]
+            return []
+        first, *others = (member.under(plan, described) for member in self._members)
+        self._members = [first, *(member for member in others if member.policies and member.shown(described))]
+        self._waiting = [Member(Evaluator.of(part), policies) for part, policies in self._lacking(plan, described)]
+        late = [member.evaluator for member in self._waiting]
+        newcomers = self.change(plan)
+        return late if newcomers is None else [*late, newcomers]
+
+    def _lacking(self, plan: Plan, described: bool) -> Iterator[tuple[Plan, tuple[str, ...]]]:
+        """Plans for the cells that policies have not, though they are here; and which policies these are."""
+        by_cells: dict[frozenset[Cell], list[str]] = {}
+        for name in plan.policies:
+            here = [member.shown(described) for member in self._members if member.has(name, plan)]
+            if here:
+                by_cells.setdefault(frozenset(cells_of(plan, described)) - frozenset().union(*here), []).append(name)
+        for cells, names in by_cells.items():
+            for estimators, averages in _products(plan, described, cells):
+                part = replace(_of_some(plan, tuple(names)), estimators=estimators, averages=averages)
+                yield replace(part, intervals=_of_these(plan, averages)), tuple(names)
+
     def forget(self, policy: str) -> None:
         """What is known of a candidate; a later `change` to a plan that has it begins it anew."""
         self._members = [
-            replace(member, candidates=tuple(name for name in member.candidates if name != policy))
+            replace(member, policies=tuple(name for name in member.policies if name != policy))
             for member in self._members
         ]
 
@@ -105,7 +171,7 @@ class Roster:
         return any(member.evaluator is late for member in self._waiting)
 
     def join(self, late: Evaluator, *, anew: bool = False) -> None:
-        """Give it all events from now on, and show its rows; `anew`: forget what it has seen so far."""
+        """From now on, give it the events of the stream, and show its rows; `anew`: forget what it has seen so far."""
         for member in self._waiting:
             if member.evaluator is late:
                 self._members.append(replace(member, evaluator=Evaluator.of(late.plan)) if anew else member)
@@ -121,22 +187,26 @@ class Roster:
         return self._members[0].evaluator.shortfalls(batch)
 
     def report(self) -> Report:
-        """Everything known now. Each policy has its own number of events; `missing` counts from its beginning."""
-        first = self._members[0].report(self.policies[0])
-        reports = [first, *(member.report() for member in self._members[1:])]
-        return with_fields(
-            first,
-            policies=tuple(_joined(reports, "policies")),
-            estimates=tuple(_joined(reports, "estimates")),
-            promotion=tuple(_joined(reports, "promotion")),
-        )
+        """Everything known now. Each policy has its own number of events; `missing` counts from its beginning.
+
+        What is said of a policy as a whole is said by the member that has had it for longest.
+        """
+        reports = [member.report() for member in self._members]
+        told: dict[str, int] = {}
+        for place, member in enumerate(self._members):
+            for name in member.policies:
+                told.setdefault(name, place)
+
+        def joined(part: str) -> tuple[Any, ...]:
+            rows = ((place, row) for place, report in enumerate(reports) for row in getattr(report, part))
+            return tuple(row for place, row in rows if told.get(row.policy) == place)
+
+        estimates = tuple(row for report in reports for row in report.estimates)
+        return with_fields(reports[0], estimates=estimates, **{part: joined(part) for part in OF_POLICIES})
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value; who has not joined is not part of it."""
-        members = [
-            {"candidates": list(member.candidates), "evaluator": member.evaluator.state()} for member in self._members
-        ]
-        return {"schema": STATE_SCHEMA, "members": members}
+        return {"schema": STATE_SCHEMA, "members": [member.to_state() for member in self._members]}
 
     @classmethod
     def from_state(
@@ -150,19 +220,62 @@ class Roster:
             )
         roster = cls.__new__(cls)
         roster._waiting = []
-        roster._members = [
-            Member(Evaluator.from_state(member["evaluator"], reward_model, candidates), tuple(member["candidates"]))
-            for member in state["members"]
-        ]
+        roster._members = [Member.from_state(member, reward_model, candidates) for member in state["members"]]
         return roster
 
 
-def _of_some(plan: Plan, candidates: tuple[str, ...]) -> Plan:
-    """The plan for some of its candidates."""
-    coded = {name: policy for name, policy in plan.coded.items() if name in candidates}
-    return replace(plan, policies=(plan.policies[0], *candidates), coded=coded)
+def cells_of(plan: Plan, described: bool) -> dict[Cell, tuple[Any, ...]]:
+    """What is estimated on what, by labels; and all that decides the numbers."""
+    return {
+        (estimator.label, average.label): (estimator, average, plan.reward_model if needs_model(estimator) else None)
+        for estimators, averages in plan.products(described)
+        for estimator in estimators
+        for average in averages
+    }
 
 
-def _joined(reports: list[Report], part: str) -> Iterator[Any]:
-    for report in reports:
-        yield from getattr(report, part)
+def needs_model(estimator: AnyEstimator) -> bool:
+    """Whether an estimator's numbers depend on the reward model."""
+    return Need.PREDICTION in estimator.needs
+
+
+def _products(plan: Plan, described: bool, cells: frozenset[Cell]) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The estimators and averages of a plan that make these cells and no others, as products."""
+    for estimators, averages in plan.products(described):
+        by_averages: dict[tuple[Any, ...], list[Any]] = {}
+        for estimator in estimators:
+            lacking = tuple(average for average in averages if (estimator.label, average.label) in cells)
+            if lacking:
+                by_averages.setdefault(lacking, []).append(estimator)
+        for lacking, alike in by_averages.items():
+            yield tuple(alike), lacking
+
+
+def _of_some(plan: Plan, policies: tuple[str, ...]) -> Plan:
+    """The plan for some of its policies; production is there in any case."""
+    others = tuple(name for name in policies if name != plan.policies[0])
+    coded = {name: policy for name, policy in plan.coded.items() if name in others}
+    return replace(plan, policies=(plan.policies[0], *others), coded=coded)
+
+
+def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]:
+    labels = {average.label for average in averages}
+    return {label: bound for label, bound in plan.intervals.items() if label in labels}
+
+
+def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
+    if evaluator.plan == plan:
+        return evaluator
+    policies, coded = evaluator.plan.policies, evaluator.plan.coded
+    state = evaluator.state()
+    state["settings"] = replace(plan, policies=policies, coded=coded, drift=evaluator.plan.drift).settings()
+    return Evaluator.from_state(state, plan.reward_model, dict.fromkeys(policies[1:], Logged()) | dict(coded))
+
+
+def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
+    """The plan of an evaluator that goes on with these policies: what it computes, with what is said of it now."""
+    known = {average.label for _, averages in before.products(False) for average in averages}
+    intervals = {label: bound for label, bound in after.intervals.items() if label in known}
+    estimators, averages, reward_model = before.estimators, before.averages, before.reward_model
+    some = _of_some(after, policies)
+    return replace(some, estimators=estimators, averages=averages, reward_model=reward_model, intervals=intervals)

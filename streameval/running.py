@@ -68,7 +68,6 @@ def _assembled(
     roster = begun.roster
     history = None if backfill is None else partial(open_again, settings, backfill)
     reloading = Reloading(path, config, roster, history)
-    late = reloading.admit(begun.late)
     return Daemon(
         source,
         begun.intake,
@@ -76,5 +75,5 @@ def _assembled(
         examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
         reload=reloading,
         keeper=keeper,
-        backfills=() if late is None else (late,),
+        backfills=[late for late in map(reloading.admit, begun.late) if late is not None],
     )

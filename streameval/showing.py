@@ -14,10 +14,9 @@ from rich.text import Text
 
 from streameval.arrays import State
 from streameval.durations import format_duration
-from streameval.errors import InputError, StateError
-from streameval.migrations import migrated
+from streameval.errors import InputError
+from streameval.migrations import migrated, roster_from
 from streameval.report import Report
-from streameval.roster import Roster
 from streameval.sinks.snapshot_file import DamagedError, read_document
 from streameval.sinks.snapshots import found_in
 from streameval.sources import Bookmark
@@ -46,8 +45,8 @@ def _read(path: Path) -> State:
 
 
 def contents(path: Path, document: State) -> dict[str, Any]:
-    """What is in a snapshot, as plain values; `report` is None where it takes code of others to make one."""
-    report = _report(document)
+    """What is in a snapshot, as plain values."""
+    report, roster = _report(document), migrated(document["roster"])
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -57,8 +56,8 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["bookmarks"].items()},
         "intake": {stage: _summary(held) for stage, held in document["intake"].items()},
-        "members": [_member(member) for member in document["roster"]["members"]],
-        "report": None if report is None else json.loads(report.to_json()),
+        "members": [_member(member) for member in roster["members"]],
+        "report": json.loads(report.to_json()),
     }
 
 
@@ -78,14 +77,12 @@ def _member(member: State) -> dict[str, Any]:
     evaluator = member["evaluator"]
     names = ("production", "estimators", "averages", "reward_range", "confidence")
     settings = {name: evaluator["settings"][name] for name in names}
-    return {"candidates": list(member["candidates"]), **settings, "events": evaluator["events"]}
+    shown = {"policies": list(member["policies"]), "cells": member["cells"]}
+    return {**shown, **settings, "events": evaluator["events"]}
 
 
-def _report(document: State) -> Report | None:
-    try:
-        return Roster.from_state(migrated(document["roster"])).report()
-    except StateError:
-        return None
+def _report(document: State) -> Report:
+    return roster_from(document["roster"]).report()
 
 
 def contents_table(path: Path, document: State) -> Group:
@@ -94,8 +91,6 @@ def contents_table(path: Path, document: State) -> Group:
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(told):
         facts.add_row(name, Text(value))
-    if report is None:
-        return Group(facts, Text("Values are not shown: it takes code that only its configuration may name."))
     return Group(facts, Text(), report_table(report, title=events_line(report)))
 
 
@@ -110,5 +105,5 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for stage, held in told["intake"].items():
         yield "holds back", f"{stage}: {held}"
     for member in told["members"]:
-        yield "evaluates", f"{', '.join(member['candidates']) or 'production'}: {member['events']['accepted']:,} events"
+        yield "evaluates", f"{', '.join(member['policies']) or 'events only'}: {member['events']['accepted']:,} events"
     yield "of", ", ".join(f"{key} {value}" for key, value in told["fingerprint"].items())

@@ -246,7 +246,7 @@ def test_a_failed_write_is_counted_and_logged_once_a_while_and_the_next_interval
         assert [entry["event"] for entry in logs] == ["snapshot_failed"]
         assert (kept, checkpoints.status.written_at) == ([], None)
         snapshots.full = False
-        checkpoints.finish({"number": 2})
+        checkpoints.finish(lambda: {"number": 2})
     assert kept == [{"number": 2, "written": 50.0}]
     assert checkpoints.status.written_at == 50.0
     assert checkpoints.status.durations.count == 1
@@ -293,7 +293,7 @@ def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_t
     for known in (None, None, {"number": 1}, {"number": 2}):
         checkpoints.turn(lambda known=known: document(known))
         time.sleep(0.05)
-    checkpoints.finish(None)
+    checkpoints.finish(lambda: None)
     assert asked == [None, None, {"number": 1}]
     assert checkpoints.status.durations.count == 1
     checkpoints.close()
@@ -302,7 +302,7 @@ def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_t
 def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
     checkpoints = Checkpoints(Snapshots(tmp_path), interval=0.0)
     with pytest.raises(TypeError):
-        checkpoints.finish({"number": object()})
+        checkpoints.finish(lambda: {"number": object()})
 
 
 def stalls(work: threading.Thread | None) -> float:

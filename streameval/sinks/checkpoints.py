@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from streameval.arrays import State
+from streameval.errors import StateError
 from streameval.published import NEVER, Snapshotting
 from streameval.sinks.snapshots import Snapshots
 from streameval.sources.background import Background
@@ -49,9 +50,9 @@ class Checkpoints:
         """
         self._settle(timeout=0.0)
         if self._writing is None and time.monotonic() >= self._due:
-            self._begin(document())
+            self._begin(document)
 
-    def finish(self, document: State | None) -> None:
+    def finish(self, document: Callable[[], State | None]) -> None:
         """Write a last one, after the one that is being written, and wait for it."""
         self._settle(threading.TIMEOUT_MAX)
         self._begin(document)
@@ -62,11 +63,17 @@ class Checkpoints:
         self._settle(threading.TIMEOUT_MAX)
         self._snapshots.close()
 
-    def _begin(self, document: State | None) -> None:
-        if document is None:
+    def _begin(self, document: Callable[[], State | None]) -> None:
+        try:
+            taken = document()
+        except StateError as error:  # what is to be kept cannot be
+            self._due = time.monotonic() + self._interval
+            self._tell(error)
+            return
+        if taken is None:
             return
         self._due = time.monotonic() + self._interval
-        self._document = self._header | {"written": self._clock()} | document
+        self._document = self._header | {"written": self._clock()} | taken
         self._snapshots.step("taken")
         self._writing = Background(self._write)
 
@@ -92,10 +99,10 @@ class Checkpoints:
         log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
         return True
 
-    def _tell(self, error: OSError | MemoryError) -> None:
+    def _tell(self, error: OSError | MemoryError | StateError) -> None:
         self.status = self.status.failed()
         if time.monotonic() >= self._log_due:
             self._log_due = time.monotonic() + FAILURES_LOGGED_EVERY
-            reason = getattr(error, "strerror", None) or repr(error)
+            reason = getattr(error, "strerror", None) or str(error)
             directory, failures = str(self._snapshots.directory), self.status.failures
             log.error("snapshot_failed", directory=directory, reason=reason, failures=failures)
