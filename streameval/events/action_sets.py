@@ -48,6 +48,11 @@ class ActionSets:
         events = np.flatnonzero(self.index >= 0)
         return events, self.offsets[events] + self.index[events]
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the columns take."""
+        return sum(getattr(self, field.name).nbytes for field in fields(self) if getattr(self, field.name) is not None)
+
     def part(self, start: int, stop: int) -> ActionSets:
         """The sets of the events start to stop; nothing is copied."""
         offsets = self.offsets[start : stop + 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -71,6 +71,23 @@ class EventBatch:
         rows = np.arange(len(self))[events]
         sets = self.action_sets and self.action_sets.take(rows)
         return self._rows(rows, sets, self.slates and self.slates.take(rows), self.rejected)
+
+    def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> EventBatch:
+        """The batch without these events, rejected for this reason; `detail` says what is wrong with a row."""
+        rows = np.arange(len(self))[events]
+        if not len(rows):
+            return self
+        place = (lambda row: None) if self.origin is None else self.origin.place
+        rejected = [Rejected(reason, detail(row), b"", origin=place(row)) for row in rows.tolist()]
+        kept = self.take(np.delete(np.arange(len(self)), rows))
+        return replace(kept, rejected=(*self.rejected, *rejected))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the columns take; what code looks at is counted as 1000 bytes an event."""
+        columns: int = sum(getattr(self, name).nbytes for name in _PER_EVENT)
+        told = sum(part.nbytes for part in (self.action_sets, self.slates, self.origin) if part is not None)
+        return columns + self.probabilities.nbytes + told + (0 if self.choices is None else 1000 * len(self))
 
     def _rows(
         self,

@@ -86,34 +86,34 @@ def _batch(
         probabilities=by_policy.T,
         propensity=_or([event.propensity for event in events], NAN) if propensity is None else propensity,
         reward=_rewards([event.reward for event in events]),
-        timestamp=_seconds([event.timestamp for event in events]),
+        timestamp=seconds([event.timestamp for event in events]),
         sampling_probability=_or([event.sampling_probability for event in events], 1.0),
         action_sets=sets,
     )
 
 
-def _floats(numbers: Sequence[Any]) -> Array:
+def floats(numbers: Sequence[Any]) -> Array:
     """An array of Python numbers, filled three times as fast as by numpy; struct.error when one is none."""
     return np.frombuffer(bytearray(struct.pack(f"{len(numbers)}d", *numbers)))
 
 
 def _or(numbers: Sequence[float | None], absent: float) -> Array:
     try:
-        return _floats(numbers)
+        return floats(numbers)
     except struct.error:
         return np.array([absent if number is None else number for number in numbers])
 
 
 def _rewards(numbers: Sequence[Any]) -> Array:
     try:
-        return _floats(numbers)
+        return floats(numbers)
     except struct.error:  # they come apart from their decisions
         return np.full(len(numbers), NAN)
 
 
-def _seconds(moments: Sequence[Any]) -> Array:
+def seconds(moments: Sequence[Any]) -> Array:
     try:
-        return _floats(moments)
+        return floats(moments)
     except struct.error:
         return np.array([moment if isinstance(moment, float) else moment.timestamp() for moment in moments])
 
@@ -168,9 +168,7 @@ def _position(event: Event | Slot) -> int:
 def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
     """All lists in one column; where an event has none, NaN for each of its actions."""
     pairs = zip(lists, sizes.tolist(), strict=True)
-    return _floats(
-        list(chain.from_iterable([cell if isinstance(cell, list) else [NAN] * size for cell, size in pairs]))
-    )
+    return floats(list(chain.from_iterable([cell if isinstance(cell, list) else [NAN] * size for cell, size in pairs])))
 
 
 def _features(tables: Sequence[list[list[float]] | None], sizes: Index) -> Array | None:
@@ -181,4 +179,4 @@ def _features(tables: Sequence[list[list[float]] | None], sizes: Index) -> Array
     width = max(widths, default=0)
     if len(widths) > 1:
         rows = [row + [NAN] * (width - len(row)) for row in rows]
-    return _floats(list(chain.from_iterable(rows))).reshape(len(rows), width) if width else None
+    return floats(list(chain.from_iterable(rows))).reshape(len(rows), width) if width else None

@@ -62,6 +62,11 @@ class Origin:
         identity = None if self.identity is None else self.identity[rows]
         return Origin(self.topic, self.partition[rows], self.offset[rows], identity)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the columns take."""
+        return self.partition.nbytes + self.offset.nbytes + (0 if self.identity is None else self.identity.nbytes)
+
     def place(self, row: int) -> tuple[str, int, int]:
         """Topic, partition and offset of one of them."""
         return self.topic, int(self.partition[row]), int(self.offset[row])

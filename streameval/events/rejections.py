@@ -16,6 +16,7 @@ REASONS: tuple[str, ...] = (
     "inconsistent_propensity",
     "duplicate",
     "too_late",
+    "too_early",
 )
 
 

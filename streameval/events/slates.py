@@ -73,6 +73,14 @@ class SlateColumns:
         """[S] the place of each slot in its slate, from 0."""
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.sizes)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the columns take."""
+        columns: list[Any] = [self.offsets, self.propensity, self.probabilities, self.items, self.logging]
+        listed = self.listed
+        columns += [] if listed is None else [listed.offsets, listed.probability, listed.place, listed.logged]
+        return self.actions.nbytes + sum(column.nbytes for column in columns)
+
     def listed_rows(self) -> tuple[Index, Index]:
         """The rows of `actions` that the listed slates show, slot by slot, and the slate that each belongs to."""
         listed = self.listed or _nothing_listed(len(self.logging))

@@ -1,0 +1,131 @@
+"""How far event time has come in each partition of a topic, and what comes too late."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from streameval.arrays import Array, Mask, State
+from streameval.events import EventBatch
+from streameval.events.action_sets import Index
+
+CONFIRMED_BY = 10
+"""So many events in a row must have reached a time before the clock of their partition shows it: the clocks of some
+hosts run ahead, and one event from the next century must not make all that follow too late."""
+NEVER = -math.inf
+
+Place: TypeAlias = tuple[str, int]
+"""A topic, and one of its partitions."""
+
+
+class Clocks:
+    """A clock for each partition: the newest time that `CONFIRMED_BY` of its events in a row have all reached.
+
+    An event is late that is more than `max_lateness` (seconds) behind the clock of its own partition. That depends on
+    nothing but the partition, so it is the same however partitions are read side by side. `watermark`: no event from
+    before it will come any more, but for late ones.
+
+    A partition that has nothing to read would hold up all the others. When it is found at its end, its clock is put
+    forward to `idle_timeout` before the clock that is furthest ahead.
+    """
+
+    def __init__(self, max_lateness: float, idle_timeout: float) -> None:
+        self._max_lateness, self._idle_timeout = max_lateness, idle_timeout
+        self._clocks: dict[int, float] = {}
+        self._put_forward: dict[int, float] = {}
+        self._last: dict[int, Array] = {}
+
+    def expect(self, partitions: Iterable[int]) -> None:
+        """These partitions exist: there is no watermark before each has a time, or is found at its end."""
+        for partition in partitions:
+            self._clocks.setdefault(partition, NEVER)
+
+    def advance(self, partition: Index, timestamp: Array) -> Mask:
+        """Take the next events, in the order of their partitions: which of them are late, [n]."""
+        late = np.zeros(len(timestamp), dtype=bool)
+        for number in np.unique(partition).tolist():
+            rows = np.flatnonzero(partition == number)
+            late[rows] = self._advance(number, timestamp[rows])
+        return late
+
+    def _advance(self, partition: int, timestamp: Array) -> Mask:
+        before = self._clocks.get(partition, NEVER)
+        last = self._last.get(partition)
+        if last is None:
+            last = np.full(CONFIRMED_BY - 1, NEVER)
+        run = np.concatenate([last, timestamp])
+        reached = sliding_window_view(run, CONFIRMED_BY).min(axis=1)
+        clock = np.maximum.accumulate(np.concatenate([[before], reached]))
+        self._clocks[partition], self._last[partition] = float(clock[-1]), run[len(timestamp) :]
+        return np.asarray(timestamp < clock[:-1] - self._max_lateness)
+
+    def on_time(self, batch: EventBatch, passed: float) -> EventBatch:
+        """The next events without those that are late, or from before the time `passed`, which is over."""
+        batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
+        if not len(batch):
+            return batch
+        assert batch.origin is not None, "events must be decoded with their origin"
+        late = self.advance(batch.origin.partition, batch.timestamp) | (batch.timestamp < passed)
+        return batch.reject(
+            late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is over, others went on"
+        )
+
+    def rest(self, partitions: Collection[int], now: float) -> None:
+        """These partitions were found at their end at the time `now`, after all events so far had been read."""
+        forward = min(self.newest, now) - self._idle_timeout
+        for partition in partitions:
+            self._put_forward[partition] = max(self._forward(partition), forward)
+
+    @property
+    def newest(self) -> float:
+        """The time of the clock that is furthest ahead."""
+        return max(self._clocks.values(), default=NEVER)
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        """Those that are known."""
+        return frozenset(self._clocks)
+
+    @property
+    def watermark(self) -> float:
+        """The time that all partitions have left behind."""
+        return min(map(self.watermark_of, self._clocks), default=NEVER)
+
+    def watermark_of(self, partition: int) -> float:
+        """The time that one partition has left behind."""
+        return max(self._clocks[partition], self._forward(partition)) - self._max_lateness
+
+    def leading(self) -> list[int]:
+        """Partitions whose events come from later than those of the one that the others wait for."""
+        read = {partition: clock for partition, clock in self._clocks.items() if clock >= self._forward(partition)}
+        last = min(read.values(), default=NEVER)
+        return [partition for partition, clock in read.items() if clock > last]
+
+    def _forward(self, partition: int) -> float:
+        return self._put_forward.get(partition, NEVER)
+
+    def state(self) -> State:
+        """What is known of each partition, as plain numbers."""
+        return {
+            "partitions": list(self._clocks),
+            "clocks": list(self._clocks.values()),
+            "put_forward": list(map(self._forward, self._clocks)),
+            "last": [self._last[partition].tolist() if partition in self._last else None for partition in self._clocks],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from a state."""
+        numbers = state["partitions"]
+        self._clocks = dict(zip(numbers, state["clocks"], strict=True))
+        self._put_forward = dict(zip(numbers, state["put_forward"], strict=True))
+        pairs = zip(numbers, state["last"], strict=True)
+        self._last = {partition: np.array(last) for partition, last in pairs if last is not None}
+
+
+def just_after(time: float) -> float:
+    """The least time that is later."""
+    return math.nextafter(time, math.inf)

@@ -1,0 +1,120 @@
+"""Events that wait for their turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from streameval.arrays import State
+from streameval.events import EventBatch
+
+MOST_PARTS = 512
+"""With more parts than this, neighbours are put together."""
+LEAST_SHARE = 8
+"""A part of which less than one in so many events is left is copied, so that the others leave the memory."""
+
+
+@dataclass
+class Part:
+    """Events in the order of time, of which those before the row `start` are gone."""
+
+    events: EventBatch
+    start: int = 0
+
+    def __len__(self) -> int:
+        return len(self.events) - self.start
+
+    @property
+    def first(self) -> float:
+        """Time of the next event."""
+        return float(self.events.timestamp[self.start])
+
+    @property
+    def left(self) -> EventBatch:
+        """Those that are not gone."""
+        return self.events[self.start :]
+
+    def take(self, stop: int) -> EventBatch:
+        """The next events, up to the row `stop`."""
+        taken = self.events[self.start : stop]
+        self.start = stop
+        return taken
+
+
+class Held:
+    """Events that wait; those before some time are taken out together, ordered by (timestamp, partition, offset)."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def add(self, batch: EventBatch) -> None:
+        """Keep these events, too."""
+        if len(batch):
+            self._parts.append(Part(in_order(replace(batch, rejected=()))))
+            self.nbytes += batch.nbytes
+        if len(self._parts) > MOST_PARTS:
+            self._keep([_merged(self._parts[first : first + 2]) for first in range(0, len(self._parts), 2)])
+
+    def take(self, before: float = math.inf) -> EventBatch:
+        """The events before this time, which are then no longer kept."""
+        due = [
+            part.take(int(part.events.timestamp.searchsorted(before))) for part in self._parts if part.first < before
+        ]
+        if not due:
+            return EventBatch.concat([])
+        self._keep([_trimmed(part) for part in self._parts if len(part)])
+        return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
+
+    def take_beyond(self, time: float) -> EventBatch:
+        """The events after this time, which are then no longer kept."""
+        beyond, kept = [], []
+        for part in self._parts:
+            left = part.left
+            stop = int(left.timestamp.searchsorted(time, side="right"))
+            beyond.append(left[stop:])
+            kept += [Part(left.take(np.arange(stop)))] if stop else []
+        self._keep(kept)
+        return EventBatch.concat(beyond)
+
+    def time_of(self, count: int) -> float:
+        """The time of the oldest but `count` events, of which there are more."""
+        return float(np.partition(np.concatenate([part.left.timestamp for part in self._parts]), count)[count])
+
+    def _keep(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self.nbytes = sum(part.events.nbytes for part in parts)
+
+    def state(self) -> State | None:
+        """All of them as a plain value."""
+        return EventBatch.concat([part.left for part in self._parts]).to_state() if self._parts else None
+
+    def restore(self, state: State | None) -> None:
+        """Go on from a state."""
+        self._keep([])
+        if state is not None:
+            self.add(EventBatch.from_state(state))
+
+
+def in_order(batch: EventBatch) -> EventBatch:
+    """The events ordered by (timestamp, partition, offset)."""
+    if (batch.timestamp[1:] > batch.timestamp[:-1]).all():
+        return batch
+    assert batch.origin is not None, "events must be decoded with their origin"
+    return batch.take(np.lexsort((batch.origin.offset, batch.origin.partition, batch.timestamp)))
+
+
+def _merged(parts: Sequence[Part]) -> Part:
+    return Part(in_order(EventBatch.concat([part.left for part in parts])))
+
+
+def _trimmed(part: Part) -> Part:
+    if len(part) * LEAST_SHARE > len(part.events):
+        return part
+    return Part(part.events.take(np.arange(part.start, len(part.events))))

@@ -1,0 +1,119 @@
+"""The events of all partitions of a topic, merged into the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from streameval.arrays import State
+from streameval.events import EventBatch
+from streameval.stages.clocks import NEVER, Clocks, Place, just_after
+from streameval.stages.held import Held
+
+
+class Ordering:
+    """Passes events on in the order of (timestamp, partition, offset); those that come too late are rejected.
+
+    An event waits until every partition has come to a time that is `max_lateness` (seconds) after its own: see
+    `Clocks`, also for `idle_timeout`. What waits takes `most_bytes` of memory: with more, partitions that are ahead
+    must not be read on (`ahead`). If with twice as much that has not helped, the older half is passed on, counted as
+    `hurried`, and what is still older comes too late.
+    """
+
+    def __init__(self, topic: str, max_lateness: float, idle_timeout: float, most_bytes: int) -> None:
+        self._topic, self._most_bytes = topic, most_bytes
+        self._patience = max_lateness + idle_timeout
+        self._clocks = Clocks(max_lateness, idle_timeout)
+        self._held = Held()
+        self._passed = NEVER  # what lies before this time has been passed on
+        self._is_full = False
+        self.hurried = 0
+
+    @property
+    def held(self) -> int:
+        """Events that wait."""
+        return len(self._held)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that they take."""
+        return self._held.nbytes
+
+    @property
+    def watermark(self) -> float:
+        """The time (seconds since 1970) before which nothing is waited for; minus infinity before there is one."""
+        return max(self._passed, self._clocks.watermark)
+
+    def expect(self, places: Iterable[Place]) -> None:
+        """These partitions exist: nothing is passed on before each has had events or was found at its end."""
+        self._clocks.expect(partition for topic, partition in places if topic == self._topic)
+
+    def take(self, batch: EventBatch) -> EventBatch:
+        """The next events, those of a partition in its order; what is due comes back, with all that is rejected."""
+        on_time = self._clocks.on_time(batch, self._passed)
+        self._held.add(on_time)
+        due = self._due()
+        if self._held.nbytes > 2 * self._most_bytes:
+            due = EventBatch.concat([due, self._relief()])
+        return replace(due, rejected=on_time.rejected + due.rejected)
+
+    def rest(self, places: Collection[Place], now: float) -> EventBatch:
+        """These partitions were found at their end, by a question asked at the time `now` (seconds since 1970).
+
+        It was asked after everything given to `take` so far had been read: an answer from before a long pause must not
+        let a partition count as quiet during the pause. When all partitions are at their end, time goes on without
+        events, and what is as old as `max_lateness + idle_timeout` comes back.
+        """
+        resting = {partition for topic, partition in places if topic == self._topic}
+        self._clocks.rest(resting, now)
+        due = self._due()
+        if not resting or not resting.issuperset(self._clocks.partitions):
+            return due
+        last = self._held.take(now - self._patience)
+        if len(last):
+            self._passed = max(self._passed, just_after(last.timestamp[-1]))
+        return EventBatch.concat([due, last])
+
+    def flush(self) -> EventBatch:
+        """All events that wait: nothing more will come."""
+        self._passed = max(self._passed, self._clocks.newest)
+        return self._held.take()
+
+    def ahead(self) -> frozenset[Place]:
+        """Partitions that must not be read on for now, because the memory for what waits is full."""
+        self._is_full = self._held.nbytes > self._most_bytes / (2 if self._is_full else 1)
+        return frozenset((self._topic, number) for number in self._clocks.leading()) if self._is_full else frozenset()
+
+    def _due(self) -> EventBatch:
+        self._passed = self.watermark
+        return self._held.take(self._passed)
+
+    def _relief(self) -> EventBatch:
+        """What must go because the memory is full, although others are not read on."""
+        future = self._held.take_beyond(self._clocks.newest + self._patience)
+        given_up = future.reject(
+            np.arange(len(future)), "too_early", lambda _: "timestamp: far ahead of all other events"
+        )
+        if self._held.nbytes <= self._most_bytes:
+            return given_up
+        self._passed = max(self._passed, just_after(self._held.time_of(self.held // 2)))
+        hurried = self._held.take(self._passed)
+        self.hurried += len(hurried)
+        return replace(hurried, rejected=given_up.rejected)
+
+    def state(self) -> State:
+        """All that it remembers, and the events that wait."""
+        return {
+            "clocks": self._clocks.state(),
+            "held": self._held.state(),
+            "passed": self._passed,
+            "hurried": self.hurried,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from a state."""
+        self._clocks.restore(state["clocks"])
+        self._held.restore(state["held"])
+        self._passed, self.hurried = state["passed"], state["hurried"]
