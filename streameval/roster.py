@@ -68,7 +68,14 @@ class Member:
             for each in report.estimates
             if each.policy in shown and (self.cells is None or (each.estimator, each.average) in self.cells)
         )
-        return with_fields(report, estimates=estimates)
+        model = report.reward_model if self._needs_model else None
+        return with_fields(report, estimates=estimates, reward_model=model)
+
+    @property
+    def _needs_model(self) -> bool:
+        products = self.evaluator.plan.products(described=True)
+        needing = {estimator.label for estimators, _ in products for estimator in estimators if needs_model(estimator)}
+        return self.cells is None or any(estimator in needing for estimator, _ in self.cells)
 
     def to_state(self) -> State:
         """The member as a plain value."""
@@ -202,7 +209,9 @@ class Roster:
             return tuple(row for place, row in rows if told.get(row.policy) == place)
 
         estimates = tuple(row for report in reports for row in report.estimates)
-        return with_fields(reports[0], estimates=estimates, **{part: joined(part) for part in OF_POLICIES})
+        model = next((report.reward_model for report in reports if report.reward_model), None)
+        parts = {part: joined(part) for part in OF_POLICIES}
+        return with_fields(reports[0], estimates=estimates, reward_model=model, **parts)
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value; who has not joined is not part of it."""

@@ -14,6 +14,7 @@ from streameval.errors import ConfigError, StateError
 from streameval.plan import Plan
 from streameval.policies import PythonPolicy
 from streameval.report import Report
+from streameval.rewards import Tabular
 from streameval.roster import Roster
 
 NAMES = ("early", "late", "later")
@@ -178,3 +179,132 @@ def test_a_roster_goes_on_from_its_state_to_the_last_bit() -> None:
 def test_a_state_of_another_schema_is_refused() -> None:
     with pytest.raises(StateError, match="schema 99"):
         Roster.from_state({"schema": 99, "members": []})
+
+
+def opened(count: int = 0, **options: Any) -> tuple[Roster, se.EventBatch]:
+    """A roster that has had so many of 2,000 events."""
+    batch = events(2000, described=True)
+    roster = Roster(plan("early", **options))
+    if count:
+        roster.update(batch[:count])
+    return roster, batch
+
+
+def adopt(roster: Roster, changed: Plan) -> None:
+    for late in roster.adopt(changed):
+        roster.join(late)
+
+
+def values(report: Report) -> dict[tuple[str, str, str], Any]:
+    return {(each.policy, each.estimator, each.average): each for each in report.estimates}
+
+
+FEW = {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Cumulative(), se.Window(tau=500)]}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_a_plan_adds_begins_anew_and_all_else_goes_on(saved: bool) -> None:
+    roster, batch = opened(1000, **FEW)
+    more = {
+        "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)],
+        "averages": [*FEW["averages"], se.Decay(half_life=100)],
+    }
+    adopt(roster, plan("early", "late", **more))
+    if saved:
+        roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    roster.update(batch[1000:])
+    long, short = se.Evaluator(["early"], **more), se.Evaluator(["early", "late"], **more)
+    long.update(batch)
+    short.update(batch[1000:])
+    report = values(roster.report())
+    assert report.keys() == values(short.report()).keys()
+    old = {(estimator.label, average.label) for estimator in FEW["estimators"] for average in FEW["averages"]}
+    for (policy, estimator, average), estimate in report.items():
+        known = policy != "late" and (estimator, average) in old
+        expected = (long if known else short).report().get(policy, estimator, average)
+        assert (estimate.value, estimate.effective_sample_size) == (expected.value, expected.effective_sample_size)
+    assert counts(roster.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
+
+
+def test_what_a_plan_no_longer_has_is_dropped() -> None:
+    roster, _ = opened(1000, **FEW)
+    adopt(roster, plan("early", estimators=[se.SNIPS()], averages=[se.Window(tau=500)]))
+    assert set(values(roster.report())) == {(policy, "snips", "window") for policy in ("logging", "early")}
+    assert roster.report().events.accepted == 1000
+
+
+def test_other_parameters_make_another_average_under_the_same_name() -> None:
+    roster, batch = opened(1000, **FEW)
+    before = values(roster.report())
+    adopt(roster, plan("early", estimators=FEW["estimators"], averages=[se.Cumulative(), se.Window(tau=100)]))
+    roster.update(batch[1000:1050])
+    report = roster.report()
+    assert report.get("logging", "ips", "window").effective_sample_size == 50
+    assert report.get("logging", "ips", "cumulative").effective_sample_size == 1050
+    assert set(values(report)) == set(before)
+
+
+def test_everything_exchanged_leaves_the_counts_of_events() -> None:
+    roster, batch = opened(1000, **FEW)
+    adopt(roster, plan("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
+    roster.update(batch[1000:])
+    report = roster.report()
+    assert report.events.accepted == 2000
+    assert set(values(report)) == {(policy, "clipped_ips", "decay") for policy in ("logging", "late")}
+    assert counts(report) == {"logging": (2000, 0), "late": (1000, 0)}
+
+
+def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_values() -> None:
+    roster, _ = opened(1000, **FEW)
+    changed = plan("early", **FEW, confidence=0.8, intervals={"window": "empirical_bernstein"})
+    before = values(roster.report())
+    adopt(roster, changed)
+    after = roster.report()
+    assert {key: each.value for key, each in values(after).items()} == {key: each.value for key, each in before.items()}
+    assert after.get("early", "ips", "window").kind == "empirical_bernstein"
+    assert after.confidence == 0.8
+    wide, narrow = before["early", "ips", "cumulative"], after.get("early", "ips", "cumulative")
+    assert narrow.upper - narrow.lower < 0.7 * (wide.upper - wide.lower)
+
+
+def test_the_defaults_go_on_beside_what_is_asked_for_and_the_other_way_round() -> None:
+    roster, batch = opened(1000)
+    adopt(roster, plan("early", **FEW))
+    roster.update(batch[1000:1500])
+    assert roster.report().get("logging", "ips", "cumulative").effective_sample_size == 1500
+    assert set(values(roster.report())) == set(values(se.Evaluator(["early"], **FEW).report()))
+    adopt(roster, plan("early"))
+    roster.update(batch[1500:])
+    whole = se.Evaluator(["early"])
+    whole.update(batch[:1])
+    assert set(values(roster.report())) == set(values(whole.report()))
+    assert roster.report().get("logging", "ips", "cumulative").effective_sample_size == 2000
+
+
+def test_estimators_of_another_reward_model_are_new_ones() -> None:
+    options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
+    roster, batch = opened(1000, **options)
+    adopt(roster, plan("early", **options, reward_model=Tabular()))
+    roster.update(batch[1000:1100])
+    report = roster.report()
+    assert report.get("logging", "ips", "cumulative").effective_sample_size == 1100
+    assert report.get("early", "dr", "cumulative").effective_sample_size <= 100
+    assert report.reward_model is not None
+    assert report.reward_model.model == "tabular"
+
+
+def test_a_policy_that_was_retrained_begins_anew_and_no_other() -> None:
+    roster, batch = opened(1000)
+    roster.forget("early")
+    adopt(roster, plan("early", "late"))
+    roster.update(batch[1000:1010])
+    assert counts(roster.report()) == {"logging": (1010, 0), "early": (10, 0), "late": (10, 0)}
+
+
+def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
+    roster, batch = opened()
+    assert roster.adopt(plan("late", **FEW)) == []
+    roster.update(batch)
+    alone = se.Evaluator(["late"], **FEW)
+    alone.update(batch)
+    assert roster.report() == alone.report()
