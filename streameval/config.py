@@ -117,14 +117,19 @@ class Config(Settings):
         kept = "state" in self.model_fields_set or isinstance(self.source, KafkaSettings)
         return self.state if kept and self.state.dir is not None else None
 
+    @property
+    def written(self) -> str:
+        """How the events of the source are written."""
+        return getattr(self.source, "format", "json")
+
     def event_format(self, written: str | None = None) -> EventFormat:
         """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
 
-        `written`: the way the events are written, if it is not that of the source.
+        `written`: the way the events are written, if it is not that of the source; their rewards are then in them.
         """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
-        vowpal_wabbit = (written or getattr(self.source, "format", "json")) == "dsjson"
+        vowpal_wabbit = (written or self.written) == "dsjson"
         form = DsjsonFormat if vowpal_wabbit else EventFormat
         try:
             return form(
@@ -132,10 +137,17 @@ class Config(Settings):
                 reward_field=self.reward.field,
                 reward_range=(self.reward.min, self.reward.max),
                 scores=self._fields_read(),
+                **self._apart(written),
             )
         except ValueError as error:
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
+
+    def _apart(self, written: str | None) -> dict[str, bool]:
+        """What is needed to know duplicates, and to join rewards that come apart."""
+        joined = getattr(self.source, "rewards", None) is not None and written is None
+        identified = joined or bool(getattr(self.source, "duplicates", 0))
+        return {"identified": identified} | ({"rewarded": False} if joined else {})
 
     def _fields_read(self) -> tuple[str, ...] | None:
         """The fields of events that code looks at; None when none looks at more than columns."""
@@ -175,6 +187,7 @@ def _misfits(config: Config) -> Iterator[Problem]:
     if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
     yield from _model_misfits(config.reward_model)
+    yield from _default_misfits(config)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
@@ -187,6 +200,14 @@ def _misfits(config: Config) -> Iterator[Problem]:
             meant = closest(label, averages)
             hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+
+
+def _default_misfits(config: Config) -> Iterator[Problem]:
+    rewards = getattr(config.source, "rewards", None)
+    if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
+        expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
+        hint = "it is the reward of a decision that got none"
+        yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
 
 
 def _model_misfits(model: AnyRewardModel) -> Iterator[Problem]:
