@@ -23,7 +23,7 @@ from streameval.policies import LOGGING, Logged, PythonPolicy, fields_read, name
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.sections import Http, Policies, Reward, State, off_spelled_out, spelled_out
+from streameval.sections import AnyDeadLetters, Http, Policies, Reward, State, off_spelled_out, spelled_out
 from streameval.sources.settings import Columns, FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
@@ -84,6 +84,9 @@ class Config(Settings):
     http: Http = Http()
     promotion: Promotion | None = None
     state: Annotated[State, BeforeValidator(off_spelled_out)] = State()
+    dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
+        None, description="where rejected messages go, e.g. {kind: file, path: rejected.ndjson}"
+    )
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Config:
@@ -186,6 +189,7 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
+    yield from _dead_letter_misfits(config)
     yield from _model_misfits(config.reward_model)
     yield from _default_misfits(config)
     for part in ("estimators", "averages"):
@@ -200,6 +204,18 @@ def _misfits(config: Config) -> Iterator[Problem]:
             meant = closest(label, averages)
             hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+
+
+def _dead_letter_misfits(config: Config) -> Iterator[Problem]:
+    if config.dead_letters is None or config.dead_letters.kind != "kafka":
+        return
+    place: Place = ("dead_letters", "topic")
+    if not isinstance(config.source, KafkaSettings):
+        hint = "write dead_letters: {kind: file, path: FILE}"
+        yield Problem(("dead_letters", "kind"), expecting("'file', as the source is no topic", "'kafka'"), hint)
+    elif config.dead_letters.topic == config.source.topic:
+        hint = "rejected messages would come again and again"
+        yield Problem(place, expecting("another topic than that of the source", f"'{config.source.topic}'"), hint)
 
 
 def _default_misfits(config: Config) -> Iterator[Problem]:
