@@ -12,6 +12,7 @@ from streameval.averages import AnyAverage, Reading
 from streameval.averages.moments import Row
 from streameval.bounds import Bound, Claim
 from streameval.estimators import Estimator
+from streameval.extremes import Extremes
 from streameval.report import Estimate
 from streameval.slates import mean_ratios
 
@@ -74,6 +75,7 @@ class Rows:
         limit = bound.largest_weight(self.largest_weight)
         return Claim(
             confidence=self.confidence,
+            extremes=Extremes.by_column([each.extremes(self.reward_range, limit) for each in self.estimators]),
             term_range=np.stack(
                 [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
             ).ravel(),
@@ -86,8 +88,10 @@ class Rows:
         """Value and interval of each lift, inside plus and minus the width of the reward range."""
         first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
         scaled = ratio(claim.term_range, reading.moments.mean_denominator)
-        difference = Claim(
-            claim.confidence, scaled[others] + np.resize(scaled[first], scaled[others].shape), claim.ratio[others]
+        difference = claim._replace(
+            term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
+            ratio=claim.ratio[others],
+            extremes=claim.extremes.over_production(len(self.estimators), heaviest=self.largest_weight[0]),
         )
         width = self.reward_range[1] - self.reward_range[0]
         lower, upper = _clipped(*bound.ends(lift, difference), (-width, width))
