@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 from integration.broker import Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
+from integration.reading import numbers, reading
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorNotAvailableError
 
 from streameval.errors import SourceError
 from streameval.sinks.producer import create_topic, produce
-from streameval.sources import Bookmark, SourceStatus
-from streameval.sources.kafka import KafkaSource
-from streameval.sources.settings import KafkaConnection, KafkaSettings
+from streameval.sources import Bookmark
 
 pytestmark = pytest.mark.kafka
 
@@ -40,46 +39,6 @@ def administrator(broker: Broker) -> Iterator[KafkaAdminClient]:
         skip_unless_ci("the mock cluster has no administration")
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as administrator:
         yield administrator
-
-
-def numbers(count: int, begin: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(begin, begin + count)]
-
-
-@contextmanager
-def reading(connection: KafkaConnection, topic: str, **changes: object) -> Iterator[Reading]:
-    settings = KafkaSettings.model_validate(connection.model_dump() | {"topic": topic} | changes)
-    with closing(KafkaSource(settings)) as source:
-        yield Reading(source)
-
-
-class Reading:
-    """Polls a source and counts how often each value came."""
-
-    def __init__(self, source: KafkaSource) -> None:
-        self.source = source
-        self.seen: Counter[bytes | None] = Counter()
-
-    @property
-    def status(self) -> SourceStatus:
-        return self.source.status()
-
-    def poll_until(self, done: Callable[[], bool], timeout: float = 20.0) -> float:
-        """Polls until `done()`, and returns how long that took; fails with the source's status."""
-        begin = time.monotonic()
-        while not done():
-            if time.monotonic() - begin > timeout:
-                pytest.fail(f"after {timeout} s: {self.seen.total()} messages, {self.status}")
-            for records in self.source.poll(0.2):
-                self.seen.update(records.values)
-        return time.monotonic() - begin
-
-    def poll_for(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        self.poll_until(lambda: time.monotonic() > end, seconds + 10.0)
-
-    def poll_to_the_end(self) -> None:
-        self.poll_until(lambda: self.status.lag == 0)
 
 
 def test_fifty_thousand_messages_of_four_partitions_come_once_each_and_the_lag_goes_to_zero(
