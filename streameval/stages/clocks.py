@@ -37,6 +37,7 @@ class Clocks:
         self._max_lateness, self._idle_timeout = max_lateness, idle_timeout
         self._clocks: dict[int, float] = {}
         self._put_forward: dict[int, float] = {}
+        self._resting: set[int] = set()
         self._last: dict[int, Array] = {}
 
     def expect(self, partitions: Iterable[int]) -> None:
@@ -53,6 +54,7 @@ class Clocks:
         return late
 
     def _advance(self, partition: int, timestamp: Array) -> Mask:
+        self._resting.discard(partition)
         before = self._clocks.get(partition, NEVER)
         last = self._last.get(partition)
         if last is None:
@@ -77,6 +79,7 @@ class Clocks:
     def rest(self, partitions: Collection[int], now: float) -> None:
         """These partitions were found at their end at the time `now`, after all events so far had been read."""
         forward = min(self.newest, now) - self._idle_timeout
+        self._resting.update(partitions)
         for partition in partitions:
             self._put_forward[partition] = max(self._forward(partition), forward)
 
@@ -101,9 +104,9 @@ class Clocks:
 
     def leading(self) -> list[int]:
         """Partitions whose events come from later than those of the one that the others wait for."""
-        read = {partition: clock for partition, clock in self._clocks.items() if clock >= self._forward(partition)}
+        read = {partition: self.watermark_of(partition) for partition in self._clocks if partition not in self._resting}
         last = min(read.values(), default=NEVER)
-        return [partition for partition, clock in read.items() if clock > last]
+        return [partition for partition, mark in read.items() if mark > last]
 
     def _forward(self, partition: int) -> float:
         return self._put_forward.get(partition, NEVER)
@@ -114,6 +117,7 @@ class Clocks:
             "partitions": list(self._clocks),
             "clocks": list(self._clocks.values()),
             "put_forward": list(map(self._forward, self._clocks)),
+            "resting": list(self._resting),
             "last": [self._last[partition].tolist() if partition in self._last else None for partition in self._clocks],
         }
 
@@ -122,6 +126,7 @@ class Clocks:
         numbers = state["partitions"]
         self._clocks = dict(zip(numbers, state["clocks"], strict=True))
         self._put_forward = dict(zip(numbers, state["put_forward"], strict=True))
+        self._resting = set(state["resting"])
         pairs = zip(numbers, state["last"], strict=True)
         self._last = {partition: np.array(last) for partition, last in pairs if last is not None}
 
