@@ -70,7 +70,7 @@ class Pages:
 
     async def status(self, request: Request) -> Response:
         """The page for people; `?estimator=...&average=...` choose what its top shows."""
-        return HTMLResponse(self._status.render(self._view.published, request.query_params))
+        return HTMLResponse(self._status.page(self._view.published, request.query_params))
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""

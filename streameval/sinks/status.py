@@ -18,7 +18,7 @@ from markupsafe import Markup
 from streameval.published import Published
 from streameval.report import Estimate, PolicyCounts, Report
 from streameval.sinks.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
-from streameval.sinks.overview import make_overview, news
+from streameval.sinks.overview import Choice, make_overview, news
 
 STYLE = files("streameval.sinks").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.sinks").joinpath("status.js").read_text(encoding="utf-8")
@@ -49,6 +49,18 @@ class StatusPage:
         environment.filters.update(count=count, number=number, duration=duration, moment=moment)
         environment.globals.update(style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
+        self._rendered: Published | None = None
+        self._pages: dict[tuple[str, str] | None, str] = {}
+
+    def page(self, now: Published, wanted: Mapping[str, str] = NOTHING) -> str:
+        """As `render`, once for all who look at the same moment and choose the same."""
+        choice = Choice.of(now.report, wanted) if now.report else None
+        key = None if choice is None else (choice.average, choice.estimator)
+        if self._rendered is not now:
+            self._rendered, self._pages = now, {}
+        if key not in self._pages:
+            self._pages[key] = self.render(now, wanted)
+        return self._pages[key]
 
     def render(self, now: Published, wanted: Mapping[str, str] = NOTHING) -> str:
         """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""

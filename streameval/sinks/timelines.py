@@ -53,8 +53,9 @@ def make_timelines(
     if scale is None or now <= begin:
         return None
     frame = _Frame(begin, now, scale)
+    beside = () if base is None else tuple(frame.lines(base.at, base.value))
     pictures = tuple(
-        frame.timeline(each.policy, series, base) for each, series in zip(candidates, all_series, strict=True)
+        frame.timeline(each.policy, series, beside) for each, series in zip(candidates, all_series, strict=True)
     )
     return Timelines(now - begin, tuple((100 - at, text) for at, text in scale.tick_texts()), pictures)
 
@@ -79,31 +80,32 @@ class _Frame:
     end: float
     scale: Scale
 
-    def timeline(self, policy: str, series: Series, base: Series | None) -> Timeline:
+    def timeline(self, policy: str, series: Series, production: tuple[str, ...]) -> Timeline:
         known = _known(series.value)
         return Timeline(
             policy,
-            tuple(self._lines(series.at, series.value)),
-            tuple(self._bands(series)),
-            () if base is None else tuple(self._lines(base.at, base.value)),
+            tuple(self.lines(series.at, series.value)),
+            tuple(self.bands(series)),
+            production,
             *(self.scale.text(float(value)) for value in (known[0], known[-1], known.min(), known.max()))
             if len(known)
             else ("–",) * 4,
         )
 
-    def _lines(self, at: NDArray[np.float64], value: NDArray[np.float64]) -> Iterator[str]:
+    def lines(self, at: NDArray[np.float64], value: NDArray[np.float64]) -> Iterator[str]:
         for piece in _pieces(np.isfinite(value)):
             yield self._points(at[piece], value[piece])
 
-    def _bands(self, series: Series) -> Iterator[str]:
+    def bands(self, series: Series) -> Iterator[str]:
         for piece in _pieces(np.isfinite(series.lower) & np.isfinite(series.upper)):
             at, lower, upper = series.at[piece], series.lower[piece], series.upper[piece]
             yield f"{self._points(at, upper)} {self._points(at[::-1], lower[::-1])}"
 
     def _points(self, at: NDArray[np.float64], value: NDArray[np.float64]) -> str:
-        x = (at - self.begin) / (self.end - self.begin) * WIDTH
-        y = [HEIGHT * (1 - self.scale.at(float(each)) / 100) for each in value]
-        return " ".join(f"{across:.0f},{down:.0f}" for across, down in zip(x.tolist(), y, strict=True))
+        x = np.rint((at - self.begin) / (self.end - self.begin) * WIDTH).astype(int)
+        share = (value - self.scale.low) / (self.scale.high - self.scale.low)
+        y = np.rint(HEIGHT * (1 - np.clip(share, 0.0, 1.0))).astype(int)
+        return " ".join(f"{across},{down}" for across, down in zip(x.tolist(), y.tolist(), strict=True))
 
 
 def _pieces(known: NDArray[np.bool_]) -> Iterator[slice]:
