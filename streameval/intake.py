@@ -182,9 +182,7 @@ class Intake:
         """What is due because nothing waits in some partitions, as it was known before these records came."""
         ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
         known = {place: at for place, at in ended.items() if at is not None}
-        if not known or self._merging is None:
-            return EventBatch.concat([])
-        return self._merging.rest(known.keys(), min(known.values()))
+        return EventBatch.concat([]) if self._merging is None else self._merging.rest(known)
 
 
 def _held_in(state: Mapping[str, Any]) -> set[tuple[str, int, int]]:

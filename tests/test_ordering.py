@@ -77,8 +77,8 @@ def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
         ends = [
             sum(each.timestamp + delay <= now for each in log) for log, delay in zip(partitions, delays, strict=True)
         ]
-        resting = [(TOPIC, partition) for partition in range(3) if places[partition] == ends[partition]]
-        out = [live.rest(resting, float(now))]
+        ended = {(TOPIC, partition): float(now) for partition in range(3) if places[partition] == ends[partition]}
+        out = [live.rest(ended)]
         poll = [each for log, first, end in zip(partitions, places, ends, strict=True) for each in log[first:end]]
         out.append(live.take(batch_of(poll)))
         places = ends
@@ -103,7 +103,7 @@ def test_nothing_is_passed_on_before_every_partition_is_known_to_be_that_far() -
 def test_a_partition_at_its_end_holds_nobody_up_for_longer_than_the_time_out() -> None:
     ordering = fresh(partitions=2)
     ordering.take(batch_of(steady(0, 1000)))
-    assert len(ordering.rest([(TOPIC, 1)], now=1e9)) > 0
+    assert len(ordering.rest({(TOPIC, 1): 1e9})) > 0
     assert ordering.watermark == pytest.approx(99.9 - 0.9 - IDLE - LATENESS)
 
 
@@ -111,18 +111,19 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
     """The end was seen before a pause of an hour; what was written in the pause is on time when it is read."""
     ordering = fresh(partitions=2)
     ordering.take(batch_of([*steady(0, 100), *steady(1, 100)]))
-    ordering.rest([(TOPIC, 1)], now=10.0)
+    ordering.rest({(TOPIC, 1): 1e9})
     ordering.take(batch_of([Arrival(3600.0 + number, 0, 100 + number) for number in range(60)]))
+    assert len(ordering.rest({(TOPIC, 1): 1e9})) == 0
     assert not ordering.take(batch_of([Arrival(1000.0 + number, 1, 100 + number) for number in range(60)])).rejected
 
 
 def test_the_rest_of_a_quiet_topic_comes_out_when_it_is_old_enough() -> None:
     ordering = fresh(partitions=2)
-    places = [(TOPIC, 0), (TOPIC, 1)]
+    both = [(TOPIC, 0), (TOPIC, 1)]
     assert len(ordering.take(batch_of(steady(0, 3, every=60.0)))) == 0
-    assert len(ordering.rest(places, now=120.0 + LATENESS)) == 2
-    assert len(ordering.rest(places[:1], now=1e9)) == 0
-    assert len(ordering.rest(places, now=120.1 + LATENESS + IDLE)) == 1
+    assert len(ordering.rest(dict.fromkeys(both, 120.0 + LATENESS))) == 2
+    assert len(ordering.rest({both[0]: 1e9})) == 0
+    assert len(ordering.rest(dict.fromkeys(both, 120.1 + LATENESS + IDLE))) == 1
     assert ordering.held == 0
     late = ordering.take(batch_of([Arrival(119.0, 1, 0), Arrival(121.0, 1, 1)]))
     assert [each.reason for each in late.rejected] == ["too_late"]
@@ -152,13 +153,13 @@ def test_a_full_memory_stops_the_partitions_that_are_ahead() -> None:
     ordering.take(batch_of([*later(steady(2, 300, start=6.0), 60), *later(steady(0, 300, start=30.0), 300)]))
     ordering.take(batch_of([*later(steady(1, 300, start=33.0), 330), *later(steady(2, 300, start=36.0), 360)]))
     assert ordering.ahead() == {(TOPIC, 1), (TOPIC, 2)}
-    ordering.rest([(TOPIC, partition) for partition in range(3)], now=1e9)
+    ordering.rest({(TOPIC, partition): 1e9 for partition in range(3)})
     assert ordering.ahead() == frozenset()
 
 
 def test_nobody_waits_for_a_partition_at_its_end_when_the_memory_is_full() -> None:
     ordering = fresh(most_bytes=10_000, partitions=3)
-    ordering.rest([(TOPIC, 2)], now=0.0)
+    ordering.rest({(TOPIC, 2): 0.0})
     ordering.take(batch_of([*steady(0, 300), *steady(1, 100)]))
     assert ordering.ahead() == {(TOPIC, 0)}
 
