@@ -27,6 +27,7 @@ from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
 from streameval.needs import Need
 from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.promotion import Promotion
 from streameval.rewards import AnyRewardModel, Ridge
 from streameval.sequences import span
 
@@ -43,7 +44,8 @@ class Plan:
     """What is evaluated. `estimators` and `averages` are None where the default is asked for.
 
     `policies`: production first, then the candidates. `coded`: those of the candidates that are code. `intervals`: the
-    bound for each label of an average.
+    bound for each label of an average. `promotion`: None when nothing is to be decided. `ranks`: by name, the how
+    many-th candidate each is that was ever added.
     """
 
     policies: tuple[str, ...]
@@ -56,6 +58,8 @@ class Plan:
     block: int
     reward_model: AnyRewardModel
     drift: DriftDetector | None
+    promotion: Promotion | None
+    ranks: Mapping[str, int]
 
     @classmethod
     def of(
@@ -70,6 +74,8 @@ class Plan:
         block: int,
         reward_model: AnyRewardModel | None,
         drift: DriftDetector | Mapping[str, Any] | str | None,
+        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
+        ranks: Mapping[str, int] | None = None,
     ) -> Plan:
         """The plan for these wishes; ValueError says which of them cannot be had."""
         plan = cls(
@@ -83,6 +89,8 @@ class Plan:
             block=_whole("block", block),
             reward_model=reward_model or Ridge(),
             drift=DriftDetector.of(drift),
+            promotion=Promotion.of(promotion),
+            ranks=ranks or {name: place for place, name in enumerate(candidates, start=1)},
         )
         plan._check()
         return plan
@@ -102,6 +110,8 @@ class Plan:
             _fitting(known[label], bound, self.block)
         for average in known.values():
             average.check(self.block)
+        if self.promotion is not None:
+            self.promotion.check(self.block)
 
     def products(self, described: bool) -> list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]:
         """What is estimated on what: each of some estimators on each of some averages.
@@ -147,6 +157,8 @@ class Plan:
             "block": self.block,
             "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
             "drift": None if self.drift is None else self.drift.settings(),
+            "promotion": None if self.promotion is None else self.promotion.settings(),
+            "ranks": {name: self.ranks[name] for name in self.policies[1:]},
         }
 
     def _candidates(self) -> list[str] | State:
@@ -158,7 +170,7 @@ class Plan:
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
         """The plan that gave these settings; StateError when it names code that `trusted` does not name too."""
-        given = dict(settings)
+        given = {"promotion": Promotion(), **settings}
         _refuse_strange_code(named_policies(given["candidates"]), named_policies(trusted))
         for key, adapter in (("estimators", _ESTIMATORS), ("averages", _AVERAGES), ("reward_model", _REWARD_MODEL)):
             given[key] = None if given[key] is None else adapter.validate_python(given[key])
