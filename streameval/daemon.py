@@ -29,6 +29,7 @@ from streameval.summaries import FailureLog, RejectionLog
 log = structlog.get_logger("streameval")
 
 POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while nothing comes
+GROWN_OLD = 60.0  # seconds after which a Report is made anew though nothing has come: what was fresh may be stale
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be asked in a tight loop
 
 
@@ -37,7 +38,7 @@ class Learner(Protocol):
 
     def update(self, batch: EventBatch) -> None: ...
 
-    def report(self) -> Report: ...
+    def report(self, now: float | None = None) -> Report: ...
 
     def state(self) -> State: ...
 
@@ -113,6 +114,7 @@ class Daemon:
         self._turned = time.monotonic()
         self._published_at = -math.inf
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
+        self._reported_at = -math.inf
         self._reached: bool | None = None
         self._rejections, self._failures = RejectionLog(), FailureLog()
         self.published = Published(source=source.status(), at=clock())
@@ -235,12 +237,13 @@ class Daemon:
             self._keeper.finish(self._document)
 
     def _publish(self, failure: str = "") -> SourceStatus:
-        """Replace `published`, with a new Report if events have come since the last one."""
+        """Replace `published`, with a new Report if events have come since the last one, or if that has grown old."""
         status = self._source.status()
         report = self.published.report
-        if self._unreported and (status.reached or self._accepted):
-            report, self._unreported = self._evaluator.report(), False
         at = self._clock()
+        due = self._unreported or at >= self._reported_at + GROWN_OLD
+        if due and (status.reached or self._accepted):
+            report, self._unreported, self._reported_at = self._evaluator.report(at), False, at
         self.published = Published(
             source=status,
             at=at,

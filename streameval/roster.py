@@ -60,9 +60,9 @@ class Member:
         """The cells whose rows are shown."""
         return frozenset(cells_of(self.evaluator.plan, described)) if self.cells is None else self.cells
 
-    def report(self) -> Report:
+    def report(self, now: float | None = None) -> Report:
         """The Report of the evaluator, with the rows that are shown."""
-        report, shown = self.evaluator.report(), set(self.policies)
+        report, shown = self.evaluator.report(now), set(self.policies)
         estimates = tuple(
             each
             for each in report.estimates
@@ -210,12 +210,12 @@ class Roster:
         """What these events lack that the estimators need, for those who were there from the beginning."""
         return self._members[0].evaluator.shortfalls(batch)
 
-    def report(self) -> Report:
+    def report(self, now: float | None = None) -> Report:
         """Everything known now. Each policy has its own number of events; `missing` counts from its beginning.
 
         What is said of a policy as a whole is said by the member that has had it for longest.
         """
-        reports = [member.report() for member in self._members]
+        reports = [member.report(now) for member in self._members]
         told: dict[str, int] = {}
         for place, member in enumerate(self._members):
             for name in member.policies:

@@ -165,7 +165,7 @@ class Recorder:
         """Remember the rewards."""
         self.rewards += batch.reward.tolist()
 
-    def report(self) -> Report:
+    def report(self, now: float | None = None) -> Report:
         """A Report whose number of events says how many have come."""
         self.reports += 1
         events = EventCounts(len(self.rewards), {}, None)

@@ -55,6 +55,13 @@ def test_a_source_that_ran_dry_is_reported_at_once_but_only_if_something_has_com
     assert recorder.reports == 2
 
 
+def test_a_report_that_has_grown_old_is_made_anew_though_nothing_comes() -> None:
+    clock = iter(range(0, 100_000, 25))
+    daemon, _, recorder = make_daemon([[records(b"1")], *[[] for _ in range(12)]], clock=lambda: float(next(clock)))
+    daemon.run()
+    assert 4 <= recorder.reports <= 7  # about 350 seconds by this clock, and a report each minute
+
+
 def test_an_empty_log_is_ready_as_soon_as_it_is_reached() -> None:
     daemon, source, _ = make_daemon([[], []], stop_when_exhausted=False)
     source.reached, source.detail = False, "no broker answers"
