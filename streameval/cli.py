@@ -45,6 +45,14 @@ EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
 ]
+EventFiles = Annotated[
+    list[str],
+    typer.Argument(metavar="FILE", help="Lines or CSV, plain, .gz or .zst; Parquet; - is stdin.", show_default=False),
+]
+FormatOfEvents = Annotated[
+    EventsFormat | None,
+    typer.Option("--format", help="How the events are written; else by the ending, or as the source says."),
+]
 Servers = Annotated[str, typer.Option(metavar="HOST:PORT", help="Brokers to ask first, separated by commas.")]
 
 
@@ -123,17 +131,12 @@ def demo(
 @app.command()
 def replay(
     config: ConfigPath,
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE", help="Lines or CSV, plain, .gz or .zst; Parquet; - is stdin.", show_default=False
-        ),
-    ],
-    events_format: Annotated[
-        EventsFormat | None,
-        typer.Option("--format", help="How the events are written; else by the ending, or as the source says."),
-    ] = None,
+    files: EventFiles,
+    events_format: FormatOfEvents = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole Report as JSON, not a table.")] = False,
+    decisions: Annotated[
+        bool, typer.Option("--decisions", help="Say when each rule of promotion would have fired; --plot draws that.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the values over time.")] = None,
     plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="The estimator to draw.")] = None,
     plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="The average to draw.")] = None,
@@ -149,6 +152,8 @@ def replay(
     settings = Config.load(config)
     _warn_of(settings.without_effect())
     title = plot_title or ", ".join(Path(file).name for file in files)
+    if decisions:
+        require_rules(settings)
     picture = plot and choose_picture(settings, plot, plot_estimator, plot_average, title, truth)
     replayed = Replay(settings, traced=plot is not None)
     with progress_of_bytes() as advance:
@@ -157,11 +162,55 @@ def replay(
         say(line)
     replayed.require_events(report)
     if picture:
-        picture.draw(replayed.trace)
+        drawn = timeline_of(settings, picture) if decisions else picture
+        drawn.draw(replayed.trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
+        return
+    console().print(report_table(report, title=events_line(report)))
+    if decisions:
+        console().print(decisions_table(report))
+
+
+@app.command()
+def plan(
+    config: ConfigPath,
+    files: EventFiles,
+    lift: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LIFT", help="A lift to see, e.g. 0.01, or 5% of production; may be repeated."),
+    ] = None,
+    power: Annotated[float, typer.Option(min=0, max=1, help="The chance that a lift of that size is seen.")] = 0.8,
+    estimator: Annotated[str | None, typer.Option(metavar="NAME", help="The estimator to plan with.")] = None,
+    events_format: FormatOfEvents = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, not a table.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw lifts against events.")] = None,
+) -> None:
+    """Tell from files of events how many more it takes to see a lift.
+
+    For each candidate, with what the log explores: how many events until the lower end of the interval of its lift over
+    production lies above 0, and how long that is at the rate of the log. All events since a start count the same.
+    """
+    from streameval.outlooks import outlook_table, sentences
+    from streameval.planning import Planning
+    from streameval.power_plot import PowerPicture
+
+    planning = Planning(Config.load(config), lift or (), power, estimator)
+    picture = plot and PowerPicture(plot, ", ".join(Path(file).name for file in files))
+    if picture:
+        picture.check()
+    with progress_of_bytes() as advance:
+        found, complaints = planning.read(files, advance, events_format)
+    for line in complaints:
+        say(line)
+    if picture:
+        picture.draw(found)
+    if as_json:
+        sys.stdout.write(found.to_json().decode() + "\n")
     else:
-        console().print(report_table(report, title=events_line(report)))
+        console().print(outlook_table(found))
+        for line in sentences(found):
+            print(line)
 
 
 @app.command()

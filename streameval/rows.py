@@ -122,6 +122,7 @@ class Rows:
             "design_effect": reading.design_effect,
             "largest_term_share": reading.moments.largest_term_share,
             "lift_deviation": np.concatenate([production, deviation]),
+            "lift_design_effect": np.concatenate([production, lift.design_effect]),
             "unsupported_probability": unsupported,
         }
 
