@@ -231,8 +231,8 @@ class Evaluator:
             estimates=tuple(
                 estimate
                 for grid, state in self._worked()
-                for read in grid.read(state, tail)
-                for estimate in self._rows(grid, counts, learned["slates"]).of(*read)
+                for read in grid.read(state, tail, self.plan.errors)
+                for estimate in self._rows(grid, counts, learned["slates"]).of(read)
             ),
             reward_model=predictions.read(self.plan.reward_model, self._learned["predictions"])
             if self._predicts
