@@ -13,7 +13,7 @@ WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint tests bench lock clean
+.PHONY: help demo test lint tests bench lock dashboards clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -28,6 +28,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/mypy examples/nonstationary
+	MYPYPATH=deploy/grafana .venv/bin/mypy -p streameval_dashboards
 	.venv/bin/lint-imports --no-logo
 
 tests: .venv-test/ready
@@ -41,6 +42,9 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 
 lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
+
+dashboards: .venv/ready  ## write deploy/grafana/dashboards/ anew from its code
+	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-test dist build

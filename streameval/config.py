@@ -23,7 +23,7 @@ from streameval.policies import LOGGING, Logged, PythonPolicy, fields_read, name
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.sections import Http, Policies, Reward, State, off_spelled_out, spelled_out
+from streameval.sections import AnyDeadLetters, Http, Policies, Reward, State, off_spelled_out, spelled_out
 from streameval.sources.settings import Columns, FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
@@ -84,6 +84,9 @@ class Config(Settings):
     http: Http = Http()
     promotion: Promotion | None = None
     state: Annotated[State, BeforeValidator(off_spelled_out)] = State()
+    dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
+        None, description="where rejected messages go, e.g. {kind: file, path: rejected.ndjson}"
+    )
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Config:
@@ -117,14 +120,19 @@ class Config(Settings):
         kept = "state" in self.model_fields_set or isinstance(self.source, KafkaSettings)
         return self.state if kept and self.state.dir is not None else None
 
+    @property
+    def written(self) -> str:
+        """How the events of the source are written."""
+        return getattr(self.source, "format", "json")
+
     def event_format(self, written: str | None = None) -> EventFormat:
         """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
 
-        `written`: the way the events are written, if it is not that of the source.
+        `written`: the way the events are written, if it is not that of the source; their rewards are then in them.
         """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
-        vowpal_wabbit = (written or getattr(self.source, "format", "json")) == "dsjson"
+        vowpal_wabbit = (written or self.written) == "dsjson"
         form = DsjsonFormat if vowpal_wabbit else EventFormat
         try:
             return form(
@@ -132,10 +140,17 @@ class Config(Settings):
                 reward_field=self.reward.field,
                 reward_range=(self.reward.min, self.reward.max),
                 scores=self._fields_read(),
+                **self._apart(written),
             )
         except ValueError as error:
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
+
+    def _apart(self, written: str | None) -> dict[str, bool]:
+        """What is needed to know duplicates, and to join rewards that come apart."""
+        joined = getattr(self.source, "rewards", None) is not None and written is None
+        identified = joined or bool(getattr(self.source, "duplicates", 0))
+        return {"identified": identified} | ({"rewarded": False} if joined else {})
 
     def _fields_read(self) -> tuple[str, ...] | None:
         """The fields of events that code looks at; None when none looks at more than columns."""
@@ -174,7 +189,9 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
+    yield from _dead_letter_misfits(config)
     yield from _model_misfits(config.reward_model)
+    yield from _default_misfits(config)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
@@ -187,6 +204,26 @@ def _misfits(config: Config) -> Iterator[Problem]:
             meant = closest(label, averages)
             hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+
+
+def _dead_letter_misfits(config: Config) -> Iterator[Problem]:
+    if config.dead_letters is None or config.dead_letters.kind != "kafka":
+        return
+    place: Place = ("dead_letters", "topic")
+    if not isinstance(config.source, KafkaSettings):
+        hint = "write dead_letters: {kind: file, path: FILE}"
+        yield Problem(("dead_letters", "kind"), expecting("'file', as the source is no topic", "'kafka'"), hint)
+    elif config.dead_letters.topic == config.source.topic:
+        hint = "rejected messages would come again and again"
+        yield Problem(place, expecting("another topic than that of the source", f"'{config.source.topic}'"), hint)
+
+
+def _default_misfits(config: Config) -> Iterator[Problem]:
+    rewards = getattr(config.source, "rewards", None)
+    if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
+        expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
+        hint = "it is the reward of a decision that got none"
+        yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
 
 
 def _model_misfits(model: AnyRewardModel) -> Iterator[Problem]:

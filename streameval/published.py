@@ -93,13 +93,24 @@ NEVER = Snapshotting()
 
 
 @dataclass(frozen=True, slots=True)
+class LettersStatus:
+    """Rejected messages put aside: written and dropped in the life of this process, waiting, and what keeps them."""
+
+    written: int = 0
+    dropped: int = 0
+    waiting: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """The state of a running daemon at the moment `at` (epoch seconds).
 
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
     says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
     the Report counts from the start of the state. Histograms are of this process's life, in seconds. `snapshots` is
-    None where no state is kept. `history` holds Reports of the last hours, since the process began.
+    None where no state is kept, `dead_letters` where none are. `history` holds Reports of the last hours, since the
+    process began.
     """
 
     source: SourceStatus
@@ -113,4 +124,5 @@ class Published:
     event_delay: Histogram = NO_DELAYS
     backfills: tuple[Backfilling, ...] = ()
     snapshots: Snapshotting | None = None
+    dead_letters: LettersStatus | None = None
     history: History = NO_HISTORY

@@ -59,7 +59,7 @@ class Replay:
 
     def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
         tabular = written in TABLES.values()
-        events = self.config.event_format("json" if tabular else written)
+        events = self.config.event_format("json" if tabular else written or self.config.written)
         parts = self._tables(file, written, events, advance) if tabular else _lines(file, advance)
         for messages, rejected in parts:
             self._first_lines = self._first_lines or messages

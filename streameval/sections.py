@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -112,3 +112,22 @@ class State(Settings):
         description="a directory of this daemon alone that it may write to, or null for none",
     )
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
+
+
+class DeadLetterFile(Settings):
+    """A file of the messages that were rejected, one a line."""
+
+    kind: Literal["file"] = "file"
+    path: Path = Field(description="the file; its directory must exist")
+    max_bytes: int = Field(100 * 2**20, ge=1024, description="a file with more becomes NAME.1, and a new one is begun")
+    keep: int = Field(3, ge=0, description="how many full files are kept")
+
+
+class DeadLetterTopic(Settings):
+    """A topic of the messages that were rejected, with the reason and the origin in their headers."""
+
+    kind: Literal["kafka"]
+    topic: str = Field(min_length=1, description="the topic, in the cluster of the source")
+
+
+AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic

@@ -12,6 +12,7 @@ import pytest
 from streameval.arrays import Array
 from streameval.bounds import Ends
 from streameval.bounds.likelihood import Extra, Means, distance, likely, reach
+from streameval.extremes import Extremes
 
 CHI_SQUARED = NormalDist().inv_cdf(0.975) ** 2
 RUNS = 4_000
@@ -133,6 +134,35 @@ def test_decayed_sums_hold_what_is_promised_too(world: str, alpha: float) -> Non
     means = means_of(weight[kind], reward, alpha ** np.arange(events)[::-1])
     assert means.events[0] == pytest.approx(2 / (1 - alpha), rel=0.01)
     assert missed(interval(means), truth) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
+
+
+def simulated_lift(world: World, value: float, events: int, seed: int, production: Array) -> tuple[Means, float]:
+    """Means of the paired differences to a policy with these weights, of many logs at once, and the true lift."""
+    rng = np.random.default_rng(seed)
+    weight, share, chance, _ = world.table(value)
+    seen = rng.multinomial(events, share, size=RUNS)
+    rewarded = rng.binomial(seen, chance)
+    apart = weight - production
+    sums = (seen @ weight, seen @ weight**2, rewarded @ apart, rewarded @ (apart * weight), rewarded @ apart**2)
+    return Means(np.full(RUNS, float(events)), *(each / events for each in sums)), float((apart * share) @ chance)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["the logging policy", "a named policy"])
+@pytest.mark.parametrize("events", [300, 2_000, 20_000])
+@pytest.mark.parametrize("value", [0.3, 0.03])
+@pytest.mark.parametrize("world", [world for world in WORLDS if world != "production"])
+def test_the_lift_over_production_is_missed_no_more_often_either(
+    world: str, value: float, events: int, named: bool
+) -> None:
+    weight, share, _, _ = WORLDS[world].table(value)
+    production = np.sqrt(weight) / (np.sqrt(weight) @ share) if named else np.ones(len(weight))
+    means, truth = simulated_lift(WORLDS[world], value, events, 10, production)
+    heaviest = production.max()
+    reward = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(2, np.inf))
+    lift = reward.over_production(1, heaviest)
+    one = np.ones(RUNS)
+    points = [Extra(each * one, lift.low.at(each) * one, lift.high.at(each) * one) for each in (0.0, 1.0, np.inf)]
+    assert missed(reach(means, points, likely(means, points, CHI_SQUARED)), truth) <= PROMISED
 
 
 def test_mass_that_was_not_seen_counts_as_the_worst_and_as_the_best() -> None:

@@ -76,10 +76,10 @@ class SlateColumns:
     @property
     def nbytes(self) -> int:
         """Memory that the columns take."""
-        columns: list[Any] = [self.offsets, self.propensity, self.probabilities, self.items, self.logging]
+        columns: list[Any] = [self.offsets, self.propensity, self.probabilities, self.items, self.logging, self.actions]
         listed = self.listed
         columns += [] if listed is None else [listed.offsets, listed.probability, listed.place, listed.logged]
-        return self.actions.nbytes + sum(column.nbytes for column in columns)
+        return sum(int(column.nbytes) for column in columns)
 
     def listed_rows(self) -> tuple[Index, Index]:
         """The rows of `actions` that the listed slates show, slot by slot, and the slate that each belongs to."""

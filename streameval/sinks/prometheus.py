@@ -48,6 +48,7 @@ class StreamevalCollector:
             _consumer,
             _backfills,
             _snapshots,
+            _dead_letters,
             _build,
         ):
             try:
@@ -280,6 +281,26 @@ def _backfills(now: Published) -> Iterator[Metric]:
             read.add_metric((policy,), each.read)
             _add(waiting, (policy,), each.waiting)
     yield from (read, waiting)
+
+
+def _dead_letters(now: Published) -> Iterator[Metric]:
+    if now.dead_letters is None:
+        return
+    yield CounterMetricFamily(
+        "streameval_dead_letters_written_total",
+        "Rejected messages that were put aside, in the life of this process.",
+        now.dead_letters.written,
+    )
+    yield CounterMetricFamily(
+        "streameval_dead_letters_dropped_total",
+        "Rejected messages that could not be put aside, in the life of this process.",
+        now.dead_letters.dropped,
+    )
+    yield GaugeMetricFamily(
+        "streameval_dead_letters_waiting",
+        "Rejected messages that wait to be put aside; above 0 for long, their file or topic is in trouble.",
+        now.dead_letters.waiting,
+    )
 
 
 def _snapshots(now: Published) -> Iterator[Metric]:

@@ -116,6 +116,31 @@ class KafkaConnection(Settings):
         return ",".join(self.bootstrap_servers)
 
 
+def _off(value: object) -> object:
+    return 0 if value is False or value == "off" or value is None else value
+
+
+Remembered = Annotated[int, BeforeValidator(_off), Field(ge=0, le=100_000_000)]
+"""A pydantic type: a number of events, or `off`."""
+
+DUPLICATES = "Drop events whose event_id is among those of the last so many; off where producers do not repeat any."
+
+
+class RewardTopic(Settings):
+    """A topic of rewards that come apart from their decisions.
+
+    >>> RewardTopic(topic="clicks", window="30m").window
+    1800.0
+    """
+
+    topic: str = Field(min_length=1, description="The topic whose messages are rewards, in the same cluster.")
+    window: Seconds = Field(default=600.0, description="How long after a decision its rewards count.")
+    default: float = Field(default=0.0, allow_inf_nan=False, description="The reward of a decision that got none.")
+    combine: Literal["first", "sum", "last"] = Field(
+        default="first", description="Which of several rewards of a decision counts, or their sum."
+    )
+
+
 class KafkaSettings(KafkaConnection):
     """A Kafka topic as the source of events.
 
@@ -148,6 +173,35 @@ class KafkaSettings(KafkaConnection):
         default=30.0, description="Connect anew when events wait but none has come for this time."
     )
     discovery_interval: Seconds = Field(default=60.0, description="Look for new partitions this often.")
+    duplicates: Remembered = Field(default=0, description=DUPLICATES)
+    order: Literal["event_time", "arrival"] | None = Field(
+        default=None,
+        description="Merge partitions by the time of their events, or take events as they come; without it, event_time "
+        "where the topic has several partitions when it is first read.",
+    )
+    max_lateness: Seconds = Field(
+        default=5.0, description="How far an event may be behind others of its partition; later ones are rejected."
+    )
+    idle_timeout: Seconds = Field(
+        default=10.0, description="How much longer the others wait for a partition in which nothing is left to read."
+    )
+    held_max_bytes: PositiveInt = Field(
+        default=128 * MEBIBYTE,
+        description="Memory for events that wait for their turn; with more, partitions that are ahead are not read.",
+    )
+    rewards: RewardTopic | None = Field(
+        default=None, description="A topic of rewards that come later, joined to their decisions by event_id."
+    )
+
+    @model_validator(mode="after")
+    def _rewards_can_be_joined(self) -> KafkaSettings:
+        if self.rewards is not None and self.rewards.topic == self.topic:
+            raise ValueError("rewards must be in another topic than the decisions")
+        if self.rewards is not None and self.format == "dsjson":
+            raise ValueError("rewards cannot be joined to dsjson, which has them in its decisions")
+        if self.rewards is not None and self.order == "arrival":
+            raise ValueError("rewards are joined in event time: order cannot be arrival")
+        return self
 
 
 class FileSettings(Settings):
@@ -167,6 +221,7 @@ class FileSettings(Settings):
         default="continue",
         description="When a file is not the one that was read before: count that and read it whole, or stop.",
     )
+    duplicates: Remembered = Field(default=0, description=DUPLICATES)
 
     @model_validator(mode="after")
     def _each_file_once(self) -> FileSettings:

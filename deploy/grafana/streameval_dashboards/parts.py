@@ -1,0 +1,220 @@
+"""What both dashboards are made of: queries, panels with a title, a description and a unit, rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.models import common as shapes
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+SOURCE = shapes.DataSourceRef(type_val="prometheus", uid="${datasource}")
+WIDTH = 24
+
+Shown = TypeVar("Shown", timeseries.Panel, stat.Panel, statetimeline.Panel, table.Panel)
+AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel
+
+
+@dataclass(frozen=True)
+class Query:
+    """An expression and the name of what it gives; `{{label}}` stands for the value of a label."""
+
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What every panel says: its title, what it means, and the unit of its numbers."""
+
+    title: str
+    description: str
+    unit: str
+
+
+@dataclass(frozen=True)
+class Band:
+    """A line of which two others are the ends: `name`, `name, upper` and `name, lower`."""
+
+    name: str
+    color: str
+    value: str
+    lower: str
+    upper: str
+
+    def queries(self) -> list[Query]:
+        """The three lines."""
+        return [
+            Query(self.upper, f"{self.name}, upper"),
+            Query(self.lower, f"{self.name}, lower"),
+            Query(self.value, self.name),
+        ]
+
+
+def lines(about: About, *queries: Query, log_scale: bool = False, zero: bool = False) -> timeseries.Panel:
+    """Lines over time."""
+    panel = (
+        timeseries.Panel()
+        .line_width(1)
+        .fill_opacity(0)
+        .show_points(shapes.VisibilityMode.NEVER)
+        .tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI).sort(shapes.SortOrder.DESCENDING))
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(shapes.LegendDisplayMode.LIST)
+            .placement(shapes.LegendPlacement.BOTTOM)
+            .show_legend(True)
+            .calcs([])
+        )
+    )
+    if log_scale:
+        panel.scale_distribution(common.ScaleDistributionConfig().type(shapes.ScaleDistribution.LOG).log(10))
+    if zero:
+        panel.axis_soft_min(0)
+    return _with(panel, about, queries)
+
+
+def bands(about: About, *bands: Band) -> timeseries.Panel:
+    """Lines with the area between their ends filled."""
+    panel = lines(about, *(query for band in bands for query in band.queries()))
+    for band in bands:
+        panel.override_by_name(band.name, _look(color=_fixed(band.color), lineWidth=2))
+        faint = {"color": _fixed(band.color), "lineWidth": 0, "hideFrom": _only_in_the_picture()}
+        panel.override_by_name(f"{band.name}, lower", _look(**faint))
+        filled = {"fillBelowTo": f"{band.name}, lower", "fillOpacity": 15}
+        panel.override_by_name(f"{band.name}, upper", _look(**faint, **filled))
+    return panel
+
+
+def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
+    """The panel with a dashed line at the value that means something."""
+    steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=at, color="orange")]
+    return panel.thresholds(
+        dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
+    ).thresholds_style(common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED))
+
+
+def number(about: About, query: Query, *steps: tuple[float, str], first: str = "green") -> stat.Panel:
+    """The number of now, in the color of the last step (from, color) that it has reached."""
+    panel = (
+        stat.Panel()
+        .color_mode(shapes.BigValueColorMode.VALUE)
+        .graph_mode(shapes.BigValueGraphMode.AREA)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+        .thresholds(steps_of(first, *steps))
+    )
+    return _with(panel, about, (query,))
+
+
+def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> statetimeline.Panel:
+    """What was the case from when to when; `texts` gives a word and a color for each value."""
+    panel = (
+        statetimeline.Panel()
+        .show_value(shapes.VisibilityMode.AUTO)
+        .row_height(0.8)
+        .merge_values(True)
+        .mappings(words(texts))
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(shapes.LegendDisplayMode.LIST)
+            .placement(shapes.LegendPlacement.BOTTOM)
+            .show_legend(False)
+            .calcs([])
+        )
+    )
+    return _with(panel, about, queries)
+
+
+def columns(
+    about: About, key: str, queries: Sequence[Query], *, sorted_by: str, yes_or_no: Sequence[str]
+) -> table.Panel:
+    """A table with a row for each value of the label `key` and a column for each query."""
+    names = {f"Value #{_letter(place)}": query.legend for place, query in enumerate(queries)}
+    panel = (
+        table.Panel()
+        .show_header(True)
+        .cell_height(shapes.TableCellHeight.MD)
+        .sort_by([common.TableSortByFieldState().display_name(sorted_by).desc(True)])
+        .with_transformation(
+            models.DataTransformerConfig(id_val="joinByField", options={"byField": key, "mode": "outer"})
+        )
+        .with_transformation(models.DataTransformerConfig(id_val="filterFieldsByName", options=_only(key, *names)))
+        .with_transformation(models.DataTransformerConfig(id_val="organize", options={"renameByName": names}))
+    )
+    for name in yes_or_no:
+        panel.override_by_name(name, [models.DynamicConfigValue(id_val="unit", value="bool_yes_no")])
+    return _with(panel, about, queries, instant=True)
+
+
+def steps_of(first: str, *steps: tuple[float, str]) -> dashboard.ThresholdsConfig:
+    """Colors by value: `first` below all steps."""
+    all_steps = [
+        models.Threshold(value=None, color=first),
+        *(models.Threshold(value=value, color=color) for value, color in steps),
+    ]
+    return dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(all_steps)
+
+
+def words(texts: dict[str, tuple[str, str]]) -> list[models.ValueMapping]:
+    """Words and colors in place of values."""
+    results = {
+        value: models.ValueMappingResult(text=text, color=color, index=place)
+        for place, (value, (text, color)) in enumerate(texts.items())
+    }
+    return [models.ValueMap(options=results)]
+
+
+def place(board: dashboard.Dashboard, rows: dict[str, list[tuple[int, int, AnyPanel]]]) -> None:
+    """Puts rows of panels (width, height, panel) onto the dashboard, and numbers them."""
+    top, identity = 0, 0
+    for title, panels in rows.items():
+        board.with_row(dashboard.Row(title).grid_pos(models.GridPos(x=0, y=top, w=WIDTH, h=1)))
+        top, left, highest = top + 1, 0, 0
+        for width, height, panel in panels:
+            identity += 1
+            if left + width > WIDTH:
+                top, left, highest = top + highest, 0, 0
+            board.with_panel(panel.id(identity).grid_pos(models.GridPos(x=left, y=top, w=width, h=height)))
+            left, highest = left + width, max(highest, height)
+        top += highest
+
+
+def repeated(panel: AnyPanel, variable: str, direction: Literal["h", "v"] = "h") -> AnyPanel:
+    """One such panel for each value of the variable."""
+    return panel.repeat(variable).repeat_direction(direction).max_per_row(3)
+
+
+def _with(panel: Shown, about: About, queries: Sequence[Query], instant: bool = False) -> Shown:
+    panel.title(about.title).description(about.description).unit(about.unit).datasource(SOURCE)
+    for index, query in enumerate(queries):
+        target = prometheus.Dataquery().expr(query.expression).legend_format(query.legend).ref_id(_letter(index))
+        target.datasource(SOURCE)
+        panel.with_target(target.instant().format(PromQueryFormat.TABLE) if instant else target.range())
+    return panel
+
+
+def _letter(place: int) -> str:
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place]
+
+
+def _only(*names: str) -> dict[str, Any]:
+    return {"include": {"names": list(names)}}
+
+
+def _fixed(color: str) -> dict[str, str]:
+    return {"mode": "fixed", "fixedColor": color}
+
+
+def _only_in_the_picture() -> dict[str, bool]:
+    return {"legend": True, "tooltip": False, "viz": False}
+
+
+def _look(**properties: Any) -> list[models.DynamicConfigValue]:
+    own = {"color"}
+    return [
+        models.DynamicConfigValue(id_val=name if name in own else f"custom.{name}", value=value)
+        for name, value in properties.items()
+    ]

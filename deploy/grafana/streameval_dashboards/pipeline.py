@@ -1,0 +1,210 @@
+"""The dashboard of those who operate the pipeline: does it run, keep up, refuse, and what does it cost."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as models
+
+from streameval_dashboards import selection
+from streameval_dashboards.parts import About, AnyPanel, Query, lines, marked, number, place, states
+from streameval_dashboards.selection import INSTANCE
+
+Placed = list[tuple[int, int, AnyPanel]]
+
+
+def dashboard() -> models.Dashboard:
+    """Is the pipeline healthy."""
+    board = selection.board(
+        "streameval: pipeline",
+        "streameval-pipeline",
+        "From the log to the metrics: whether events come, are read, are accepted, and are kept.",
+        other=("Candidates", "streameval"),
+    )
+    for variable in selection.of_instance():
+        board.with_variable(variable)
+    for annotation in selection.moments():
+        board.annotation(annotation)
+    rows = {
+        "Does it run?": _running(),
+        "Does it keep up?": _keeping_up(),
+        "What does it refuse?": _refused(),
+        "What does it cost?": _cost(),
+    }
+    place(board, rows)
+    return board.build()
+
+
+def _running() -> Placed:
+    ready = states(
+        About(
+            "Ready",
+            "Whether each instance has reached its source and has a Report. /readyz says why not.",
+            "bool_yes_no",
+        ),
+        Query(f"streameval_ready{{{INSTANCE}}}", "{{instance}}"),
+        texts={"0": ("not ready", "red"), "1": ("ready", "green")},
+    )
+    alerts = number(
+        About("Alerts", "Alerts of streameval that fire now.", "none"),
+        Query('count(ALERTS{alertname=~"Streameval.*", alertstate="firing"}) or vector(0)', "firing"),
+        (1.0, "red"),
+    )
+    started = number(
+        About("Running since", "Time since the last start, of the instance that started last.", "s"),
+        Query(f"min(time() - process_start_time_seconds{{{INSTANCE}}})", "running"),
+    )
+    total = number(
+        About(
+            "Events in the state",
+            "Events that the estimates stand on, over restarts; the instance that has fewest.",
+            "short",
+        ),
+        Query(f"min(streameval_events_since_start{{{INSTANCE}}})", "events"),
+    )
+    return [(12, 5, ready), (4, 5, alerts), (4, 5, started), (4, 5, total)]
+
+
+def _keeping_up() -> Placed:
+    rate = lines(
+        About("Events per second", "Events used, and events refused for any reason.", "eps"),
+        Query(
+            f"sum by (instance) (rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))",
+            "{{instance}}",
+        ),
+        Query(
+            f"sum by (instance) (rate(streameval_events_rejected_total{{{INSTANCE}}}[$__rate_interval]))",
+            "{{instance}}, rejected",
+        ),
+        zero=True,
+    )
+    lag = lines(
+        About("Lag by partition", "Events of the partition that wait to be read.", "short"),
+        Query(
+            f"sum by (instance, topic, partition) (streameval_consumer_lag_events{{{INSTANCE}}})",
+            "{{instance}} {{topic}}/{{partition}}",
+        ),
+        zero=True,
+    )
+    age = lines(
+        About("Age of the newest event", "Time since the newest event, by its own timestamp.", "s"),
+        Query(f"time() - streameval_last_event_timestamp_seconds{{{INSTANCE}}}", "{{instance}}"),
+        zero=True,
+    )
+    delay = lines(
+        About("Delay", "From the time of an event to the moment it is counted.", "s"),
+        *(_quantile("streameval_event_delay_seconds", share) for share in (0.5, 0.9, 0.99)),
+        log_scale=True,
+    )
+    waiting = lines(
+        About(
+            "Back-fill",
+            "Events of the past that a candidate that came late has still to be given; 0 without one.",
+            "short",
+        ),
+        Query(f"sum by (policy) (streameval_backfill_waiting_events{{{INSTANCE}}}) or vector(0)", "{{policy}}"),
+        zero=True,
+    )
+    connection = lines(
+        About(
+            "Trouble with the source in an hour",
+            "Events that were deleted before they could be read, and connections that were given up and built anew.",
+            "short",
+        ),
+        Query(
+            f"sum by (instance) (increase(streameval_consumer_lost_events_total{{{INSTANCE}}}[1h]))",
+            "{{instance}}, lost",
+        ),
+        Query(
+            f"sum by (instance) (increase(streameval_consumer_rebuilds_total{{{INSTANCE}}}[1h]))",
+            "{{instance}}, rebuilt",
+        ),
+        zero=True,
+    )
+    return [(8, 8, panel) for panel in (rate, lag, age, delay, waiting, connection)]
+
+
+def _refused() -> Placed:
+    rejected = lines(
+        About(
+            "Rejected by reason",
+            "Events per second that could not be used. The runbook of StreamevalRejectsHigh explains the reasons.",
+            "eps",
+        ),
+        Query(
+            f"sum by (reason) (rate(streameval_events_rejected_total{{{INSTANCE}}}[$__rate_interval]))", "{{reason}}"
+        ),
+        zero=True,
+    )
+    missing = lines(
+        About(
+            "Missing by policy",
+            "Events per second that said nothing usable about the policy; its estimates leave them out.",
+            "eps",
+        ),
+        Query(
+            f"sum by (policy) (rate(streameval_policy_events_missing_total{{{INSTANCE}}}[$__rate_interval]))",
+            "{{policy}}",
+        ),
+        zero=True,
+    )
+    return [(12, 8, rejected), (12, 8, missing)]
+
+
+def _cost() -> Placed:
+    busy = lines(
+        About(
+            "Busy", "Share of the time in which the loop decodes and computes; near 1 it can do no more.", "percentunit"
+        ),
+        Query(
+            f"sum by (instance) (rate(streameval_batch_duration_seconds_sum{{{INSTANCE}}}[$__rate_interval]))",
+            "{{instance}}",
+        ),
+        zero=True,
+    )
+    batches = lines(
+        About("Time for a batch", "Time to decode the events of one poll and to update every estimate.", "s"),
+        *(_quantile("streameval_batch_duration_seconds", share) for share in (0.5, 0.99)),
+        log_scale=True,
+    )
+    snapshots = lines(
+        About("Age of the newest snapshot", "After a crash, events since then are read again.", "s"),
+        Query(f"time() - streameval_snapshot_timestamp_seconds{{{INSTANCE}}}", "{{instance}}"),
+        zero=True,
+    )
+    written = lines(
+        About("Snapshots", "Time to write a snapshot, and how many could not be written in an hour.", "s"),
+        _quantile("streameval_snapshot_duration_seconds", 0.9),
+        Query(
+            f"sum by (instance) (increase(streameval_snapshot_failures_total{{{INSTANCE}}}[1h]))",
+            "{{instance}}, failures",
+        ),
+        zero=True,
+    ).override_by_regexp(".*failures", [models.DynamicConfigValue(id_val="unit", value="short")])
+    memory = lines(
+        About("Memory", "Resident memory of the process; it does not grow with the number of events.", "bytes"),
+        Query(f"process_resident_memory_bytes{{{INSTANCE}}}", "{{instance}}"),
+        zero=True,
+    )
+    processor = lines(
+        About("Processor", "Cores that the process uses.", "short"),
+        Query(f"rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval])", "{{instance}}"),
+        zero=True,
+    )
+    model = lines(
+        About(
+            "Reward model",
+            "Mean squared error of the reward model before it learns, and that of the mean reward. A model that is not "
+            "below the mean is of no use.",
+            "sci",
+        ),
+        Query(f"avg by (model) (streameval_reward_model_squared_error{{{INSTANCE}}})", "{{model}}"),
+        Query(
+            f"avg by (model) (streameval_reward_model_baseline_squared_error{{{INSTANCE}}}) or vector(0)", "mean reward"
+        ),
+    )
+    panels = (marked(busy, at=1.0), batches, snapshots, written, memory, processor, model)
+    return [(8, 8, panel) for panel in panels]
+
+
+def _quantile(histogram: str, share: float) -> Query:
+    buckets = f"sum by (le) (rate({histogram}_bucket{{{INSTANCE}}}[$__rate_interval]))"
+    return Query(f"histogram_quantile({share}, {buckets})", f"{share:.0%} are faster")

@@ -1,0 +1,293 @@
+"""The main dashboard, from top to bottom: whom to ship, what they earn, what adapts, what to trust, is it healthy."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.models import dashboard as models
+
+from streameval_dashboards import selection
+from streameval_dashboards.parts import (
+    About,
+    AnyPanel,
+    Band,
+    Query,
+    bands,
+    columns,
+    lines,
+    marked,
+    number,
+    place,
+    repeated,
+    states,
+)
+from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, POLICY
+
+Placed = list[tuple[int, int, AnyPanel]]
+
+PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
+"""Candidates have a lift over production; production has none over itself."""
+
+
+def dashboard() -> models.Dashboard:
+    """Which candidate to ship, and why one may believe it."""
+    board = selection.board(
+        "streameval: which candidate to ship",
+        "streameval",
+        "Off-policy estimates of candidates against the policy in production, read from the top to the bottom.",
+        other=("Pipeline", "streameval-pipeline"),
+    )
+    for variable in (*selection.of_instance(), *selection.of_estimate()):
+        board.with_variable(variable)
+    for annotation in selection.moments():
+        board.annotation(annotation)
+    rows = {
+        "Which candidate to ship?": _ship(),
+        "What is each worth, against production?": _worth(),
+        "What is adaptation doing?": _adaptation(),
+        "Can the numbers be trusted?": _trust(),
+        "Is the pipeline healthy?": _health(),
+    }
+    place(board, rows)
+    return board.build()
+
+
+def _ship() -> Placed:
+    queries = [
+        Query(f"max by (policy) (streameval_policy_promotable{{{POLICY}}})", "promotable"),
+        Query(f"min by (policy) (streameval_policy_lift_lower{{{ESTIMATE}}})", "lift, at least"),
+        Query(f"avg by (policy) (streameval_policy_lift{{{ESTIMATE}}})", "lift"),
+        Query(f"max by (policy) (streameval_policy_lift_upper{{{ESTIMATE}}})", "lift, at most"),
+        Query(f"avg by (policy) (streameval_policy_value{{{ESTIMATE}}})", "value"),
+        Query(f"min by (policy) (streameval_policy_effective_sample_size{{{ESTIMATE}}})", "effective sample size"),
+        Query(f"min by (policy) (streameval_policy_trust_check_ok{{{POLICY}}})", "all checks passed"),
+    ]
+    table = columns(
+        About(
+            "Candidates now",
+            "One line a candidate, the surest first. Lift is reward per event above production, with the ends of its "
+            "interval; promotable is 1 when the promotion rule holds, all checks passed is 1 when its numbers can be "
+            "trusted. With two instances, the more careful of the two.",
+            "short",
+        ),
+        "policy",
+        queries,
+        sorted_by="lift, at least",
+        yes_or_no=("promotable", "all checks passed"),
+    )
+    promotable = states(
+        About(
+            "Promotable",
+            "When the promotion rule recommended a candidate in place of production. Why not is told by the status "
+            "page and by /api/v1/report.",
+            "bool_yes_no",
+        ),
+        Query(f"max by (policy, rule) (streameval_policy_promotable{{{POLICY}}})", "{{policy}} ({{rule}})"),
+        texts={"0": ("no", "text"), "1": ("promotable", "green")},
+    )
+    lift = Band(
+        "lift",
+        "green",
+        f"avg(streameval_policy_lift{{{ESTIMATE}}})",
+        f"min(streameval_policy_lift_lower{{{ESTIMATE}}})",
+        f"max(streameval_policy_lift_upper{{{ESTIMATE}}})",
+    )
+    against_zero = bands(
+        About(
+            "Lift of $policy over production",
+            "Reward per event that the candidate gains over production, from both on the same events, with its "
+            "interval. The whole band above 0: better. The whole band below 0: worse. Across 0: not known yet.",
+            "short",
+        ),
+        lift,
+    )
+    return [(24, 6, table), (24, 4, promotable), (8, 9, repeated(marked(against_zero, at=0.0), "policy"))]
+
+
+def _worth() -> Placed:
+    candidate = Band(
+        "candidate",
+        "blue",
+        f"avg(streameval_policy_value{{{ESTIMATE}}})",
+        f"min(streameval_policy_value_lower{{{ESTIMATE}}})",
+        f"max(streameval_policy_value_upper{{{ESTIMATE}}})",
+    )
+    production = Band(
+        "production",
+        "orange",
+        f"avg(streameval_policy_value{{{OF_ALL}}} {PRODUCTION})",
+        f"min(streameval_policy_value_lower{{{OF_ALL}}} {PRODUCTION})",
+        f"max(streameval_policy_value_upper{{{OF_ALL}}} {PRODUCTION})",
+    )
+    about = About(
+        "Value of $policy and of production",
+        "Mean reward per event if the policy had chosen the actions, with its interval. Bands that overlap do not "
+        "mean that the difference is unknown: the lift, from both on the same events, is known far better.",
+        "short",
+    )
+    return [(8, 9, repeated(bands(about, candidate, production), "policy"))]
+
+
+def _adaptation() -> Placed:
+    def of_averages(metric: str, title: str, description: str, unit: str, log_scale: bool = False) -> AnyPanel:
+        query = Query(f"avg by (policy, average) ({metric}{{{POLICY}}})", "{{policy}} {{average}}")
+        return lines(About(title, description, unit), query, log_scale=log_scale)
+
+    horizon = of_averages(
+        "streameval_policy_horizon_events",
+        "Horizon",
+        "Number of latest events that decaying averages look back over; of the mixture, the mean of its decays. It "
+        "falls when users change, and grows while they do not.",
+        "short",
+        log_scale=True,
+    )
+    window = of_averages(
+        "streameval_policy_window_events",
+        "Window",
+        "Number of latest events that windows look back over; adaptive ones are short while values move.",
+        "short",
+        log_scale=True,
+    )
+    alpha = of_averages(
+        "streameval_policy_decay_alpha",
+        "Decay (alpha)",
+        "Factor by which the weight of an event falls with each event after it; nearer to 1 remembers more.",
+        "short",
+    )
+    drift = of_averages(
+        "streameval_policy_lipschitz_per_event",
+        "Drift per event (k)",
+        "Measured bound on the change of the value with one event, which adaptive averages follow.",
+        "sci",
+    )
+    detections = lines(
+        About(
+            "Drift detections in an hour",
+            "Changes in what a policy earns, by the drift detector. An annotation: no estimate depends on it.",
+            "short",
+        ),
+        Query(f"sum by (policy) (increase(streameval_policy_drift_detections_total{{{INSTANCE}}}[1h]))", "{{policy}}"),
+        zero=True,
+    )
+    return [(8, 8, horizon), (8, 8, window), (8, 8, alpha), (12, 7, drift), (12, 7, detections)]
+
+
+def _trust() -> Placed:
+    checks = states(
+        About(
+            "Trust checks",
+            "Whether the numbers of each policy pass each check. While one fails, nothing is promotable.",
+            "bool_yes_no",
+        ),
+        Query(f"min by (policy, check) (streameval_policy_trust_check_ok{{{INSTANCE}}})", "{{policy}}: {{check}}"),
+        texts={"0": ("failed", "red"), "1": ("passed", "green")},
+    )
+    size = lines(
+        About(
+            "Effective sample size",
+            "Number of equally weighted events that would carry as much evidence. Below 100, a few events decide.",
+            "short",
+        ),
+        Query(f"min by (policy) (streameval_policy_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
+        log_scale=True,
+    )
+    mean_weight = lines(
+        About(
+            "Mean importance weight, against 1",
+            "Mean of policy probability over logged propensity. Away from 1 propensities, probabilities or the "
+            "support are wrong, and values by about as much.",
+            "short",
+        ),
+        Query(
+            f"avg by (policy, average) (streameval_policy_importance_weight_mean{{{POLICY}}})", "{{policy}} {{average}}"
+        ),
+    )
+    largest = lines(
+        About(
+            "Largest importance weight",
+            "Largest ratio of policy probability to logged propensity; a few large ones make estimates unsteady.",
+            "short",
+        ),
+        Query(f"max by (policy) (streameval_policy_importance_weight_max{{{POLICY}}})", "{{policy}}"),
+        log_scale=True,
+    )
+    design = lines(
+        About(
+            "Design effect",
+            "Variance of block means over that of independent events. Well above 1 (sessions of one user), events "
+            "are not independent, and intervals are widened by it.",
+            "short",
+        ),
+        Query(f"max by (policy) (streameval_policy_design_effect{{{OF_ALL}}})", "{{policy}}"),
+    )
+    left_out = lines(
+        About(
+            "Events left out",
+            "Share of events that were rejected (repeated deliveries not counted), or that said nothing usable about "
+            "a policy. Estimates stand on the others.",
+            "percentunit",
+        ),
+        Query(_rejected_share(), "rejected"),
+        Query(_missing_share(), "without {{policy}}"),
+        zero=True,
+    )
+    return [
+        (24, 7, checks),
+        (8, 8, size),
+        (8, 8, marked(mean_weight, at=1.0)),
+        (8, 8, largest),
+        (12, 7, marked(design, at=1.0)),
+        (12, 7, left_out),
+    ]
+
+
+def _rejected_share() -> str:
+    rejected = f'sum(rate(streameval_events_rejected_total{{{INSTANCE}, reason!="duplicate"}}[$__rate_interval]))'
+    accepted = f"sum(rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))"
+    return f"{rejected} / ({rejected} + {accepted})"
+
+
+def _missing_share() -> str:
+    missing = f"sum by (policy) (rate(streameval_policy_events_missing_total{{{POLICY}}}[$__rate_interval]))"
+    accepted = f"sum(rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))"
+    return f"{missing} / on () group_left () {accepted}"
+
+
+def _health() -> Placed:
+    ready = number(
+        About("Ready instances", "Instances that have reached their source and have a Report.", "none"),
+        Query(f"sum(streameval_ready{{{INSTANCE}}})", "ready"),
+        (1.0, "green"),
+        first="red",
+    )
+    rate = number(
+        About("Events", "Events used per second, all instances together.", "eps"),
+        Query(f"sum(rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))", "accepted"),
+    )
+    lag = number(
+        About("Lag", "Events that wait to be read, of the instance that has most.", "short"),
+        Query(f"max(sum by (job, instance) (streameval_consumer_lag_events{{{INSTANCE}}}))", "lag"),
+        (10_000.0, "orange"),
+        (100_000.0, "red"),
+    )
+    age = number(
+        About("Newest event", "How long ago the newest event happened, of the instance that is behind most.", "s"),
+        Query(f"max(time() - streameval_last_event_timestamp_seconds{{{INSTANCE}}})", "age"),
+        (300.0, "orange"),
+        (900.0, "red"),
+    )
+    delay = number(
+        About("Delay", "From the time of an event to the moment it is counted: 99 of 100 are faster.", "s"),
+        Query(
+            "histogram_quantile(0.99, sum by (le) "
+            f"(rate(streameval_event_delay_seconds_bucket{{{INSTANCE}}}[$__rate_interval])))",
+            "delay",
+        ),
+        (60.0, "orange"),
+        (900.0, "red"),
+    )
+    snapshot = number(
+        About("Newest snapshot", "How long ago the state was written; after a crash it is read again from there.", "s"),
+        Query(f"max(time() - streameval_snapshot_timestamp_seconds{{{INSTANCE}}})", "age"),
+        (120.0, "orange"),
+        (300.0, "red"),
+    )
+    return [(4, 5, panel) for panel in (ready, rate, lag, age, delay, snapshot)]

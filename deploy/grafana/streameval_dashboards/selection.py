@@ -1,0 +1,106 @@
+"""What is looked at: the variables of the dashboards, and the selectors that use them."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models import dashboard as models
+
+from streameval_dashboards.parts import SOURCE
+
+INSTANCE = 'job=~"$job", instance=~"$instance"'
+POLICY = f'{INSTANCE}, policy=~"$policy"'
+ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average"'
+OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average"'
+"""The chosen estimates of all policies, production with them."""
+
+
+def datasource() -> dashboard.DatasourceVariable:
+    """Which Prometheus."""
+    return dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
+
+
+def several(name: str, label: str, values_of: str) -> dashboard.QueryVariable:
+    """A variable of which all values are chosen at first."""
+    everything = models.VariableOption(text="All", value="$__all", selected=True)
+    return _variable(name, label, values_of).multi(True).include_all(True).current(everything)
+
+
+def one(name: str, label: str, values_of: str, first: str) -> dashboard.QueryVariable:
+    """A variable with one value: `first` where it exists, else the last in the alphabet."""
+    chosen = models.VariableOption(text=first, value=first, selected=True)
+    variable = _variable(name, label, values_of).multi(False).include_all(False).current(chosen)
+    return variable.sort(models.VariableSort.ALPHABETICAL_DESC)
+
+
+def of_instance() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable]:
+    """Which Prometheus, which job, which instance."""
+    return [
+        datasource(),
+        several("job", "Job", "label_values(streameval_ready, job)"),
+        several("instance", "Instance", 'label_values(streameval_ready{job=~"$job"}, instance)'),
+    ]
+
+
+def of_estimate() -> list[dashboard.QueryVariable]:
+    """Which candidates, by which estimator, over which average."""
+    estimates = f"streameval_policy_value{{{INSTANCE}}}"
+    chosen = f'streameval_policy_value{{{INSTANCE}, estimator="$estimator"}}'
+    return [
+        several("policy", "Candidate", f"label_values(streameval_policy_lift{{{INSTANCE}}}, policy)"),
+        one("estimator", "Estimator", f"label_values({estimates}, estimator)", "stratified_ips"),
+        one("average", "Average", f"label_values({chosen}, average)", "mixture"),
+    ]
+
+
+def annotation(name: str, color: str, expression: str, title: str) -> dashboard.AnnotationQuery:
+    """Marks at the moments at which the expression has a value."""
+    return (
+        dashboard.AnnotationQuery()
+        .name(name)
+        .enable(True)
+        .icon_color(color)
+        .datasource(SOURCE)
+        .expr(expression)
+        .step("60s")
+        .title_format(title)
+    )
+
+
+def moments() -> list[dashboard.AnnotationQuery]:
+    """When candidates became promotable or ceased to be, when values changed, when the daemon started."""
+    promotable = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}})"
+    before = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}} offset 1m)"
+    drift = f"sum by (policy) (changes(streameval_policy_drift_detections_total{{{INSTANCE}}}[1m])) > 0"
+    starts = f"changes(process_start_time_seconds{{{INSTANCE}}}[1m]) > 0"
+    return [
+        annotation(
+            "Promotable", "green", f"{promotable} == 1 unless {before} == 1", "{{policy}} promotable ({{rule}})"
+        ),
+        annotation("Not promotable", "red", f"{promotable} == 0 and {before} == 1", "{{policy}} no longer promotable"),
+        annotation("Drift", "yellow", drift, "drift of {{policy}}"),
+        annotation("Restarts", "purple", starts, "{{instance}} started"),
+    ]
+
+
+def board(title: str, uid: str, description: str, other: tuple[str, str]) -> dashboard.Dashboard:
+    """An empty dashboard with a link to the other one."""
+    name, address = other
+    link = dashboard.DashboardLink(name).type(models.DashboardLinkType.LINK).url(f"/d/{address}")
+    return (
+        dashboard.Dashboard(title)
+        .uid(uid)
+        .description(description)
+        .tags(["streameval"])
+        .time("now-6h", "now")
+        .refresh("10s")
+        .timezone("browser")
+        .readonly()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(link.keep_time(True).include_vars(True).icon("dashboard").tooltip("").target_blank(False))
+    )
+
+
+def _variable(name: str, label: str, values_of: str) -> dashboard.QueryVariable:
+    variable = dashboard.QueryVariable(name).label(label).datasource(SOURCE).definition(values_of)
+    variable.query({"query": values_of, "refId": "StandardVariableQuery"})
+    return variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.ALPHABETICAL_ASC)

@@ -1,0 +1,90 @@
+"""Dead letters in a topic: the message as it was, with reason and origin in its headers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from streameval.errors import SourceError
+from streameval.sinks.deadletter import DeadLetter, SinkError
+from streameval.sinks.producer import create_topic
+from streameval.sources.kafka_python import connected, connection_options, plain
+from streameval.sources.settings import KafkaConnection
+
+CONNECT_TIMEOUT = 10.0
+DELIVERY_TIMEOUT = 20.0
+TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+
+
+class TopicSink:
+    """Writes letters to a topic, which is made with one partition if it does not exist.
+
+    The value of each is the message as it came, so that it can be sent again once the fault is mended.
+    """
+
+    def __init__(self, topic: str, connection: KafkaConnection) -> None:
+        self._topic, self._connection = topic, connection
+        self._producer: Any = None
+
+    def write(self, letters: Sequence[DeadLetter]) -> int:
+        """Write these letters; those that were not acknowledged are to be tried again, unless they are too large."""
+        try:
+            producer = self._producer = self._producer or self._connect()
+            sent = [
+                (letter, producer.send(self._topic, letter.value or None, headers=headers_of(letter)))
+                for letter in letters
+            ]
+            producer.flush(DELIVERY_TIMEOUT)
+        except (KafkaError, SourceError) as error:
+            self.close()
+            raise SinkError(_words(error), letters) from error
+        failures = {place: answer.exception for place, (_, answer) in enumerate(sent) if not answer.succeeded()}
+        passing = [place for place, error in failures.items() if not isinstance(error, TOO_LARGE)]
+        if passing:
+            self.close()
+            raise SinkError(
+                _words(failures[passing[0]] or TimeoutError("no answer")), [letters[place] for place in passing]
+            )
+        return len(letters) - len(failures)
+
+    def close(self) -> None:
+        """Leave the cluster; what is under way is given up."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer._sender.force_close()
+            with suppress(KafkaError):
+                producer.close(timeout=CONNECT_TIMEOUT)
+
+    def _connect(self) -> Any:
+        create_topic(self._topic, 1, self._connection)
+        options = connection_options(self._connection) | {
+            "linger_ms": 20,
+            "delivery_timeout_ms": int(DELIVERY_TIMEOUT * 1000),
+            "request_timeout_ms": int(min(self._connection.request_timeout, DELIVERY_TIMEOUT / 2) * 1000),
+            "max_block_ms": int(CONNECT_TIMEOUT * 1000),
+            "metrics_enabled": False,
+        }
+        producer, _ = connected(KafkaProducer, options, CONNECT_TIMEOUT)
+        return producer
+
+
+def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    """Reason and origin of a letter, as the headers of its message."""
+    told = {
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp,
+        "size": letter.size,
+    }
+    return [(f"streameval.{name}", str(value).encode()) for name, value in told.items() if value is not None]
+
+
+def _words(error: Exception) -> str:
+    return plain(error) or type(error).__name__
