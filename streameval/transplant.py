@@ -22,8 +22,8 @@ def transplanted(state: Any, fresh: Callable[[int], Any], policies: int, places:
     >>> start = lambda policies: {"events": 0, "sums": np.zeros((2, 3 * policies))}
     >>> state = {"events": 7, "sums": np.arange(12.0).reshape(2, 6)}
     >>> transplanted(state, start, 2, [1, None])["sums"]
-    array([[3., 4., 5., 0., 0., 0.],
-           [9., 10., 11., 0., 0., 0.]])
+    array([[ 3.,  4.,  5.,  0.,  0.,  0.],
+           [ 9., 10., 11.,  0.,  0.,  0.]])
     """
     return _carried(state, fresh(policies), fresh(policies + 1), fresh(len(places)), places)
 
