@@ -1,7 +1,7 @@
 """Streaming off-policy evaluation: which candidate policy would do better than the one in production now."""
 
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
-from streameval.bounds import ConfidenceSequence, DriftAware, EmpiricalBernstein, Interval, Normal
+from streameval.bounds import ConfidenceSequence, DriftAware, EmpiricalBernstein, EmpiricalLikelihood, Interval, Normal
 from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
 from streameval.estimators import (
     CAB,
@@ -32,8 +32,8 @@ __all__ = [
     "CAB",
     "CABDR",
     "ClippedIPS",
-    "ConfigError",
     "ConfidenceSequence",
+    "ConfigError",
     "ControlVariate",
     "Cumulative",
     "DM",
@@ -42,6 +42,7 @@ __all__ = [
     "Decisions",
     "DriftAware",
     "EmpiricalBernstein",
+    "EmpiricalLikelihood",
     "EpsilonGreedy",
     "Estimate",
     "Evaluator",

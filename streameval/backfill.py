@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
 from streameval.errors import StreamevalError
 from streameval.events import EventBatch
-from streameval.intake import Decoder
+from streameval.intake import Intake
 from streameval.published import Backfilling
 from streameval.sources import SourceStatus
 from streameval.sources.second_reading import SecondReading
@@ -50,10 +50,11 @@ class Backfill:
     def __init__(self, latecomer: Latecomer, open: Callable[[Mapping[int, int]], SecondReading]) -> None:
         self._latecomer, self._open = latecomer, open
         self._reading: SecondReading | None = None
+        self._intake: Intake | None = None
         self._read = 0
         self._logged_at = time.monotonic()
 
-    def slice(self, events: Decoder, live: SourceStatus, at_least: int) -> bool:
+    def slice(self, intake: Intake, live: SourceStatus, at_least: int) -> bool:
         """Read for a while, and at least so many events while there are some; True when there is no more to do."""
         if not self._latecomer.awaited:
             log.info("backfill_given_up", policies=list(self._latecomer.policies), reason="no longer configured")
@@ -62,7 +63,7 @@ class Backfill:
         if not positions:
             return False
         try:
-            caught_up = self._advance(events, positions, at_least)
+            caught_up = self._advance(intake, live, at_least)
         except StreamevalError as error:
             log.error("backfill_failed", policies=list(self._latecomer.policies), error=error.message, hint=error.hint)
             self._latecomer.join(anew=True)
@@ -85,16 +86,24 @@ class Backfill:
         if self._reading is not None:
             self._reading.close()
 
-    def _advance(self, events: Decoder, positions: Mapping[int, int], at_least: int) -> bool:
+    def _advance(self, intake: Intake, live: SourceStatus, at_least: int) -> bool:
+        """Read on; at the end also give what is held back here and was not held back from the others."""
+        positions = {part.partition: part.position for part in live.partitions}
         self._reading = self._reading or self._open(positions)
+        self._intake = self._intake or intake.fresh()
+        self._intake.decode_with(intake.events)
+        there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
         end, least = time.monotonic() + SLICE, self._read + at_least
         while not self._reading.caught_up(positions):
             records = self._reading.poll(positions, PATIENCE)
-            self._latecomer.update(events.decode_batch(chain.from_iterable(part.values for part in records)))
+            self._latecomer.update(self._intake.take(records, there))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
                 break
-        return self._reading.caught_up(positions)
+        if not self._reading.caught_up(positions):
+            return False
+        self._latecomer.update(self._intake.held_beyond(intake))
+        return True
 
     def _tell(self, positions: Mapping[int, int]) -> None:
         if self._reading is not None and time.monotonic() > self._logged_at + LOG_EVERY:

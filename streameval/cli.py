@@ -93,7 +93,7 @@ def run(
     settings = Config.load(config)
     source = settings.required_source()
     configure_logging(log_level, log_format)
-    _warn_of_parts_without_effect(settings.without_effect())
+    _warn_of(settings.without_effect())
     begin = None if backfill is None else beginning(backfill, source)
     daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
     with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
@@ -147,7 +147,7 @@ def replay(
     Uses the same evaluator as the daemon. The configuration needs no source.
     """
     settings = Config.load(config)
-    _warn_of_parts_without_effect(settings.without_effect())
+    _warn_of(settings.without_effect())
     title = plot_title or ", ".join(Path(file).name for file in files)
     picture = plot and choose_picture(settings, plot, plot_estimator, plot_average, title, truth)
     replayed = Replay(settings, traced=plot is not None)
@@ -176,7 +176,7 @@ def check(
     from streameval.sinks.security import Security
 
     settings = Config.load(config)
-    _warn_of_parts_without_effect(settings.without_effect())
+    _warn_of(settings.without_effect())
     Security(settings.http)
     console().print(plan_table(settings))
     if broker and settings.source is not None:
@@ -294,9 +294,9 @@ def main() -> NoReturn:
     run_app(app)
 
 
-def _warn_of_parts_without_effect(parts: list[str]) -> None:
-    for part in parts:
-        say(f"warning: `{part}` is valid, and has no effect in this version\nhint: remove it to silence this warning")
+def _warn_of(troubles: list[str]) -> None:
+    for trouble in troubles:
+        say(f"warning: {trouble}")
 
 
 def _try_source(config: Config) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -22,8 +22,18 @@ from streameval.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.policies import LOGGING, Logged, PythonPolicy, fields_read, named_policies
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
+from streameval.promotion import Promotion
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.sections import AnyDeadLetters, Http, Policies, Reward, State, off_spelled_out, spelled_out
+from streameval.sections import (
+    AnyDeadLetters,
+    Http,
+    Policies,
+    Reward,
+    State,
+    off_spelled_out,
+    rules_spelled_out,
+    spelled_out,
+)
 from streameval.sources.settings import Columns, FileSettings, KafkaSettings, Settings, SimulatedSettings
 from streameval.yamlfile import Document, Place, read_yaml
 
@@ -37,18 +47,11 @@ BLOCK = 100
 
 COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
 
+NEEDS_LIFT = ("paired", "anytime")
+"""Rules that look at the lift on a mixture."""
+
 ByName = BeforeValidator(spelled_out)
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
-
-
-class Promotion(Settings):
-    """When a candidate may replace production."""
-
-    rule: Literal["paired", "sea", "bsea", "anytime"] = Field("paired", description="the test a candidate must pass")
-    min_events: int = Field(10_000, ge=0, description="no decision before so many events")
-    margin: float = Field(0.0, allow_inf_nan=False, description="the lift that a candidate must exceed")
-    hold: int = Field(10, ge=1, description="block ends for which the test must hold")
-    family_size: int | None = Field(None, ge=1, description="candidates that share the error probability (anytime)")
 
 
 class Config(Settings):
@@ -82,7 +85,9 @@ class Config(Settings):
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
     http: Http = Http()
-    promotion: Promotion | None = None
+    promotion: Annotated[Promotion | None, BeforeValidator(rules_spelled_out)] = Field(
+        Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
+    )
     state: Annotated[State, BeforeValidator(off_spelled_out)] = State()
     dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
         None, description="where rejected messages go, e.g. {kind: file, path: rejected.ndjson}"
@@ -170,6 +175,7 @@ class Config(Settings):
             block=BLOCK,
             reward_model=self.reward_model,
             drift=self.drift,
+            promotion=self.promotion,
         )
 
     def evaluator(self) -> Evaluator:
@@ -177,8 +183,15 @@ class Config(Settings):
         return Evaluator.of(self.plan())
 
     def without_effect(self) -> list[str]:
-        """Parts that are validated, and that this version does not act upon."""
-        return [part for part in ("promotion",) if getattr(self, part) is not None]
+        """What is written, and cannot do anything beside the rest; with a hint each."""
+        wanting = [] if self.promotion is None else [rule for rule in self.promotion.rules if rule in NEEDS_LIFT]
+        if "promotion" not in self.model_fields_set or not wanting or self.evaluator().decides:
+            return []
+        rules = f"{'rules' if len(wanting) > 1 else 'rule'} {' and '.join(wanting)}"
+        return [
+            f"the {rules} of promotion cannot promote: no unbiased estimator is on a mixture\n"
+            "hint: add mixture to averages, or stratified_ips to estimators"
+        ]
 
 
 def _misfits(config: Config) -> Iterator[Problem]:
@@ -191,6 +204,9 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
     yield from _dead_letter_misfits(config)
     yield from _model_misfits(config.reward_model)
+    if config.promotion is not None and (config.promotion.tau or BLOCK) < BLOCK:
+        expected = f"a block of {BLOCK} events or more"
+        yield Problem(("promotion", "tau"), expecting(expected, str(config.promotion.tau)), "in events, e.g. 50000")
     yield from _default_misfits(config)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])

@@ -15,13 +15,13 @@ from streameval.arrays import State
 from streameval.config import BLOCK, Config
 from streameval.errors import InputError, StateError
 from streameval.evaluator import Evaluator
-from streameval.intake import Intake
+from streameval.intake import Intake, Stages
 from streameval.migrations import roster_from
 from streameval.plan import Plan
 from streameval.published import NEVER, Snapshotting
 from streameval.roster import Roster
 from streameval.sources import Bookmark, Bookmarks
-from streameval.sources.settings import FileSettings, SimulatedSettings
+from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
 SCHEMA = 1
 WAYS_OUT = "--reset begins anew and sets the old snapshots aside; another state.dir keeps both"
@@ -55,8 +55,13 @@ def fingerprint(config: Config) -> dict[str, Any]:
     if isinstance(source, SimulatedSettings):
         world = source.model_dump(mode="json", exclude={"kind", "events", "rate"})
         return parts | {f"source.{key}": value for key, value in world.items()} | _reward(config)
-    log = {"source.path": source.path} if isinstance(source, FileSettings) else {"source.topic": source.topic}
+    log: dict[str, Any] = {"source.path": source.path} if isinstance(source, FileSettings) else _topics(source)
     return parts | log | {"source.format": source.format} | _reward(config)
+
+
+def _topics(source: KafkaSettings) -> dict[str, Any]:
+    rewards = {} if source.rewards is None else source.rewards.model_dump(mode="json")
+    return {"source.topic": source.topic} | {f"source.rewards.{key}": value for key, value in rewards.items()}
 
 
 def _reward(config: Config) -> dict[str, Any]:
@@ -65,7 +70,11 @@ def _reward(config: Config) -> dict[str, Any]:
 
 def begin_anew(config: Config) -> Continued:
     """Without a snapshot."""
-    return Continued(Roster(config.plan()), Intake(config.event_format()), {})
+    return Continued(Roster(config.plan()), Intake(config.event_format(), _stages(config)), {})
+
+
+def _stages(config: Config) -> Stages:
+    return Stages.of(config.required_source(), config.reward.field)
 
 
 def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Continued:
@@ -82,7 +91,7 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     roster = _without(roster, plan, reset_policies)
     late = roster.adopt(plan)
     bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
-    intake = Intake.from_state(document["intake"], config.event_format())
+    intake = Intake.from_state(document["intake"], config.event_format(), _stages(config))
     _tell(path, document, before, plan.policies)
     return Continued(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 

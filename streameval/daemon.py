@@ -19,9 +19,9 @@ import structlog
 from streameval.arrays import State
 from streameval.backfill import PATIENCE, Backfill
 from streameval.errors import SourceError
-from streameval.events import REASONS, EventBatch
+from streameval.events import REASONS, EventBatch, Rejected
 from streameval.intake import Decoder, Intake
-from streameval.published import Published, Snapshotting
+from streameval.published import LettersStatus, Published, Snapshotting
 from streameval.report import Report
 from streameval.sources import Records, Source, SourceStatus
 from streameval.summaries import FailureLog, RejectionLog
@@ -40,6 +40,16 @@ class Learner(Protocol):
     def report(self) -> Report: ...
 
     def state(self) -> State: ...
+
+
+class Letters(Protocol):
+    """Where rejected messages are put aside; `streameval.sinks.deadletter.DeadLetters` is one."""
+
+    def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None: ...
+
+    def status(self) -> LettersStatus: ...
+
+    def close(self) -> None: ...
 
 
 class Keeper(Protocol):
@@ -73,7 +83,8 @@ class Daemon:
     turn of the loop after which the daemon no longer calls itself healthy. `clock` gives epoch seconds. `examine` sees
     the first events, and what it has to say of them is logged. `reload` is called between two batches after `reload()`
     or SIGHUP, and says what changes; None is nothing. `keeper` is given all that is known, with the place in the log
-    that it was learned from, now and then and at the end. `backfills`: who came late before the daemon began.
+    that it was learned from, now and then and at the end. `letters` is given what was rejected. `backfills`: who came
+    late before the daemon began.
     """
 
     def __init__(
@@ -89,9 +100,10 @@ class Daemon:
         examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
         reload: Callable[[], Change | None] | None = None,
         keeper: Keeper | None = None,
+        letters: Letters | None = None,
         backfills: Iterable[Backfill] = (),
     ) -> None:
-        self._source, self._evaluator, self._keeper = source, evaluator, keeper
+        self._source, self._evaluator, self._keeper, self._letters = source, evaluator, keeper, letters
         self._intake = events if isinstance(events, Intake) else Intake(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
@@ -122,8 +134,9 @@ class Daemon:
                 self._keep_last()
                 raise
             finally:
-                if self._keeper is not None:
-                    self._keeper.close()
+                for closing in (self._keeper, self._letters):
+                    if closing is not None:
+                        closing.close()
                 for backfill in self._backfills:
                     backfill.close()
                 self._source.close()
@@ -158,8 +171,9 @@ class Daemon:
                 self._keeper.turn(self._document)
             records = self._source.poll(PATIENCE if self._backfills else POLL_TIMEOUT)
             taken = sum(map(len, records))
-            if records:
+            if records or self._intake.by_time:
                 self._take(records)
+            if records:
                 if time.monotonic() >= self._published_at + self._publish_interval:
                     self._publish()
             elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
@@ -180,13 +194,19 @@ class Daemon:
     def _fill_back(self, at_least: int) -> None:
         """Let those who came late read on; who has caught up gets the live events from the next ones on."""
         for backfill in tuple(self._backfills):
-            if backfill.slice(self._intake.events, self._source.status(), at_least):
+            if backfill.slice(self._intake, self._source.status(), at_least):
                 self._backfills.remove(backfill)
                 self._unreported = True
 
     def _take(self, records: Sequence[Records]) -> None:
         started = time.perf_counter()
-        batch = self._intake.take(records)
+        batch = self._intake.take(records, self._source.status())
+        if self._intake.by_time:
+            self._source.pause(self._intake.ahead())
+        if self._letters is not None:
+            self._letters.put(records, batch.rejected)
+        if not len(batch) and not batch.rejected:
+            return
         self._evaluator.update(batch)
         self._unreported = True
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
@@ -233,6 +253,8 @@ class Daemon:
             event_delay=self._event_delay,
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
             snapshots=None if self._keeper is None else self._keeper.status,
+            dead_letters=None if self._letters is None else self._letters.status(),
+            holding=self._intake.holding(),
             history=self.published.history.after(at, report),
         )
         self._published_at = time.monotonic()

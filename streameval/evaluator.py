@@ -13,6 +13,7 @@ from streameval.actions import tells
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
+from streameval.deciding import Chosen, Deciding
 from streameval.drift import DriftDetector, DriftWatch, block_means
 from streameval.errors import StateError
 from streameval.estimators import AnyEstimator, StratifiedDR
@@ -22,7 +23,8 @@ from streameval.grid import Grid
 from streameval.needs import Need
 from streameval.plan import Candidates, Plan
 from streameval.policies import LOGGING, CodedPolicies, Faults, knows_support
-from streameval.report import EventCounts, Failure, PolicyCounts, Report
+from streameval.promotion import NOTHING_FOUND, Findings, Promotion, Seen, read
+from streameval.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.rewards import AnyRewardModel
 from streameval.rows import Rows
 from streameval.shortfalls import Shortfall, shortfalls
@@ -51,6 +53,7 @@ class Evaluator:
     block: events between two moments at which anything adaptive may change.
     reward_model: what stands in for rewards that were not seen, for estimators that need one; default `Ridge()`.
     drift: the detector that counts changes, a name or `{"detector": name, ...}`; None for none. Nothing depends on it.
+    promotion: when a candidate may replace production: a rule or several, or `Promotion(...)`; None decides nothing.
 
     The numbers do not depend on how the stream is cut into batches. Two events, the candidate twice as likely as the
     logging policy to take the rewarded action:
@@ -75,6 +78,7 @@ class Evaluator:
         block: int = 100,
         reward_model: AnyRewardModel | None = None,
         drift: DriftDetector | Mapping[str, Any] | str | None = "ADWIN",
+        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "paired",
     ) -> None:
         self.plan = Plan.of(
             candidates,
@@ -87,6 +91,7 @@ class Evaluator:
             block,
             reward_model,
             drift,
+            promotion,
         )
         self.plan.reward_model.check()
         self._start()
@@ -103,6 +108,12 @@ class Evaluator:
     def policies(self) -> tuple[str, ...]:
         """The policies with rows in the Report: production first, then the candidates."""
         return self.plan.policies
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is a lift to decide by; when events tell more than logged actions, there may be one later."""
+        chosen = (Chosen.of(self.plan.grids(described)) for described in (False, True))
+        return self._deciding is not None and any(chosen)
 
     def _start(self) -> None:
         count = len(self.policies)
@@ -125,6 +136,8 @@ class Evaluator:
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
         self._grids: tuple[Grid, ...] = ()
         self._states: list[State] = []
+        self._deciding = Deciding.of(self.plan)
+        self._decided = None if self._deciding is None else self._deciding.contest.start()
 
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream; the events rejected with them are counted by reason."""
@@ -186,6 +199,7 @@ class Evaluator:
         self._described = described
         self._grids = self.plan.grids(described)
         self._states = [grid.start(self.plan.block) for grid in self._grids]
+        self._deciding = Deciding.of(self.plan, self._grids)
 
     def _fold(self, events: EventBatch) -> None:
         evidence, self._learned = self._evidence(events)
@@ -194,6 +208,8 @@ class Evaluator:
             self._watch.update(block_means(evidence, self.plan.reward_range))
         folded = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
         self._states = [state for state, _ in folded]
+        if self._deciding is not None and self._decided is not None:
+            self._decided = self._deciding.fold(self._decided, events, evidence, [courses for _, courses in folded])
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """What these events say, with what was learned before them, and what has been learned after."""
@@ -215,29 +231,40 @@ class Evaluator:
     def _predicts(self) -> bool:
         return any(Need.PREDICTION in grid.needs for grid in self._grids)
 
-    def report(self) -> Report:
-        """Everything known now, the block that is not finished included."""
+    def report(self, now: float | None = None) -> Report:
+        """Everything known now, the block that is not finished included; `now` (epoch seconds) tells what is stale."""
         if self._pending:
             self._settle(self.plan.block)
         tail, counts, learned = None, self._counts, self._learned
         if self._pending:
             tail, learned = self._evidence(self._pending[0])
             counts = _counted(counts, tail, knows_support(self._pending[0]))
+        estimates = tuple(
+            estimate
+            for grid, state in self._worked()
+            for known in grid.read(state, tail, self.plan.errors)
+            for estimate in self._rows(grid, counts, learned["slates"]).of(known)
+        )
+        findings = self._findings(estimates, now)
         return Report(
             confidence=self.plan.confidence,
             production=self.policies[0],
             events=EventCounts(self._accepted, dict(self._rejected), self._last_timestamp),
             policies=tuple(self._policy_counts(counts["present"])),
-            estimates=tuple(
-                estimate
-                for grid, state in self._worked()
-                for read in grid.read(state, tail, self.plan.errors)
-                for estimate in self._rows(grid, counts, learned["slates"]).of(read)
-            ),
+            estimates=estimates,
+            promotion=findings.decisions,
+            trust=findings.trust,
+            transitions=findings.transitions,
             reward_model=predictions.read(self.plan.reward_model, self._learned["predictions"])
             if self._predicts
             else None,
         )
+
+    def _findings(self, estimates: Sequence[Estimate], now: float | None) -> Findings:
+        if self._deciding is None or self._decided is None:
+            return NOTHING_FOUND
+        seen = Seen(self._accepted, self._rejected, self._last_timestamp, estimates, now)
+        return read(self._deciding.contest, self._decided, seen)
 
     def _worked(self) -> list[tuple[Grid, State]]:
         """The grids and their states; before the first event those of events that tell nothing of their actions."""
@@ -288,6 +315,7 @@ class Evaluator:
             "slates": to_plain(self._learned["slates"]),
             "predictions": predictions.to_state(self.plan.reward_model, self._learned["predictions"]),
             "drift": None if self._watch is None else to_plain(self._watch.state()),
+            "promotion": None if self._decided is None else to_plain(self._decided),
             "grids": [grid.to_state(state) for grid, state in zip(self._grids, self._states, strict=True)],
         }
 
@@ -329,6 +357,8 @@ class Evaluator:
         if self.plan.drift is not None:
             self._watch = DriftWatch.from_state(self.plan.drift, from_plain(state["drift"]))
         self._states = [grid.from_state(saved) for grid, saved in zip(self._grids, state["grids"], strict=True)]
+        if self._deciding is not None and state.get("promotion") is not None:
+            self._decided = self._deciding.contest.going_on(from_plain(state["promotion"]))
 
 
 def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:

@@ -1,14 +1,22 @@
-"""From messages to the events that count: what lies between a source and the evaluators."""
+"""From messages to the events that count: decoded, without duplicates, in the order of time, with their rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from streameval.arrays import State
 from streameval.events import EventBatch
-from streameval.sources import Records
+from streameval.events.late_rewards import RewardFormat
+from streameval.events.origins import Origin
+from streameval.published import Holding
+from streameval.sources import Place, Records, SourceStatus
+from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.stages import Duplicates, Joining, Ordering
 
 
 class Decoder(Protocol):
@@ -17,25 +25,167 @@ class Decoder(Protocol):
     def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch: ...
 
 
-class Intake:
-    """Turns the records of a poll into the events that are to be counted now."""
+@dataclass(frozen=True)
+class Stages:
+    """What lies between decoding and counting. `topic`: that of the decisions. `kafka`: what is configured of a topic.
 
-    def __init__(self, events: Decoder) -> None:
-        self.events = events
+    `duplicates`: ids that are remembered. `reward_field`: of rewards that come apart.
+    """
+
+    duplicates: int = 0
+    kafka: KafkaSettings | None = None
+    reward_field: str = "reward"
+
+    @classmethod
+    def of(cls, settings: KafkaSettings | FileSettings | SimulatedSettings, reward_field: str) -> Stages:
+        """Those that a source needs."""
+        kafka = settings if isinstance(settings, KafkaSettings) else None
+        return cls(getattr(settings, "duplicates", 0), kafka, reward_field)
+
+    def merging(self, partitions: int) -> Ordering | Joining | None:
+        """What merges so many partitions, or decisions and rewards; None where events count as they arrive."""
+        kafka = self.kafka
+        if kafka is None:
+            return None
+        patience: dict[str, Any] = {"max_lateness": kafka.max_lateness, "idle_timeout": kafka.idle_timeout}
+        patience["most_bytes"] = kafka.held_max_bytes
+        if kafka.rewards is not None:
+            late = kafka.rewards
+            how: dict[str, Any] = {"window": late.window, "default": late.default, "combine": late.combine}
+            return Joining(kafka.topic, late.topic, **how, **patience)
+        by_time = kafka.order == "event_time" or (kafka.order is None and partitions > 1)
+        return Ordering(kafka.topic, **patience) if by_time else None
+
+
+PLAIN = Stages()
+
+
+class Intake:
+    """Turns what a source hands out into the events that are to be counted now.
+
+    It is a value: `state()` is all that it remembers and all events that it holds back. Whether partitions are merged,
+    where that is not configured, is decided when they are first known.
+    """
+
+    def __init__(self, events: Decoder, stages: Stages = PLAIN) -> None:
+        self.events, self._stages = events, stages
+        self._duplicates = Duplicates(stages.duplicates) if stages.duplicates else None
+        self._merging: Ordering | Joining | None = None
+        self._decided, self._passing_on = stages.kafka is None, False
+        rewards = None if stages.kafka is None else stages.kafka.rewards
+        self._rewards = RewardFormat(stages.reward_field) if rewards is not None else None
+        self._reward_topic = None if rewards is None else rewards.topic
+
+    def fresh(self) -> Intake:
+        """One that has seen nothing, and does the same."""
+        other = Intake(self.events, self._stages)
+        if self._decided:
+            other._decide(2 if self._merging is not None else 1)
+        return other
 
     def decode_with(self, events: Decoder) -> None:
         """From now on, read messages so."""
         self.events = events
 
-    def take(self, records: Sequence[Records]) -> EventBatch:
-        """The events that are counted now, and what was rejected on the way."""
-        return self.events.decode_batch(chain.from_iterable(part.values for part in records))
+    @property
+    def by_time(self) -> bool:
+        """Whether events wait for their turn: `take` is then to be called also when nothing has come."""
+        return self._merging is not None
+
+    def take(self, records: Sequence[Records], status: SourceStatus) -> EventBatch:
+        """The events that are to be counted now that these have come, and what was rejected on the way.
+
+        `status`: of the source, after the records.
+        """
+        places = [(part.topic, part.partition) for part in status.partitions]
+        if not self._decided and places:
+            self._decide(len(places))
+        if self._merging is None:
+            return self._decoded(records)
+        if self._passing_on:
+            held, self._merging = self._merging.flush(), None
+            return EventBatch.concat([held, self._decoded(records)])
+        self._merging.expect(places)
+        passed = [self._time_passes(status)]
+        decisions = [part for part in records if part.topic != self._reward_topic]
+        if decisions:
+            passed.append(self._merging.take(self._decoded(decisions)))
+        if isinstance(self._merging, Joining) and self._rewards is not None:
+            for part in records:
+                if part.topic == self._reward_topic:
+                    origin = Origin.of(part.topic, [(part.partition, part.offsets)])
+                    passed.append(self._merging.take_rewards(self._rewards.decode_batch(part.values, origin)))
+        return EventBatch.concat(passed)
+
+    def ahead(self) -> Collection[Place]:
+        """Partitions that are so far ahead of the others that they must not be read on for now."""
+        return () if self._merging is None else self._merging.ahead()
+
+    def held_beyond(self, other: Intake) -> EventBatch:
+        """The events that are held back here and not by the other one, which has read the same."""
+        if self._merging is None or other._merging is None:
+            return EventBatch.concat([])
+        held = self._merging.flush()
+        there = _held_in(other.state())
+        kept = [row for row in range(len(held)) if held.origin is None or held.origin.place(row) not in there]
+        return held.take(np.array(kept, dtype=np.int64))
+
+    def holding(self) -> Holding | None:
+        """What is held back, for people and metrics; None where nothing ever is."""
+        merging = self._merging
+        if merging is None:
+            return None
+        counts = merging.counts if isinstance(merging, Joining) else None
+        return Holding(merging.held, getattr(merging, "watermark", None), getattr(merging, "hurried", 0), counts)
 
     def state(self) -> State:
-        """What is held back, as a plain value."""
-        return {}
+        """All that is remembered and held back, as a plain value."""
+        return {
+            "decided": self._decided,
+            "duplicates": None if self._duplicates is None else self._duplicates.state(),
+            "merging": None if self._merging is None else self._merging.state(),
+        }
 
     @classmethod
-    def from_state(cls, state: State, events: Decoder) -> Intake:
-        """Go on from a state."""
-        return cls(events)
+    def from_state(cls, state: State, events: Decoder, stages: Stages = PLAIN) -> Intake:
+        """Go on from a state, with the settings of today.
+
+        Where events no longer wait for their turn, those that do are passed on with the next ones.
+        """
+        intake = cls(events, stages)
+        if intake._duplicates is not None and state["duplicates"] is not None:
+            intake._duplicates.restore(state["duplicates"])
+        if not state["decided"]:
+            return intake
+        merged = state["merging"] is not None
+        intake._decide(2 if merged else 1)
+        if merged and intake._merging is None and stages.kafka is not None:
+            intake._merging = replace(stages, kafka=stages.kafka.model_copy(update={"order": "event_time"})).merging(2)
+            intake._passing_on = True
+        if merged and intake._merging is not None:
+            intake._merging.restore(state["merging"])
+        return intake
+
+    def _decide(self, partitions: int) -> None:
+        self._decided, self._merging = True, self._stages.merging(partitions)
+
+    def _decoded(self, records: Sequence[Records]) -> EventBatch:
+        values = chain.from_iterable(part.values for part in records)
+        if self._duplicates is None and self._merging is None:
+            return self.events.decode_batch(values)
+        topic = records[0].topic if records else ""
+        origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])
+        batch: EventBatch = self.events.decode_batch(values, origin)  # type: ignore[call-arg]
+        return batch if self._duplicates is None else self._duplicates.take(batch)
+
+    def _time_passes(self, status: SourceStatus) -> EventBatch:
+        """What is due because nothing waits in some partitions, as it was known before these records came."""
+        ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
+        known = {place: at for place, at in ended.items() if at is not None}
+        return EventBatch.concat([]) if self._merging is None else self._merging.rest(known)
+
+
+def _held_in(state: Mapping[str, Any]) -> set[tuple[str, int, int]]:
+    held = state["merging"]["held"]
+    batch = EventBatch.concat([]) if held is None else EventBatch.from_state(held)
+    return set() if batch.origin is None else {batch.origin.place(row) for row in range(len(batch))}

@@ -28,6 +28,7 @@ from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
 from streameval.needs import Need, Needs
 from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.promotion import Promotion
 from streameval.rewards import AnyRewardModel, Ridge
 from streameval.sequences import error_shares, span, watch
 
@@ -43,12 +44,12 @@ Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 class Plan:
     """What is evaluated. `estimators` and `averages` are None where the default is asked for.
 
-    `policies`: production first, then the candidates. `ranks`: the how many-th each candidate is that was ever added,
-    from 1. `coded`: those of the candidates that are code. `intervals`: the bound for each label of an average.
+    `policies`: production first, then the candidates. `coded`: those of the candidates that are code. `intervals`: the
+    bound for each label of an average. `promotion`: None when nothing is to be decided. `ranks`: by name, the how
+    many-th candidate each is that was ever added.
     """
 
     policies: tuple[str, ...]
-    ranks: tuple[int, ...]
     coded: Mapping[str, AnyPolicy]
     estimators: tuple[AnyEstimator, ...] | None
     averages: tuple[AnyAverage, ...] | None
@@ -58,6 +59,8 @@ class Plan:
     block: int
     reward_model: AnyRewardModel
     drift: DriftDetector | None
+    promotion: Promotion | None
+    ranks: Mapping[str, int]
 
     @classmethod
     def of(
@@ -72,12 +75,12 @@ class Plan:
         block: int,
         reward_model: AnyRewardModel | None,
         drift: DriftDetector | Mapping[str, Any] | str | None,
-        ranks: Sequence[int] | None = None,
+        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
+        ranks: Mapping[str, int] | None = None,
     ) -> Plan:
         """The plan for these wishes; ValueError says which of them cannot be had."""
         plan = cls(
             policies=_policies(production, candidates),
-            ranks=tuple(ranks or range(1, len(candidates) + 1)),
             coded={name: each for name, each in named_policies(candidates).items() if not isinstance(each, Logged)},
             estimators=None if estimators is None else tuple(estimators),
             averages=None if averages is None else tuple(averages),
@@ -87,6 +90,8 @@ class Plan:
             block=_whole("block", block),
             reward_model=reward_model or Ridge(),
             drift=DriftDetector.of(drift),
+            promotion=Promotion.of(promotion),
+            ranks=ranks or {name: place for place, name in enumerate(candidates, start=1)},
         )
         plan._check()
         return plan
@@ -106,6 +111,8 @@ class Plan:
             _fitting(known[label], bound, self.block)
         for average in known.values():
             average.check(self.block)
+        if self.promotion is not None:
+            self.promotion.check(self.block)
 
     def products(self, described: bool) -> list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]:
         """What is estimated on what: each of some estimators on each of some averages.
@@ -146,7 +153,7 @@ class Plan:
         Candidates share it with all that were ever added.
         """
         error = 1.0 - self.confidence
-        return np.concatenate([[error], error_shares(error, self.ranks)])
+        return np.concatenate([[error], error_shares(error, [self.ranks[name] for name in self.policies[1:]])])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Need]:
         """What events must tell for an estimator, those of the reward model included if it uses that."""
@@ -169,7 +176,8 @@ class Plan:
             "block": self.block,
             "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
             "drift": None if self.drift is None else self.drift.settings(),
-            "ranks": list(self.ranks),
+            "promotion": None if self.promotion is None else self.promotion.settings(),
+            "ranks": {name: self.ranks[name] for name in self.policies[1:]},
         }
 
     def _candidates(self) -> list[str] | State:
@@ -181,7 +189,7 @@ class Plan:
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
         """The plan that gave these settings; StateError when it names code that `trusted` does not name too."""
-        given = dict(settings)
+        given = {"promotion": Promotion(), **settings}
         _refuse_strange_code(named_policies(given["candidates"]), named_policies(trusted))
         for key, adapter in (("estimators", _ESTIMATORS), ("averages", _AVERAGES), ("reward_model", _REWARD_MODEL)):
             given[key] = None if given[key] is None else adapter.validate_python(given[key])

@@ -56,7 +56,7 @@ class Picture:
 
     def check(self) -> None:
         """InputError when the picture could not be drawn at the end: better before a long replay than after it."""
-        _figure_class()
+        figure_class()
         if self.path.suffix not in ENDINGS:
             raise InputError(f"the plot {self.path} ends in none of {', '.join(ENDINGS)}", hint="name it e.g. plot.png")
         if not self.path.absolute().parent.is_dir():
@@ -70,10 +70,10 @@ class Picture:
                 hint="replay more events, or leave out --plot",
             )
         estimator, average = self.choice(trace.reports[-1])
-        figure = _figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
+        figure = figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
         curves = trace.curves(estimator, average)
         axes = _axes(figure, longest=max(len(curve.policy) for curve in curves))
-        moments = _moments(trace, axes)
+        moments = moments_of(trace, axes)
         colours = _colours(curves)
         for curve in curves:
             _line(axes, moments, curve, colours[curve.policy], production=curve is curves[0])
@@ -81,7 +81,7 @@ class Picture:
         _dash_truth(axes, trace, moments, self.truth, colours)
         _label_ends(axes, curves, colours)
         _describe(figure, trace, self, f"{estimator} on {average}")
-        _save(figure, self.path)
+        save(figure, self.path)
 
     def choice(self, report: Report) -> tuple[str, str]:
         """The estimator and the average to draw; InputError when the Report has none of the choices."""
@@ -112,7 +112,8 @@ class _Moment(msgspec.Struct):
     truth: dict[str, float]
 
 
-def _figure_class() -> type[Figure]:
+def figure_class() -> type[Figure]:
+    """matplotlib's Figure; InputError when it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -134,22 +135,35 @@ def _axes(figure: Figure, longest: int) -> Axes:
     return axes
 
 
-def _moments(trace: Trace, axes: Axes) -> Any:
-    """The places of the Reports on the x axis: event time, or the number of events where time is not known."""
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-    from matplotlib.ticker import FuncFormatter
+def moments_of(trace: Trace, axes: Axes | None = None) -> Any:
+    """The places of the Reports on the x axis: event time, or the number of events where time is not known.
 
+    `axes`: what is to be labelled so.
+    """
     timestamps = [report.events.last_timestamp for report in trace.reports]
     known = [timestamp for timestamp in timestamps if timestamp is not None]
-    if len(known) < len(timestamps) or known[0] == known[-1]:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
-        axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
-        return np.array([report.events.accepted for report in trace.reports])
+    timed = len(known) == len(timestamps) and known[0] != known[-1]
+    if axes is not None:
+        _label_time(axes) if timed else _label_events(axes)
+    if timed:
+        return np.array([datetime.fromtimestamp(timestamp, UTC) for timestamp in known])
+    return np.array([report.events.accepted for report in trace.reports])
+
+
+def _label_time(axes: Axes) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
     locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
     axes.set_xlabel("event time (UTC)", color=FAINT, fontsize=9, loc="left")
-    return np.array([datetime.fromtimestamp(timestamp, UTC) for timestamp in known])
+
+
+def _label_events(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+    axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
 
 
 def _colours(curves: Sequence[Curve]) -> dict[str, str]:
@@ -248,7 +262,8 @@ def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> Non
     figure.text(MARGIN, 0.815, "reward per event", fontsize=9, color=FAINT)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture; InputError when that cannot be done."""
     try:
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
     except OSError as error:

@@ -13,6 +13,7 @@ from streameval.events import REASONS
 from streameval.history import NO_HISTORY, History
 from streameval.report import Report
 from streameval.sources import SourceStatus
+from streameval.stages import RewardCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,21 @@ NEVER = Snapshotting()
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """Events that wait for their turn, or for their rewards.
+
+    `watermark`: the time (epoch seconds) before which nothing is waited for any more; None before there is one.
+    `hurried`: events that were passed on before their time because memory was full. `rewards`: what has become of those
+    that came apart. Both count since the state began.
+    """
+
+    events: int
+    watermark: float | None = None
+    hurried: int = 0
+    rewards: RewardCounts | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LettersStatus:
     """Rejected messages put aside: written and dropped in the life of this process, waiting, and what keeps them."""
 
@@ -109,8 +125,8 @@ class Published:
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
     says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
     the Report counts from the start of the state. Histograms are of this process's life, in seconds. `snapshots` is
-    None where no state is kept, `dead_letters` where none are. `history` holds Reports of the last hours, since the
-    process began.
+    None where no state is kept, `dead_letters` where none are, `holding` where events count as they arrive. `history`
+    holds Reports of the last hours, since the process began.
     """
 
     source: SourceStatus
@@ -125,4 +141,5 @@ class Published:
     backfills: tuple[Backfilling, ...] = ()
     snapshots: Snapshotting | None = None
     dead_letters: LettersStatus | None = None
+    holding: Holding | None = None
     history: History = NO_HISTORY

@@ -77,7 +77,7 @@ class Decision(msgspec.Struct, frozen=True):
     `lift` and `lower` are what the rule estimates and what it holds against the margin. `events`: those that the
     candidate has. `held`: for how many block ends in a row it has passed. `since_...`: when it became promotable, by
     the rule and the weights alone, in events since the start and in epoch seconds; `first_...`: when it did so for the
-    first time, with the lift then; `lift_since`: the mean of the estimated lift at all block ends since that first time.
+    first time, with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then.
     `times`: how often it became promotable, `promotable_events`: for how many events in all it was.
     """
 

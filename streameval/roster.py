@@ -111,6 +111,7 @@ class Roster:
     def __init__(self, plan: Plan) -> None:
         self._members = [Member(Evaluator.of(plan), plan.policies)]
         self._waiting: list[Member] = []
+        self._added = len(plan.policies) - 1
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class Roster:
         """
         known = [*self._members, *self._waiting]
         new = tuple(name for name in plan.policies if not any(member.has(name, plan) for member in known))
-        late = Evaluator.of(_of_some(plan, new)) if new else None
+        late = Evaluator.of(self._ranked(_of_some(plan, new))) if new else None
         first, *others = (member.without_others_than(plan) for member in self._members)
         self._members = [first, *(member for member in others if member.policies)]
         kept = (member.without_others_than(plan) for member in self._waiting)
@@ -146,6 +147,7 @@ class Roster:
         described = self._members[0].evaluator._described
         if described is None:  # no event has come: nothing has begun
             self._members = [Member(Evaluator.of(plan), plan.policies)]
+            self._added = len(plan.policies) - 1
             return []
         first, *others = (member.under(plan, described) for member in self._members)
         self._members = [first, *(member for member in others if member.policies and member.shown(described))]
@@ -164,7 +166,22 @@ class Roster:
         for cells, names in by_cells.items():
             for estimators, averages in _products(plan, described, cells):
                 part = replace(_of_some(plan, tuple(names)), estimators=estimators, averages=averages)
+                part = self._ranked(part)
                 yield replace(part, intervals=_of_these(plan, averages)), tuple(names)
+
+    def _ranked(self, plan: Plan) -> Plan:
+        """The plan with the how many-th each candidate is that was ever added; those that are new are the next ones."""
+        ranks = {
+            name: member.evaluator.plan.ranks[name]
+            for member in (*self._members, *self._waiting)
+            for name in member.policies
+            if name in member.evaluator.plan.ranks
+        }
+        for name in plan.policies[1:]:
+            if name not in ranks:
+                self._added += 1
+                ranks[name] = self._added
+        return replace(plan, ranks={name: ranks[name] for name in plan.policies[1:]})
 
     def forget(self, policy: str) -> None:
         """What is known of a candidate; a later `change` to a plan that has it begins it anew."""
@@ -215,7 +232,8 @@ class Roster:
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value; who has not joined is not part of it."""
-        return {"schema": STATE_SCHEMA, "members": [member.to_state() for member in self._members]}
+        members = [member.to_state() for member in self._members]
+        return {"schema": STATE_SCHEMA, "members": members, "added": self._added}
 
     @classmethod
     def from_state(
@@ -229,6 +247,7 @@ class Roster:
             )
         roster = cls.__new__(cls)
         roster._waiting = []
+        roster._added = state.get("added", sum(len(member["policies"]) for member in state["members"]))
         roster._members = [Member.from_state(member, reward_model, candidates) for member in state["members"]]
         return roster
 
@@ -275,9 +294,10 @@ def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]
 def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     if evaluator.plan == plan:
         return evaluator
-    policies, coded = evaluator.plan.policies, evaluator.plan.coded
+    policies, coded, ranks = evaluator.plan.policies, evaluator.plan.coded, evaluator.plan.ranks
     state = evaluator.state()
-    state["settings"] = replace(plan, policies=policies, coded=coded, drift=evaluator.plan.drift).settings()
+    kept = replace(plan, policies=policies, coded=coded, drift=evaluator.plan.drift, ranks=ranks)
+    state["settings"] = kept.settings()
     return Evaluator.from_state(state, plan.reward_model, dict.fromkeys(policies[1:], Logged()) | dict(coded))
 
 
@@ -287,4 +307,11 @@ def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
     intervals = {label: bound for label, bound in after.intervals.items() if label in known}
     estimators, averages, reward_model = before.estimators, before.averages, before.reward_model
     some = _of_some(after, policies)
-    return replace(some, estimators=estimators, averages=averages, reward_model=reward_model, intervals=intervals)
+    return replace(
+        some,
+        estimators=estimators,
+        averages=averages,
+        reward_model=reward_model,
+        intervals=intervals,
+        ranks=before.ranks,
+    )

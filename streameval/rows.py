@@ -12,6 +12,7 @@ from streameval.averages import Reading
 from streameval.averages.moments import Row
 from streameval.bounds import Bound, Claim, Ends
 from streameval.estimators import Estimator
+from streameval.extremes import Extremes
 from streameval.grid import Read
 from streameval.report import Estimate
 from streameval.sequences import Watched
@@ -74,6 +75,7 @@ class Rows:
         limit = bound.largest_weight(self.largest_weight)
         return Claim(
             confidence=self.confidence,
+            extremes=Extremes.by_column([each.extremes(self.reward_range, limit) for each in self.estimators]),
             term_range=np.stack(
                 [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
             ).ravel(),
@@ -89,6 +91,7 @@ class Rows:
             term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
             ratio=claim.ratio[others],
             watched=read.watched and Ends(read.watched.lift_lower[others], read.watched.lift_upper[others]),
+            extremes=claim.extremes.over_production(len(self.estimators), heaviest=self.largest_weight[0]),
         )
         width = self.reward_range[1] - self.reward_range[0]
         lower, upper = _clipped(*read.bound.ends(read.lift, difference), (-width, width))

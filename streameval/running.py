@@ -14,9 +14,11 @@ from streameval.errors import ConfigError
 from streameval.reloading import Reloading
 from streameval.sections import State as StateSection
 from streameval.sinks.checkpoints import Checkpoints
+from streameval.sinks.deadletter import open_dead_letters
 from streameval.sinks.snapshots import Snapshots
 from streameval.sources import Bookmark
 from streameval.sources.opening import Beginning, open_again, open_source
+from streameval.sources.settings import KafkaConnection
 
 
 def daemon(
@@ -57,7 +59,8 @@ def _assembled(
     kept: StateSection | None,
 ) -> Daemon:
     settings = config.required_source()
-    source = open_source(settings, begun.bookmarks)
+    rewards = getattr(settings, "rewards", None)
+    source = open_source(settings, begun.bookmarks, also=[] if rewards is None else [rewards.topic])
     keeper = None
 
     def committed(document: State) -> None:
@@ -65,6 +68,10 @@ def _assembled(
 
     if snapshots is not None and kept is not None:
         keeper = Checkpoints(snapshots, kept.interval, header(config), begun.snapshots, committed)
+    letters = None
+    if config.dead_letters is not None:
+        connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
+        letters = open_dead_letters(config.dead_letters, connection)
     roster = begun.roster
     history = None if backfill is None else partial(open_again, settings, backfill)
     reloading = Reloading(path, config, roster, history)
@@ -75,5 +82,6 @@ def _assembled(
         examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
         reload=reloading,
         keeper=keeper,
+        letters=letters,
         backfills=[late for late in map(reloading.admit, begun.late) if late is not None],
     )

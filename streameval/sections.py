@@ -104,6 +104,17 @@ def off_spelled_out(value: object) -> object:
     return {"dir": None} if value is False or value == "off" else value
 
 
+def rules_spelled_out(value: object) -> object:
+    """Names of rules stand for the section that has them; `off` for none.
+
+    >>> rules_spelled_out("sea"), rules_spelled_out("off")
+    ({'rule': 'sea'}, None)
+    """
+    if value is False or value == "off":
+        return None
+    return {"rule": value} if isinstance(value, str | list) else value
+
+
 class State(Settings):
     """Where snapshots of all that is known are kept, so that a restart goes on from there."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from factories import make_published, make_report
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from streameval.published import Backfilling
+from streameval.report import RewardModelAccuracy
 from streameval.sinks.prometheus import MetricsPage
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -43,8 +48,10 @@ def metrics_in(expression: str) -> set[str]:
 
 
 def exported() -> set[str]:
-    """Every series that a daemon can export, which is one with a full Report."""
-    text = MetricsPage(lambda: make_published(make_report())).render().decode()
+    """Every series that a daemon can export: one with a full Report, a reward model and a candidate that came late."""
+    report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
+    published = make_published(report, backfills=(Backfilling(("challenger-a",), read=10, waiting=20),))
+    text = MetricsPage(lambda: published).render().decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
@@ -53,3 +60,52 @@ def unexplained(expressions: Iterator[str]) -> set[str]:
     return (
         {name for each in expressions for name in metrics_in(each)} - exported() - ALWAYS_THERE - set(rules("record"))
     )
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a dashboard: its place, what it says, what it asks."""
+
+    dashboard: str
+    content: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What stands above it."""
+        return str(self.content["title"])
+
+    @property
+    def queries(self) -> list[str]:
+        """Its expressions, with the variables of Grafana."""
+        return [target["expr"] for target in self.content["targets"]]
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Every generated dashboard, by its uid."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*"))}
+
+
+def panels() -> list[Panel]:
+    """All panels of all dashboards; rows are none."""
+    return [
+        Panel(uid, content)
+        for uid, board in dashboards().items()
+        for content in board["panels"]
+        if content["type"] != "row"
+    ]
+
+
+def variables(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The variables of a dashboard, by name, in their order."""
+    return {variable["name"]: variable for variable in board["templating"]["list"]}
+
+
+def annotations(board: dict[str, Any]) -> list[str]:
+    """The expressions that mark moments on a dashboard."""
+    return [annotation["target"]["expr"] for annotation in board["annotations"]["list"]]
+
+
+def filled_in(expression: str, chosen: dict[str, str]) -> str:
+    """The expression as Grafana sends it; what is not in `chosen` matches everything."""
+    values = {"__rate_interval": "20s"} | chosen
+    return re.sub(r"\$(\w+)", lambda name: values.get(name[1], ".+"), expression)

@@ -163,11 +163,12 @@ def test_a_file_that_is_not_there_is_bad_input(run: Run, files: Path) -> None:
     assert "\nhint: " in outcome.err
 
 
-def test_parts_without_effect_are_pointed_out(run: Run, files: Path) -> None:
+def test_rules_without_a_lift_to_look_at_are_pointed_out(run: Run, files: Path) -> None:
     (files / "c.yaml").write_text(CONFIG + "promotion: {rule: paired}\n")
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert outcome.code == 0
-    assert outcome.err.startswith("warning: `promotion` is valid, and has no effect in this version\nhint: ")
+    assert outcome.err.startswith("warning: the rule paired of promotion cannot promote: no unbiased estimator is on a")
+    assert "\nhint: add mixture to averages" in outcome.err
 
 
 def test_check_shows_what_would_run(run: Run, files: Path) -> None:

@@ -12,11 +12,12 @@ from pydantic import BaseModel, SecretStr
 
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.bounds import EmpiricalBernstein, Normal
-from streameval.config import Config, Promotion
+from streameval.config import Config
 from streameval.drift import DriftDetector
 from streameval.errors import ConfigError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.problems import one_of
+from streameval.promotion import Promotion, Trust
 from streameval.sections import State
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 from streameval.yamlfile import parse_yaml
@@ -77,7 +78,11 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
     assert config.intervals == {"cumulative": Normal()}
     assert config.state.interval == 30.0
     assert config.kept_state() == config.state
-    assert config.without_effect() == ["promotion"]
+    assert config.promotion == Promotion()
+    (trouble,) = config.without_effect()
+    assert trouble.startswith(
+        "the rule paired of promotion cannot promote: no unbiased estimator is on a mixture\nhint: "
+    )
 
 
 def test_candidates_are_all_that_a_replay_needs(load: Loader) -> None:
@@ -544,15 +549,48 @@ def test_the_deployed_file_shows_every_option_of_every_source(model: type[BaseMo
 
 def test_the_deployed_file_shows_every_option_of_every_part() -> None:
     values = parse_yaml(DEPLOYED.read_text(), "x").values
-    parts = r"^#(?:estimators|averages|promotion):\n(?:#  .*\n)+"
+    parts = r"^#(?:estimators|averages):\n(?:#  .*\n)+"
     later = uncommented("".join(re.findall(parts, DEPLOYED.read_text(), re.MULTILINE)))
     assert (values | later).keys() == Config.model_fields.keys()
     for part in ("policies", "reward", "http", "state"):
         model = Config.model_fields[part].annotation
         assert model is not None
         assert values[part].keys() == model.model_fields.keys()
-    assert Promotion.model_validate(later["promotion"]) == Promotion()
-    assert later["promotion"].keys() == Promotion.model_fields.keys()
+    assert values["promotion"].keys() == Promotion.__pydantic_fields__.keys()  # type: ignore[attr-defined]
+    assert values["promotion"]["trust"].keys() == Trust.__pydantic_fields__.keys()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [("sea", ("sea",)), ("[paired, anytime]", ("paired", "anytime")), ("{rule: [bsea, bsea]}", ("bsea",))],
+)
+def test_promotion_is_a_rule_or_several_or_a_mapping(load: Loader, text: str, rules: tuple[str, ...]) -> None:
+    config = load(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
+    assert config.promotion is not None
+    assert config.promotion.rules == rules
+    assert config.plan().promotion == config.promotion
+    assert config.without_effect() == []
+
+
+def test_promotion_may_be_off(load: Loader) -> None:
+    config = load("policies: {candidates: [challenger]}\npromotion: off")
+    assert config.plan().promotion is None
+    assert config.evaluator().report().promotion == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("piared", "promotion.rule (line 2): expected one of paired, anytime, sea or bsea"),
+        ("{hold: 0}", "promotion.hold (line 2): expected a number greater than or equal to 1, found 0"),
+        ("{trust: {largest_share: 2}}", "promotion.trust.largest_share (line 2): expected a number less than or equal"),
+        ("{trust: {stale_after: 3 parsecs}}", "promotion.trust.stale_after (line 2): expected a duration such as 30s"),
+        ("{tau: 50}", "promotion.tau (line 2): expected a block of 100 events or more, found 50"),
+        ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
+    ],
+)
+def test_what_is_wrong_with_promotion_is_said(load: Loader, text: str, complaint: str) -> None:
+    assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
 
 
 @pytest.mark.parametrize("part", ["estimators", "averages"])

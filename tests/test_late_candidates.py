@@ -19,6 +19,7 @@ from streameval.config import Config
 from streameval.daemon import Change, Daemon
 from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
+from streameval.intake import Intake
 from streameval.published import Backfilling
 from streameval.reloading import Reloading, needing_restart
 from streameval.roster import Roster
@@ -221,8 +222,8 @@ def test_a_log_that_cannot_be_read_again_is_logged_and_the_candidate_begins_with
     backfill = Backfill(newcomer, lambda _: SecondReading(source))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 9, 0),))
     with capture_logs() as logs:
-        assert not backfill.slice(NumberFormat(), SourceStatus(False), 0)
-        assert backfill.slice(NumberFormat(), live, 0)
+        assert not backfill.slice(Intake(NumberFormat()), SourceStatus(False), 0)
+        assert backfill.slice(Intake(NumberFormat()), live, 0)
     assert newcomer.joined == [True]
     assert source.closed
     assert [(entry["event"], entry["error"]) for entry in logs] == [("backfill_failed", "gone")]
@@ -232,7 +233,7 @@ def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:
     newcomer = Newcomer()
     newcomer.awaited = False
     backfill = Backfill(newcomer, lambda _: SecondReading(Log([5])))
-    assert backfill.slice(NumberFormat(), SourceStatus(True), 0)
+    assert backfill.slice(Intake(NumberFormat()), SourceStatus(True), 0)
     assert newcomer.joined == []
 
 
@@ -241,7 +242,7 @@ def test_a_slice_reads_at_least_as_much_as_it_is_told_to(monkeypatch: pytest.Mon
     newcomer = Newcomer()
     backfill = Backfill(newcomer, lambda _: SecondReading(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))
-    assert not backfill.slice(NumberFormat(), live, 95)
+    assert not backfill.slice(Intake(NumberFormat()), live, 95)
     assert len(newcomer.rewards) == 100
     assert backfill.progress(live) == Backfilling(("late",), 100, 300)
 

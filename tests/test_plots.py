@@ -110,7 +110,7 @@ def picture(path: Path, **options: Any) -> Picture:
 def texts(monkeypatch: pytest.MonkeyPatch, drawing: Picture, trace: Trace) -> tuple[Figure, list[str]]:
     """The figure that a picture makes, and the words in it."""
     figures: list[Figure] = []
-    monkeypatch.setattr("streameval.plots._save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("streameval.plots.save", lambda figure, path: figures.append(figure))
     drawing.draw(trace)
     (figure,) = figures
     figure.canvas.draw()

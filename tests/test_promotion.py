@@ -59,7 +59,7 @@ class Log:
         """The state of the contest after the blocks from `first` to `last`."""
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
-        counts = np.cumsum(self.present[:, 1:], axis=0)[BLOCK - 1 :: BLOCK]
+        counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
         path = LiftPath(self.value[blocks], *self.variance[:, blocks], counts[blocks])
         evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
         state = contest.start() if state is None else state

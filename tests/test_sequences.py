@@ -30,6 +30,7 @@ from streameval.estimators import (
 )
 from streameval.evaluator import Evaluator
 from streameval.evidence import Evidence
+from streameval.extremes import Extremes
 from streameval.sequences import LiftProof, Restarted, SinceStart, Watched, boundaries, watch
 from streameval.sequences.bernstein import EmpiricalBernstein
 from streameval.sequences.engine import COUNT, TOTAL, Engine, running_centre
@@ -539,7 +540,9 @@ def test_a_negative_weight_ends_all_evidence() -> None:
 
 
 def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
-    claim = Claim(0.95, np.ones(1), np.zeros(1, dtype=bool), watched=Ends(np.array([0.1]), np.array([0.5])))
+    extremes = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    watched = Ends(np.array([0.1]), np.array([0.5]))
+    claim = Claim(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, watched)
     for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
         reading = SimpleNamespace(design_effect=np.array([effect]))
         ends = ConfidenceSequence().ends(reading, claim)  # type: ignore[arg-type]

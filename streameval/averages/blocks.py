@@ -66,7 +66,7 @@ class Series:
         """Where these values lie, which may have been kept already as something else."""
         alike = self._alike.setdefault(values[::SAMPLED].tobytes(), [])
         for place in alike:
-            if np.array_equal(values, self.kept[place]):
+            if np.array_equal(values, np.asarray(self.kept[place])):
                 return place
         alike.append(len(self.kept))
         self.kept.append(values)

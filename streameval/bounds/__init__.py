@@ -9,10 +9,13 @@ from pydantic import Field
 from streameval.bounds.base import Bound, Claim, Ends, Interval
 from streameval.bounds.bernstein import EmpiricalBernstein
 from streameval.bounds.drift_aware import DriftAware
+from streameval.bounds.empirical_likelihood import EmpiricalLikelihood
 from streameval.bounds.normal import Normal
 from streameval.bounds.sequence import ConfidenceSequence
 
-AnyBound = Annotated[Normal | EmpiricalBernstein | DriftAware | ConfidenceSequence, Field(discriminator="kind")]
+AnyBound = Annotated[
+    Normal | EmpiricalBernstein | EmpiricalLikelihood | DriftAware | ConfidenceSequence, Field(discriminator="kind")
+]
 
 __all__ = [
     "AnyBound",
@@ -21,6 +24,7 @@ __all__ = [
     "ConfidenceSequence",
     "DriftAware",
     "EmpiricalBernstein",
+    "EmpiricalLikelihood",
     "Ends",
     "Interval",
     "Normal",

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array
 from streameval.averages.reading import Reading
+from streameval.extremes import Extremes
 from streameval.labels import Labelled, strict
 
 
@@ -38,12 +39,14 @@ class Ends(NamedTuple):
 class Claim(NamedTuple):
     """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio.
 
+    `extremes`: between which lines terms lie, given the importance weight.
     `watched`: the interval that a confidence sequence has kept, where one was asked for.
     """
 
     confidence: float
     term_range: Array
     ratio: Array
+    extremes: Extremes
     watched: Ends | None = None
 
 

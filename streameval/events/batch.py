@@ -235,8 +235,9 @@ def _all_choices(parts: list[EventBatch]) -> Choices | None:
 
 
 def _all_origins(parts: list[EventBatch]) -> Origin | None:
-    origins = [part.origin for part in parts if part.origin is not None]
-    return Origin.concat(origins) if len(origins) == len(parts) else None
+    origins = [part.origin for part in parts if len(part)]
+    known = [origin for origin in origins if origin is not None]
+    return Origin.concat(known) if known and len(known) == len(origins) else None
 
 
 def _all_slates(parts: list[EventBatch]) -> SlateColumns | None:

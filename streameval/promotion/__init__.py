@@ -7,8 +7,8 @@ with `reasons`.
 
 from streameval.promotion.checks import Seen
 from streameval.promotion.contest import Contest
-from streameval.promotion.reading import Findings, read
+from streameval.promotion.reading import NOTHING_FOUND, Findings, read
 from streameval.promotion.settings import Promotion, RuleName, Trust
 from streameval.promotion.sums import LiftPath
 
-__all__ = ["Contest", "Findings", "LiftPath", "Promotion", "RuleName", "Seen", "Trust", "read"]
+__all__ = ["NOTHING_FOUND", "Contest", "Findings", "LiftPath", "Promotion", "RuleName", "Seen", "Trust", "read"]

@@ -14,6 +14,9 @@ from streameval.promotion import reasons
 from streameval.promotion.rules import Facts, Judged, Rule, nothing_known, paired_lower, paired_more
 from streameval.sequences.proof import LiftProof
 
+NOTHING = -1e300
+"""Evidence where nothing can be proven."""
+
 
 @dataclass(frozen=True)
 class Anytime(Rule):
@@ -36,7 +39,7 @@ class Anytime(Rule):
 
     def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
         wealth, after = self.proof.fold(state, facts.evidence)
-        wealth, needed = wealth[:, 1:], np.log(1.0 / facts.errors)
+        wealth, needed = np.maximum(wealth[:, 1:], NOTHING), np.log(1.0 / facts.errors)
         proven = wealth[-1] >= needed
         also = {"wealth": wealth[-1], "needed": needed}
         if facts.path is None:
@@ -59,7 +62,7 @@ class Anytime(Rule):
         average = f"lower bound of average lift {reasons.number(last['lower'])}"
         if math.isnan(last["lift"]):
             return "no lift is known yet"
-        if last["wealth"] == -math.inf:
+        if last["wealth"] == NOTHING:
             return "nothing can be proven: events are sampled unevenly, or a weight was negative"
         if last["wealth"] < last["needed"]:
             short = "" if math.isnan(last["more"]) else f"; {reasons.of_more(last['more'])}"

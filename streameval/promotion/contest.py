@@ -15,7 +15,7 @@ from streameval.promotion.anytime import Anytime
 from streameval.promotion.holding import Clock
 from streameval.promotion.rules import Bsea, Facts, Paired, Rule, Sea, nothing_known
 from streameval.promotion.settings import Promotion
-from streameval.promotion.sums import BlockSums, LiftPath
+from streameval.promotion.sums import BlockSums, LiftPath, running_sum
 from streameval.sequences.proof import LiftProof
 from streameval.sequences.spans import Restarted, SinceStart
 
@@ -58,8 +58,10 @@ class Contest:
         """The state before the first event."""
         candidates = len(self.policies) - 1
         return {
+            "asked": self._asked(),
             "events": 0,
             "newest": np.nan,
+            "paired": np.zeros(candidates),
             "trust": trust.start(len(self.policies)),
             "rules": {
                 name: {
@@ -83,6 +85,10 @@ class Contest:
         evidence = evidence.slates or evidence
         sums = BlockSums.of(evidence)
         believed, trusted = trust.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
+        paired = state["paired"]
+        if path is not None:
+            path = path._replace(events=running_sum(paired, path.events))
+            paired = path.events[-1]
         facts = self._facts(evidence, sums, path)
         clock = self._clock(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
@@ -98,12 +104,37 @@ class Contest:
             ]
         transitions.sort(key=lambda transition: transition[2])
         return {
+            "asked": state["asked"],
             "events": int(clock.events[-1]),
             "newest": float(clock.times[-1]),
+            "paired": paired,
             "trust": trusted,
             "rules": rules,
             "transitions": transitions[-holding.KEPT :],
         }
+
+    def going_on(self, state: State) -> State:
+        """A state that was written under other settings, perhaps: what they do not concern is kept.
+
+        Rules that were not there begin now; where what is asked for has changed, all must hold anew. What sequences
+        remember depends on `tau`, and what they prove on `margin`.
+        """
+        asked, fresh = self._asked(), self.start()
+        before, rules = state["asked"], {}
+        for name in self.rules:
+            kept = state["rules"].get(name, fresh["rules"][name])
+            if before != asked:
+                kept = {**kept, "holding": fresh["rules"][name]["holding"]}
+            if name == "anytime" and any(before[key] != asked[key] for key in ("tau", "margin")):
+                kept = fresh["rules"][name]
+            rules[name] = kept
+        return {**state, "asked": asked, "rules": rules}
+
+    def _asked(self) -> State:
+        """The settings that decide what a rule must pass."""
+        given = self.promotion.settings()
+        asked = {key: given[key] for key in ("min_events", "margin", "hold", "family_size", "max_weight", "tau")}
+        return {**asked, "confidence": self.confidence}
 
     def _facts(self, evidence: Evidence, sums: BlockSums, path: LiftPath | None) -> Facts:
         configured = self.promotion.max_weight

@@ -21,6 +21,9 @@ class Findings(NamedTuple):
     transitions: tuple[Transition, ...]
 
 
+NOTHING_FOUND = Findings((), (), ())
+
+
 def read(contest: Contest, state: State, seen: Seen) -> Findings:
     """The decisions of the last block end; where a check fails that is of this moment, nothing is promotable."""
     recent = trust.recent(state["trust"], contest.block)

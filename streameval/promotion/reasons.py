@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+NEVER = -1.0
+"""In place of a number of events: no number would do. States hold no infinities."""
+
 
 def number(value: float) -> str:
     """Three significant digits as people write them.
@@ -43,7 +46,7 @@ def of_bound(lift: float, lower: float, margin: float, more: float, what: str = 
     said = f"lower bound of {what} {number(lower)} {'at' if lower == margin else 'under'} margin {number(margin)}"
     if lift <= margin:
         return f"{said}; the lift itself, {number(lift)}, is not above it"
-    if math.isinf(more):
+    if more == NEVER:
         return f"{said}; more events alone will not do: the lift, {number(lift)}, has moved too much lately"
     return said if math.isnan(more) else f"{said}; {of_more(more)}"
 

@@ -16,6 +16,7 @@ from streameval.promotion import reasons
 from streameval.promotion.sums import BlockSums, LiftPath, running_max, running_sum
 
 WIDENING = 3.0 / 1.96
+NEVER = reasons.NEVER
 
 
 class Facts(NamedTuple):
@@ -40,7 +41,7 @@ class Judged(NamedTuple):
 
     `lift`: what the rule estimates; `lower`: what it holds against the margin; `passed`: whether that is enough;
     `events` that the candidate had. `more` [candidates]: after the last block, how many more events `lower` would need
-    to reach the margin if all stays as it is; infinite where no number of events would do. `also` [candidates]: what
+    to reach the margin if all stays as it is; `NEVER` where no number of events would do. `also` [candidates]: what
     else the rule will want to say, by name.
     """
 
@@ -121,8 +122,8 @@ def paired_more(path: LiftPath, margin: float, confidence: float) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         lead = (path.value[-1] - margin) / _widening(confidence)
         room = lead**2 - path.spread2[-1] - np.nan_to_num(path.drift2[-1])
-        times = np.where((lead > 0) & (room > 0), path.se2[-1] / room, np.inf)
-    return np.asarray(path.events[-1] * np.maximum(times - 1.0, 0.0))
+        more = path.events[-1] * np.maximum(path.se2[-1] / room - 1.0, 0.0)
+    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, NEVER)
 
 
 def _widening(confidence: float) -> float:
@@ -164,7 +165,8 @@ class Sea(Rule):
             lift = value[:, 1:] - value[:, :1]
             sampling, range_part = self._widths(paths, value, facts)
             lower = lift - sampling - range_part
-            more = _more(lift[-1] - facts.margin, sampling[-1], range_part[-1]) * paths["present"][-1, 1:]
+            times = _times(lift[-1] - facts.margin, sampling[-1], range_part[-1])
+            more = np.where(times < 0, NEVER, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
         return Judged(lift, lower, lower >= facts.margin, paths["present"][:, 1:], more), after
 
     def _widths(self, paths: State, value: Array, facts: Facts) -> tuple[Array, Array]:
@@ -201,7 +203,7 @@ class Bsea(Sea):
         return nothing, nothing
 
 
-def _more(gap: Array, sampling: Array, range_part: Array) -> Array:
-    """By how many times the present events a gap is reached, less 1: `gap f = sampling sqrt(f) + range_part`."""
+def _times(gap: Array, sampling: Array, range_part: Array) -> Array:
+    """With how many times the present events a gap is reached: `gap f = sampling sqrt(f) + range_part`; or `NEVER`."""
     root = (sampling + np.sqrt(sampling**2 + 4.0 * np.maximum(gap, 0.0) * range_part)) / (2.0 * gap)
-    return np.where(gap > 0, np.maximum(root**2 - 1.0, 0.0), np.inf)
+    return np.where(gap <= 0, NEVER, root**2)

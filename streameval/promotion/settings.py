@@ -94,6 +94,11 @@ class Promotion:
         """The rules, each once."""
         return (self.rule,) if isinstance(self.rule, str) else tuple(dict.fromkeys(self.rule))
 
+    def check(self, block: int) -> None:
+        """ValueError when these settings are of no use with blocks of so many events."""
+        if self.tau is not None and self.tau < block:
+            raise ValueError(f"promotion.tau must be a block of {block} events or more, found {self.tau}")
+
     def settings(self) -> dict[str, Any]:
         """What `of` makes it from, as a plain value."""
         plain: dict[str, Any] = _PROMOTION.dump_python(self, mode="json")

@@ -14,8 +14,8 @@ class LiftPath(NamedTuple):
     """The paired difference to production on the mixture after each block; all are [blocks, candidates].
 
     `value`: the lift. `se2`: its sampling variance, the design effect included; `spread2`, `drift2`: the squares of how
-    far the decays disagree and of how far the lift has drifted (NaN: not known yet). `events`: how many events both
-    policies had so far.
+    far the decays disagree and of how far the lift has drifted (NaN: not known yet). `events`: how many events of the
+    block both policies have.
     """
 
     value: Array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streameval.arrays import Array, State, decayed_path, per_block
-from streameval.evidence import Evidence
+from streameval.evidence import LARGEST_WEIGHT, Evidence
 from streameval.promotion.sums import BlockSums, running_max
 
 MEMORY = 100_000.0
@@ -87,5 +87,5 @@ def _limits(state: State, sums: BlockSums, propensity: Array, blocks: int) -> tu
 
 
 def _rarity(propensity: Array) -> Array:
-    """`1 / p` of each event, 1 where it has none."""
-    return np.where(propensity > 0, 1.0 / np.where(propensity > 0, propensity, 1.0), 1.0)
+    """`1 / p` of each event, 1 where it has none; events whose weights would be larger than this are missing."""
+    return np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT)

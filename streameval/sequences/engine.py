@@ -54,11 +54,12 @@ def running_centre(observed: Array, present: Mask | None, before: Array) -> tupl
     path[:, 0] = before[:, TOTAL]
     path[:, 1:] = observed
     np.cumsum(path, axis=1, out=path)
-    if present is None:
-        counts = before[:, COUNT, None] + np.arange(events + 1.0)
+    counts = before[:, COUNT, None]
+    if present is not None:
+        counts = np.cumsum(np.concatenate([counts, present], axis=1), axis=1)
     else:
-        counts = np.cumsum(np.concatenate([before[:, COUNT, None], present], axis=1), axis=1)
-    after = np.stack([counts[:, -1], path[:, -1]], axis=1)
+        counts = (counts[:1] if (counts == counts[:1]).all() else counts) + np.arange(events + 1.0)
+    after = np.stack([np.broadcast_to(counts[:, -1], rows), path[:, -1]], axis=1)
     centre = path[:, :-1]
     centre += 0.5
     centre /= counts[:, :-1] + 1.0

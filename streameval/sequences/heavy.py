@@ -97,16 +97,19 @@ class HeavyTailed:
 
     def _cost_of_large(self, deviation: Array, row: Array, rows: int) -> Array:
         """Upper bounds of the sums of h(lambda e) over deviations above 1, [rows, lambdas]."""
+        if not len(deviation):
+            return np.zeros((rows, self.count))
         place = np.minimum((np.log(deviation) * (1 / np.log(EDGE_RATIO))).astype(np.int64), CLASSES - 1)
+        classes = int(place.max()) + 1
         edge = EDGES[place]
         share = (EDGE_RATIO * edge - deviation) / ((EDGE_RATIO - 1) * edge)
-        place += row * CLASSES
-        size = rows * CLASSES
-        nearer = np.bincount(place, share, size).reshape(rows, CLASSES)
-        farther = np.bincount(place, 1 - share, size).reshape(rows, CLASSES)
-        between = np.bincount(place, share * (1 - share), size).reshape(rows, CLASSES)
+        place += row * classes
+        nearer, farther, between = (
+            np.bincount(place, values, rows * classes).reshape(rows, classes)
+            for values in (share, 1 - share, share * (1 - share))
+        )
         costs, curved = self._costs
-        return np.asarray(nearer @ costs[:-1] + farther @ costs[1:] - between @ curved)
+        return np.asarray(nearer @ costs[:classes] + farther @ costs[1 : classes + 1] - between @ curved[:classes])
 
     def log_wealth(self, sums: Array, mean: Array) -> Array:
         against = (sums[..., COUNT] * mean)[..., None] * self.lambdas

@@ -47,7 +47,8 @@ class LiftProof:
         Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
         slates may be.
         """
-        observed = np.minimum(of_weights(evidence, LIFT_LOWER, Scale(*self.reward_range)), LARGEST_OBSERVATION)
+        observed = of_weights(evidence, LIFT_LOWER, Scale(*self.reward_range))
+        np.minimum(observed, LARGEST_OBSERVATION, out=observed)
         _, present = presence(evidence)
         if present is not None:
             observed = np.where(present, observed, 0.0)

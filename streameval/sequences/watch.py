@@ -39,7 +39,8 @@ class Group:
     def observed(self, evidence: Evidence, terms: Sequence[Terms], side: int) -> Array:
         """The observations of a side, [policies, events]."""
         if self.of is None:
-            return np.minimum(of_weights(evidence, side, self.scale), LARGEST_OBSERVATION)
+            observed = of_weights(evidence, side, self.scale)
+            return np.minimum(observed, LARGEST_OBSERVATION, out=observed)
         return of_terms(terms[self.of].u, side, self.scale)
 
 

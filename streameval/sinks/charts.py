@@ -41,23 +41,35 @@ class Scale:
 
     @classmethod
     def of(cls, estimates: Iterable[Estimate]) -> Scale | None:
-        """The scale for the values and bands of `estimates`, far ends cut off; None while no value is known."""
+        """The scale for the values and bands of `estimates`; None while no value is known."""
         estimates = list(estimates)
         values = [each.value for each in estimates if is_known(each.value)]
+        return cls.fitting(values, [band for each in estimates if (band := between(each.lower, each.upper))])
+
+    @classmethod
+    def of_lifts(cls, estimates: Iterable[Estimate]) -> Scale | None:
+        """The scale for the lifts of `estimates`, zero among them; None while no lift is known."""
+        known = [each for each in estimates if is_known(each.lift)]
+        values = [each.lift for each in known if is_known(each.lift)]
+        bands = [band for each in known if (band := between(each.lift_lower, each.lift_upper))]
+        return cls.fitting([0.0, *values], bands) if known else None
+
+    @classmethod
+    def fitting(cls, values: Sequence[float], bands: Sequence[tuple[float, float]]) -> Scale | None:
+        """The scale for all `values` and for `bands`, far ends of which are cut off; None without values."""
         if not values:
             return None
-        bands = [band for each in estimates if (band := between(each.lower, each.upper))]
         spread = max(max(values) - min(values), median([upper - lower for lower, upper in bands] or [0.0]))
         low, high = min(values) - FARTHEST * spread, max(values) + FARTHEST * spread
-        return cls.over(values + [min(max(end, low), high) for band in bands for end in band])
+        return cls.over([*values, *(min(max(end, low), high) for band in bands for end in band)])
 
     def at(self, value: float) -> float:
         """The place of `value` on the axis, in per cent; outside it, the nearest end."""
         return round(min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0), 2)
 
-    def text(self, value: float | None) -> str:
-        """The value with the digits that can be told apart on this axis."""
-        return f"{value:.{self.decimals}f}" if is_known(value) else UNKNOWN
+    def text(self, value: float | None, sign: str = "") -> str:
+        """The value with the digits that can be told apart on this axis; `sign` `+` shows it on positive ones too."""
+        return f"{value:{sign}.{self.decimals}f}" if is_known(value) else UNKNOWN
 
     def tick_texts(self) -> list[tuple[float, str]]:
         """The place of each tick and its text, without needless zeros."""
@@ -94,6 +106,23 @@ def make_chart(estimator: str, estimates: Sequence[Estimate], production: str, s
     return Chart(estimator, rows, next((row.at for row in rows if row.production), None))
 
 
+def make_lift_chart(estimator: str, candidates: Sequence[Estimate], scale: Scale | None) -> Chart:
+    """The chart of what candidates gain over production; its reference is zero."""
+    zero = None if scale is None else scale.at(0.0)
+    return Chart(estimator, tuple(_lift_row(each, scale) for each in candidates), zero)
+
+
+def _lift_row(each: Estimate, scale: Scale | None) -> Row:
+    at = band = None
+    value = interval = UNKNOWN
+    if scale is not None and is_known(each.lift):
+        at, value = scale.at(each.lift), scale.text(each.lift, "+")
+        if ends := between(each.lift_lower, each.lift_upper):
+            band = (scale.at(ends[0]), scale.at(ends[1]))
+            interval = f"{scale.text(ends[0], '+')} to {scale.text(ends[1], '+')}"
+    return Row(each, False, lift_verdict(each), value, interval, at, band, memory(each))
+
+
 def _row(each: Estimate, base: Estimate | None, scale: Scale | None) -> Row:
     at = band = None
     value = interval = UNKNOWN
@@ -113,10 +142,16 @@ def verdict(each: Estimate, base: Estimate | None) -> str:
     """
     if base is None or each.policy == base.policy:
         return ""
-    if lift := between(each.lift_lower, each.lift_upper):
-        return _side(lift, (0.0, 0.0))
+    if by_lift := lift_verdict(each):
+        return by_lift
     band, base_band = between(each.lower, each.upper), between(base.lower, base.upper)
     return _side(band, base_band) if band and base_band else ""
+
+
+def lift_verdict(each: Estimate) -> str:
+    """On which side of zero the interval of the lift lies; empty while there is none."""
+    lift = between(each.lift_lower, each.lift_upper)
+    return _side(lift, (0.0, 0.0)) if lift else ""
 
 
 def _side(band: tuple[float, float], base: tuple[float, float]) -> str:

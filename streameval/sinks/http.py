@@ -24,6 +24,7 @@ from streameval.sections import Http
 from streameval.sinks.connections import KEPT_FOR, LARGEST_REQUEST, Connection, Loop, allow_descriptors
 from streameval.sinks.exposition import CONTENT_TYPE
 from streameval.sinks.guards import AnswerHeaders, Limits, Login
+from streameval.sinks.live import Live
 from streameval.sinks.prometheus import MetricsPage
 from streameval.sinks.security import LOOKS_EVERY, Security
 from streameval.sinks.status import SCRIPT_HASH, STYLE_HASH, StatusPage
@@ -65,10 +66,11 @@ class Pages:
         self._view = view
         self._metrics = MetricsPage(lambda: view.published)
         self._status = StatusPage()
+        self.live = Live(lambda: view.published)
 
-    async def status(self, _: Request) -> Response:
-        """The page for people."""
-        return HTMLResponse(self._status.render(self._view.published))
+    async def status(self, request: Request) -> Response:
+        """The page for people; `?estimator=...&average=...` choose what its top shows."""
+        return HTMLResponse(self._status.page(self._view.published, request.query_params))
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
@@ -92,11 +94,11 @@ class Pages:
         return Response(now.report.to_json(), media_type="application/json")
 
 
-def create_app(view: View, security: Security) -> Starlette:
-    """The ASGI application over `view`: `/`, `/metrics`, `/healthz`, `/readyz`, `/api/v1/report`; nothing else."""
-    pages = Pages(view)
+def create_app(pages: Pages, security: Security) -> Starlette:
+    """The ASGI application: `/`, `/live`, `/metrics`, `/healthz`, `/readyz`, `/api/v1/report`; nothing else."""
     routes = [
         Route("/", pages.status),
+        Route("/live", pages.live, methods=["GET"]),
         Route("/metrics", pages.metrics),
         Route("/healthz", pages.health),
         Route("/readyz", pages.ready),
@@ -123,8 +125,9 @@ class HttpServer:
         self._security = security or Security(Http())
         self._socket = _listen(host, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
+        self._pages = Pages(view)
         config = uvicorn.Config(
-            create_app(view, self._security),
+            create_app(self._pages, self._security),
             http=Connection,
             ws="none",
             lifespan="off",
@@ -157,6 +160,7 @@ class HttpServer:
 
     def stop(self) -> None:
         """Answer what is being asked, close everything, return when that is done."""
+        self._pages.live.close()
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join()

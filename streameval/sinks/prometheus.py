@@ -48,6 +48,7 @@ class StreamevalCollector:
             _consumer,
             _backfills,
             _snapshots,
+            _holding,
             _dead_letters,
             _build,
         ):
@@ -322,6 +323,41 @@ def _snapshots(now: Published) -> Iterator[Metric]:
         "Snapshots that could not be written, in the life of this process; the next interval tries again.",
         now.snapshots.failures,
     )
+
+
+def _holding(now: Published) -> Iterator[Metric]:
+    if now.holding is None:
+        return
+    held = now.holding
+    yield GaugeMetricFamily(
+        "streameval_events_held", "Events that wait for their turn in the order of time, or for rewards.", held.events
+    )
+    watermark = GaugeMetricFamily(
+        "streameval_watermark_timestamp_seconds",
+        "Time of events before which nothing is waited for any more, in epoch seconds; what comes later is too_late.",
+    )
+    _add(watermark, (), held.watermark)
+    yield watermark
+    yield CounterMetricFamily(
+        "streameval_events_hurried_total",
+        "Events since the state began that were counted before their turn, because too many waited for the memory.",
+        held.hurried,
+    )
+    if held.rewards is None:
+        return
+    rewards = CounterMetricFamily(
+        "streameval_rewards_total",
+        "Rewards since the state began: joined to a decision, late (after its window), or of an unknown decision.",
+        labels=("outcome",),
+    )
+    for outcome in ("joined", "late", "unmatched"):
+        rewards.add_metric((outcome,), getattr(held.rewards, outcome))
+    share = GaugeMetricFamily(
+        "streameval_rewards_late_share",
+        "Of the rewards of known decisions, the share that came too late to count: estimates lack what these earned.",
+    )
+    _add(share, (), held.rewards.late_share)
+    yield from (rewards, share)
 
 
 def _build(_: Published) -> Iterator[Metric]:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from streameval.published import Published
-from streameval.report import Decision, Estimate, PolicyCounts, Report
+from streameval.report import Estimate, PolicyCounts, Report
 from streameval.sinks.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
+from streameval.sinks.overview import Choice, make_overview, news
 
 STYLE = files("streameval.sinks").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.sinks").joinpath("status.js").read_text(encoding="utf-8")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
 
@@ -46,9 +49,21 @@ class StatusPage:
         environment.filters.update(count=count, number=number, duration=duration, moment=moment)
         environment.globals.update(style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
+        self._rendered: Published | None = None
+        self._pages: dict[tuple[str, str] | None, str] = {}
 
-    def render(self, now: Published) -> str:
-        """The whole page as HTML."""
+    def page(self, now: Published, wanted: Mapping[str, str] = NOTHING) -> str:
+        """As `render`, once for all who look at the same moment and choose the same."""
+        choice = Choice.of(now.report, wanted) if now.report else None
+        key = None if choice is None else (choice.average, choice.estimator)
+        if self._rendered is not now:
+            self._rendered, self._pages = now, {}
+        if key not in self._pages:
+            self._pages[key] = self.render(now, wanted)
+        return self._pages[key]
+
+    def render(self, now: Published, wanted: Mapping[str, str] = NOTHING) -> str:
+        """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""
         report = now.report
         sections = tuple(_sections(report)) if report else ()
         policies = tuple(_policies(report)) if report else ()
@@ -57,7 +72,9 @@ class StatusPage:
             report=report,
             sections=sections,
             policies=policies,
-            standings=tuple(_standings(report, policies, sections)) if report else (),
+            standings=tuple(_standings(policies, sections)),
+            overview=make_overview(now, report, wanted) if report else None,
+            news=news(now),
             decided=now.accepted + sum(now.rejected.values()),
         )
 
@@ -92,7 +109,6 @@ class Standing:
 
     policy: str
     verdicts: tuple[tuple[tuple[str, str], ...], ...]
-    decision: Decision | None
     suspect: bool
 
 
@@ -137,13 +153,12 @@ def _policies(report: Report) -> Iterator[PolicyTrust]:
         yield PolicyTrust(each, each.missing / seen if seen else None, first, first is not None and is_suspect(first))
 
 
-def _standings(report: Report, policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> Iterator[Standing]:
-    decisions = {decision.policy: decision for decision in report.promotion}
+def _standings(policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> Iterator[Standing]:
     for each in policies:
         if not each.counts.production:
             name = each.counts.policy
             verdicts = tuple(tuple(_verdicts(section, name)) for section in sections)
-            yield Standing(name, verdicts, decisions.get(name), each.suspect)
+            yield Standing(name, verdicts, each.suspect)
 
 
 def _verdicts(section: Section, policy: str) -> Iterator[tuple[str, str]]:

@@ -58,12 +58,16 @@ Bookmarks: TypeAlias = Mapping[str, Bookmark]
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How far one partition has been read: the next offset, and the events still waiting (None = not known yet)."""
+    """How far one partition has been read: the next offset, and the events still waiting (None = not known yet).
+
+    `ended_at`: when the log was last asked (epoch seconds), if nothing was waiting then and nothing has come since.
+    """
 
     topic: str
     partition: int
     position: int
     lag: int | None
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +22,7 @@ from streameval.sources.topic_reader import CONNECT_TIMEOUT, TopicReader, TopicR
 
 BACKOFF_FIRST, BACKOFF_MOST, JITTER = 0.25, 5.0, 0.5
 REACHED_FOR = 10.0
+TELL_AGAIN, MOST_TROUBLES = 60.0, 20
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +57,7 @@ class KafkaSource:
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
         self._closed = Event()
+        self._told: dict[str, float] = {}
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = clock()
         self._failures = self._rebuilds = 0
@@ -148,9 +151,9 @@ class KafkaSource:
         reader.start(self._progress)
         self._opened_at = self._clock()
         self._detail = f"reading {len(reader.positions)} partitions of {self._settings.topic}"
-        log.info(
-            "kafka_connected", servers=self._settings.address, topic=self._settings.topic, positions=self.positions
-        )
+        if self._is_news("connected"):
+            where = {"servers": self._settings.address, "topic": self._settings.topic}
+            log.info("kafka_connected", **where, positions=self.positions)
 
     def _read(self, reader: TopicReader, timeout: float) -> list[Records]:
         try:
@@ -168,7 +171,8 @@ class KafkaSource:
         for partition, place in resume.items():
             position = self._progress.positions[partition]
             gap = going_on(position, place, first[partition], end[partition], same_log=reader.topic_id is not None)
-            self._gaps.found(gap.kind, gap.lost, partition=partition, position=position, goes_on_at=gap.place)
+            if gap.place != position:  # else a false alarm: a new leader that has not caught up says that, too
+                self._gaps.found(gap.kind, gap.lost, partition=partition, position=position, goes_on_at=gap.place)
             reader.seek({partition: gap.place})
 
     def _start_over(self) -> None:
@@ -190,9 +194,19 @@ class KafkaSource:
         self._tell(f"cannot read from {self._settings.address}: {error}")
 
     def _tell(self, detail: str) -> None:
-        if detail != self._detail:
-            log.warning("kafka_not_reached", detail=detail)
+        if self._is_news(detail):
+            log.warning("kafka_not_reached", detail=detail, rebuilds=self._rebuilds)
         self._detail = detail
+
+    def _is_news(self, told: str) -> bool:
+        """Whether something is to be logged: once a minute, so that trouble that comes and goes fills no disk."""
+        now = self._clock()
+        if now < self._told.get(told, -math.inf) + TELL_AGAIN:
+            return False
+        if len(self._told) > MOST_TROUBLES:
+            self._told.clear()
+        self._told[told] = now
+        return True
 
     def _leave(self) -> None:
         self._opening = None

@@ -14,7 +14,7 @@ from typing import Any
 from streameval.errors import InputError
 from streameval.sources.settings import KafkaConnection
 
-PRODUCER, ONLY_BROKER = 0, 1
+PRODUCER, FIRST_BROKER = 0, 1
 POINTER, TEXT, INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
 SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
@@ -32,17 +32,18 @@ SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 class EmbeddedBroker:
-    """A cluster of one broker on a free port of 127.0.0.1, with these topics: name -> number of partitions.
+    """A cluster on free ports of 127.0.0.1, of one broker by default, with these topics: name -> number of partitions.
 
     Clients need the protocol version in `connection`. InputError without confluent-kafka.
     """
 
     API_VERSION = "2.3"
 
-    def __init__(self, partitions: Mapping[str, int] | None = None) -> None:
+    def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
         self._library = load_librdkafka()
         self._owner = self._library.rd_kafka_new(PRODUCER, self._quiet_configuration(), None, 0)
-        self._cluster = self._library.rd_kafka_mock_cluster_new(self._owner, 1)
+        self._cluster = self._library.rd_kafka_mock_cluster_new(self._owner, brokers)
+        self._brokers = range(FIRST_BROKER, brokers + 1)
         self.bootstrap: str = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
         for topic, count in (partitions or {}).items():
             self.create_topic(topic, count)
@@ -62,11 +63,13 @@ class EmbeddedBroker:
 
     def stop(self) -> None:
         """Break all connections and refuse new ones, until `start`; the messages are kept."""
-        self._library.rd_kafka_mock_broker_set_down(self._cluster, ONLY_BROKER)
+        for broker in self._brokers:
+            self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
 
     def start(self) -> None:
         """Answer again after `stop`."""
-        self._library.rd_kafka_mock_broker_set_up(self._cluster, ONLY_BROKER)
+        for broker in self._brokers:
+            self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
 
     def close(self) -> None:
         """End the cluster; its messages are gone."""

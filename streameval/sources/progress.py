@@ -13,7 +13,8 @@ class Progress:
     """The next offset of each partition, what is known of the end of its log, and when it last moved (seconds).
 
     `ends` tells what waits, `readable` what could be had: they differ while a transaction is open. `paused`: partitions
-    that nobody wants to have now.
+    that nobody wants to have now. `ended`: for partitions that were found at their end when somebody asked last, when
+    that was (epoch seconds).
 
     >>> progress = Progress()
     >>> progress.place({0: 10}, now=0.0)
@@ -27,6 +28,7 @@ class Progress:
     readable: dict[int, int] = field(default_factory=dict)
     moved_at: dict[int, float] = field(default_factory=dict)
     paused: frozenset[int] = frozenset()
+    ended: dict[int, float] = field(default_factory=dict)
 
     def place(self, positions: Mapping[int, int], now: float) -> None:
         """Put partitions at these offsets; what was known of the end of their logs is forgotten."""
@@ -35,6 +37,7 @@ class Progress:
             self.moved_at[partition] = now
             self.ends.pop(partition, None)
             self.readable.pop(partition, None)
+            self.ended.pop(partition, None)
 
     def take(self, records: Iterable[Records], now: float) -> None:
         """These records are handed out: they will not be read again."""
@@ -47,6 +50,7 @@ class Progress:
         if offset > self.positions[partition]:
             self.positions[partition] = offset
             self.moved_at[partition] = now
+            self.ended.pop(partition, None)
 
     def see_ends(self, ends: Mapping[int, int | None]) -> None:
         """The offsets that the next messages will get; None tells nothing."""
@@ -54,10 +58,11 @@ class Progress:
             if end is not None and end > self.ends.get(partition, -1):
                 self.ends[partition] = end
 
-    def see_readable(self, ends: Mapping[int, int]) -> None:
-        """The offsets up to which messages may be read now, asked for a moment ago."""
+    def see_readable(self, ends: Mapping[int, int], asked_at: float = 0.0) -> None:
+        """The offsets up to which messages may be read now, asked for at this time (epoch seconds)."""
         self.readable.update(ends)
         self.see_ends(ends)
+        self.ended = {partition: asked_at for partition, end in ends.items() if self.positions[partition] >= end}
 
     def lag(self, partition: int) -> int | None:
         """Events that wait in the partition; None while the end of its log is unknown."""
@@ -79,6 +84,6 @@ class Progress:
     def status(self, topic: str) -> tuple[PartitionStatus, ...]:
         """The partitions in order, for people and metrics."""
         return tuple(
-            PartitionStatus(topic, partition, position, self.lag(partition))
+            PartitionStatus(topic, partition, position, self.lag(partition), self.ended.get(partition))
             for partition, position in sorted(self.positions.items())
         )

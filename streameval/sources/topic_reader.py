@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -104,10 +105,12 @@ class TopicReader:
 
     def _probe(self, now: float) -> None:
         """An empty poll does not tell a quiet topic from a dead cluster: ask."""
-        self._progress.see_readable(self.client.offsets(self.positions, "latest", PROBE_TIMEOUT))
+        asked_at = time.time()
+        ends = self.client.offsets(self.positions, "latest", PROBE_TIMEOUT)
         self.answered_at = self._clock()
         for partition in self.positions:
             self._progress.move(partition, self.client.position(partition), now)
+        self._progress.see_readable(ends, asked_at)
         if now >= self._discover_at:
             self._discover()
             self._discover_at = now + self._settings.discovery_interval

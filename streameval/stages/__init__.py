@@ -8,7 +8,7 @@ it is told.
 Whoever reads the log chains them after every poll, in this order:
 
     stage.expect(places)        every partition that there is, once it is known
-    stage.rest(places, now)     those that were found at their end; see `Ordering.rest`, and do this before `take`
+    stage.rest(ended)           those that were found at their end, and when; see `Ordering.rest`, and do this before `take`
     stage.take(batch)           what was read; the events that are due come back in the order of time
     source.pause(stage.ahead()) what is too far ahead of the others waits in the log, not in memory
 

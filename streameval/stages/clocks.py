@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +37,7 @@ class Clocks:
         self._max_lateness, self._idle_timeout = max_lateness, idle_timeout
         self._clocks: dict[int, float] = {}
         self._put_forward: dict[int, float] = {}
+        self._asked: dict[int, float] = {}
         self._last: dict[int, Array] = {}
 
     def expect(self, partitions: Iterable[int]) -> None:
@@ -53,6 +54,7 @@ class Clocks:
         return late
 
     def _advance(self, partition: int, timestamp: Array) -> Mask:
+        self._asked.pop(partition, None)
         before = self._clocks.get(partition, NEVER)
         last = self._last.get(partition)
         if last is None:
@@ -74,21 +76,23 @@ class Clocks:
             late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is over, others went on"
         )
 
-    def rest(self, partitions: Collection[int], now: float) -> None:
-        """These partitions were found at their end at the time `now`, after all events so far had been read."""
-        forward = min(self.newest, now) - self._idle_timeout
-        for partition in partitions:
-            self._put_forward[partition] = max(self._forward(partition), forward)
+    def rest(self, ended: Mapping[int, float]) -> float:
+        """These partitions were found at their end by a question asked at this time, after all events so far were read.
+
+        The same answer tells nothing new later: events may have come in between. Returns the time at which the last
+        event of all partitions is known to have been read, minus infinity when it is not.
+        """
+        for partition, asked in ended.items():
+            if self._asked.get(partition) != asked:
+                forward = min(self.newest, asked) - self._idle_timeout
+                self._put_forward[partition] = max(self._forward(partition), forward)
+                self._asked[partition] = asked
+        return min(ended.values()) if ended and ended.keys() >= self._clocks.keys() else NEVER
 
     @property
     def newest(self) -> float:
         """The time of the clock that is furthest ahead."""
         return max(self._clocks.values(), default=NEVER)
-
-    @property
-    def partitions(self) -> frozenset[int]:
-        """Those that are known."""
-        return frozenset(self._clocks)
 
     @property
     def watermark(self) -> float:
@@ -101,9 +105,9 @@ class Clocks:
 
     def leading(self) -> list[int]:
         """Partitions whose events come from later than those of the one that the others wait for."""
-        read = {partition: clock for partition, clock in self._clocks.items() if clock >= self._forward(partition)}
+        read = {partition: self.watermark_of(partition) for partition in self._clocks if partition not in self._asked}
         last = min(read.values(), default=NEVER)
-        return [partition for partition, clock in read.items() if clock > last]
+        return [partition for partition, mark in read.items() if mark > last]
 
     def _forward(self, partition: int) -> float:
         return self._put_forward.get(partition, NEVER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -75,8 +75,8 @@ class Joining:
         """The next rewards; what is due comes back."""
         raise NotImplementedError
 
-    def rest(self, places: Collection[Place], now: float) -> EventBatch:
-        """These partitions were found at their end at `now`."""
+    def rest(self, ended: Mapping[Place, float]) -> EventBatch:
+        """These partitions were found at their end by a question asked at this time."""
         raise NotImplementedError
 
     def flush(self) -> EventBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -59,18 +59,16 @@ class Ordering:
             due = EventBatch.concat([due, self._relief()])
         return replace(due, rejected=on_time.rejected + due.rejected)
 
-    def rest(self, places: Collection[Place], now: float) -> EventBatch:
-        """These partitions were found at their end, by a question asked at the time `now` (seconds since 1970).
+    def rest(self, ended: Mapping[Place, float]) -> EventBatch:
+        """These partitions were found at their end, by a question asked at this time (seconds since 1970).
 
-        It was asked after everything given to `take` so far had been read: an answer from before a long pause must not
-        let a partition count as quiet during the pause. When all partitions are at their end, time goes on without
-        events, and what is as old as `max_lateness + idle_timeout` comes back.
+        When an answer is given for the first time, it was asked after everything given to `take` so far had been read;
+        later it counts no more: an answer from before a long pause must not let a partition count as quiet during the
+        pause. When all partitions are at their end, time goes on without events, and what is as old as `max_lateness +
+        idle_timeout` comes back.
         """
-        resting = {partition for topic, partition in places if topic == self._topic}
-        self._clocks.rest(resting, now)
+        now = self._clocks.rest({partition: at for (topic, partition), at in ended.items() if topic == self._topic})
         due = self._due()
-        if not resting or not resting.issuperset(self._clocks.partitions):
-            return due
         last = self._held.take(now - self._patience)
         if len(last):
             self._passed = max(self._passed, just_after(last.timestamp[-1]))

@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 from integration.broker import Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
+from integration.reading import Reading, numbers, reading
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorNotAvailableError
 
 from streameval.errors import SourceError
 from streameval.sinks.producer import create_topic, produce
-from streameval.sources import Bookmark, SourceStatus
-from streameval.sources.kafka import KafkaSource
+from streameval.sources import Bookmark
+from streameval.sources.opening import open_source
 from streameval.sources.settings import KafkaConnection, KafkaSettings
 
 pytestmark = pytest.mark.kafka
@@ -40,46 +41,6 @@ def administrator(broker: Broker) -> Iterator[KafkaAdminClient]:
         skip_unless_ci("the mock cluster has no administration")
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as administrator:
         yield administrator
-
-
-def numbers(count: int, begin: int = 0) -> list[bytes]:
-    return [b"%d" % number for number in range(begin, begin + count)]
-
-
-@contextmanager
-def reading(connection: KafkaConnection, topic: str, **changes: object) -> Iterator[Reading]:
-    settings = KafkaSettings.model_validate(connection.model_dump() | {"topic": topic} | changes)
-    with closing(KafkaSource(settings)) as source:
-        yield Reading(source)
-
-
-class Reading:
-    """Polls a source and counts how often each value came."""
-
-    def __init__(self, source: KafkaSource) -> None:
-        self.source = source
-        self.seen: Counter[bytes | None] = Counter()
-
-    @property
-    def status(self) -> SourceStatus:
-        return self.source.status()
-
-    def poll_until(self, done: Callable[[], bool], timeout: float = 20.0) -> float:
-        """Polls until `done()`, and returns how long that took; fails with the source's status."""
-        begin = time.monotonic()
-        while not done():
-            if time.monotonic() - begin > timeout:
-                pytest.fail(f"after {timeout} s: {self.seen.total()} messages, {self.status}")
-            for records in self.source.poll(0.2):
-                self.seen.update(records.values)
-        return time.monotonic() - begin
-
-    def poll_for(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        self.poll_until(lambda: time.monotonic() > end, seconds + 10.0)
-
-    def poll_to_the_end(self) -> None:
-        self.poll_until(lambda: self.status.lag == 0)
 
 
 def test_fifty_thousand_messages_of_four_partitions_come_once_each_and_the_lag_goes_to_zero(
@@ -277,6 +238,109 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
             reader.source.commit(reader.source.bookmarks())
         assert time.monotonic() - begin < 0.5
     assert time.monotonic() - begin < 5.0
+
+
+def bookmark_of(reader: Reading, topic: str) -> Bookmark:
+    """Over what a snapshot holds."""
+    return Bookmark.from_state(reader.source.bookmarks()[topic].to_state())
+
+
+def test_many_lives_read_each_message_once(broker: Broker, topic: str) -> None:
+    produce(numbers(8000), topic, broker.connection)
+    seen: Counter[bytes | None] = Counter()
+    bookmark = None
+    for _ in range(6):
+        with reading(broker.connection, topic, bookmark, max_poll_records=100, fetch_max_bytes=1000) as reader:
+            reader.poll_until(lambda reader=reader: reader.seen.total() >= 1000)  # type: ignore[misc]
+            bookmark = bookmark_of(reader, topic)
+        seen += reader.seen
+    with reading(broker.connection, topic, bookmark, start="latest") as reader:
+        reader.poll_until(lambda: reader.seen.total() + seen.total() >= 8000)
+        reader.poll_to_the_end()
+        assert reader.status.gaps == {}
+    assert seen + reader.seen == Counter(numbers(8000))
+
+
+def test_records_deleted_between_two_lives_are_counted_as_lost(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    produce(numbers(4000), topic, broker.connection)
+    with reading(broker.connection, topic, max_poll_records=100, fetch_max_bytes=1000) as before:
+        before.poll_until(lambda: before.seen.total() >= 200)
+    delete_records(administrator, topic, before=900)
+    with reading(broker.connection, topic, bookmark_of(before, topic)) as after:
+        after.poll_until(lambda: after.seen.total() >= 400)
+        after.poll_to_the_end()
+        assert after.status.gaps == {"deleted": 4}
+        assert before.seen.total() + after.status.lost + after.seen.total() == 4000
+    assert not before.seen & after.seen
+
+
+def made_anew(administrator: KafkaAdminClient, topic: str, connection: KafkaConnection) -> None:
+    administrator.delete_topics([topic])
+    deadline = time.monotonic() + 10.0
+    while topic in administrator.list_topics() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    create_topic(topic, 4, connection)
+
+
+def test_a_topic_made_anew_between_two_lives_is_told_however_long_it_is(
+    broker: Broker, administrator: KafkaAdminClient, topic: str
+) -> None:
+    produce(numbers(400), topic, broker.connection)
+    with reading(broker.connection, topic) as before:
+        before.poll_until(lambda: before.seen.total() >= 400)
+    made_anew(administrator, topic, broker.connection)
+    produce(numbers(800, begin=1000), topic, broker.connection)
+    with (
+        pytest.raises(SourceError, match="made anew"),
+        reading(broker.connection, topic, bookmark_of(before, topic), on_lost_offsets="fail") as strict,
+    ):
+        strict.poll_for(10.0)
+    with reading(broker.connection, topic, bookmark_of(before, topic)) as after:
+        after.poll_until(lambda: after.seen.total() >= 800)
+        after.poll_to_the_end()
+        assert after.status.gaps == {"replaced": 1}
+    assert after.seen == Counter(numbers(800, begin=1000))
+
+
+def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) -> None:
+    produce(numbers(8000), topic, broker.connection)
+    with reading(broker.connection, topic, max_poll_records=100) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 200)
+        reader.source.pause([(topic, 1), (topic, 2)])
+        positions = dict(reader.source.positions)
+        reader.poll_for(1.0)
+        assert [reader.source.positions[partition] == positions[partition] for partition in range(4)] == [
+            positions[0] == 2000,
+            True,
+            True,
+            positions[3] == 2000,
+        ]
+        reader.source.pause([])
+        reader.poll_until(lambda: reader.seen.total() >= 8000)
+    assert reader.seen == Counter(numbers(8000))
+
+
+def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
+    rewards = f"{topic}-rewards"
+    broker.create_topic(rewards, 2)
+    settings = KafkaSettings.model_validate(broker.connection.model_dump() | {"topic": topic})
+    read: Counter[tuple[str, bytes | None]] = Counter()
+    bookmarks = None
+    for life in range(2):
+        produce(numbers(400), topic, broker.connection)
+        produce(numbers(100), rewards, broker.connection)
+        with closing(open_source(settings, bookmarks, also=[rewards])) as source:
+            deadline = time.monotonic() + 20.0
+            while read.total() < 500 * (life + 1) and time.monotonic() < deadline:
+                read.update((part.topic, value) for part in source.poll(0.2) for value in part.values)
+            bookmarks = source.bookmarks()
+            assert source.status().reached
+            assert len(source.status().partitions) == 6
+    assert read == Counter(
+        2 * [(topic, value) for value in numbers(400)] + 2 * [(rewards, value) for value in numbers(100)]
+    )
 
 
 def test_messages_of_aborted_transactions_are_not_events(

@@ -1,18 +1,31 @@
 """`python -m streameval_dashboards DIRECTORY` writes one JSON file a dashboard."""
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from streameval_dashboards import pipeline, policies
 
+UNKNOWN = {"auto", "auto_count", "auto_min", "footer"}
+"""What the SDK adds to every variable and table by default, and Grafana's own types have not (or no longer)."""
+
 
 def write(directory: Path) -> None:
     """All dashboards, each to a file that has its uid as name."""
-    encoder = JSONEncoder(indent=2, sort_keys=True)
     for board in (policies.dashboard(), pipeline.dashboard()):
-        (directory / f"{board.uid}.json").write_text(encoder.encode(board) + "\n")
+        known = _known(json.loads(JSONEncoder().encode(board)))
+        (directory / f"{board.uid}.json").write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_known(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _known(each) for key, each in value.items() if key not in UNKNOWN}
+    return value
 
 
 if __name__ == "__main__":

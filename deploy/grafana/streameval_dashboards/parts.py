@@ -136,6 +136,7 @@ def columns(
     panel = (
         table.Panel()
         .show_header(True)
+        .cell_options(shapes.TableAutoCellOptions())
         .cell_height(shapes.TableCellHeight.MD)
         .sort_by([common.TableSortByFieldState().display_name(sorted_by).desc(True)])
         .with_transformation(

@@ -185,7 +185,7 @@ def _cost() -> Placed:
         zero=True,
     )
     processor = lines(
-        About("Processor", "Cores that the process uses.", "short"),
+        About("Processor", "Cores that the process uses; the loop itself can use one.", "short"),
         Query(f"rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval])", "{{instance}}"),
         zero=True,
     )

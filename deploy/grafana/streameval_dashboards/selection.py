@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.builders import dashboard, prometheus
 from grafana_foundation_sdk.models import dashboard as models
 
 from streameval_dashboards.parts import SOURCE
@@ -54,16 +54,9 @@ def of_estimate() -> list[dashboard.QueryVariable]:
 
 def annotation(name: str, color: str, expression: str, title: str) -> dashboard.AnnotationQuery:
     """Marks at the moments at which the expression has a value."""
-    return (
-        dashboard.AnnotationQuery()
-        .name(name)
-        .enable(True)
-        .icon_color(color)
-        .datasource(SOURCE)
-        .expr(expression)
-        .step("60s")
-        .title_format(title)
-    )
+    query = prometheus.Dataquery().expr(expression).interval("60s").ref_id("Anno").range()
+    shown = dashboard.AnnotationQuery().name(name).enable(True).icon_color(color).title_format(title)
+    return shown.datasource(SOURCE).target(query.datasource(SOURCE))
 
 
 def moments() -> list[dashboard.AnnotationQuery]:
@@ -101,6 +94,6 @@ def board(title: str, uid: str, description: str, other: tuple[str, str]) -> das
 
 
 def _variable(name: str, label: str, values_of: str) -> dashboard.QueryVariable:
-    variable = dashboard.QueryVariable(name).label(label).datasource(SOURCE).definition(values_of)
-    variable.query({"query": values_of, "refId": "StandardVariableQuery"})
+    query: dict[str, object] = {"query": values_of, "refId": "StandardVariableQuery"}
+    variable = dashboard.QueryVariable(name).label(label).datasource(SOURCE).query(query)
     return variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.ALPHABETICAL_ASC)

@@ -1,0 +1,103 @@
+"""Logs of several partitions, how they may be read side by side, and plain oracles for what should come of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+
+from streameval.arrays import State
+from streameval.events import EventBatch
+from streameval.events.origins import Origin, fingerprints
+
+TOPIC = "interactions"
+
+
+class Arrival(NamedTuple):
+    """One message of a log."""
+
+    timestamp: float
+    partition: int
+    offset: int
+    event_id: str = ""
+
+
+def batch_of(arrivals: Sequence[Arrival]) -> EventBatch:
+    """The arrivals as a batch; the reward tells which is which."""
+    n = len(arrivals)
+    batch = EventBatch.from_arrays(
+        reward=[arrival.offset + arrival.partition / 8 for arrival in arrivals],
+        propensity=np.full(n, 0.5),
+        policies={"challenger": np.full(n, 0.25)},
+        timestamp=[arrival.timestamp for arrival in arrivals],
+    )
+    origin = Origin(
+        TOPIC,
+        np.array([arrival.partition for arrival in arrivals], dtype=np.int64),
+        np.array([arrival.offset for arrival in arrivals], dtype=np.int64),
+        fingerprints([arrival.event_id for arrival in arrivals]),
+    )
+    return replace(batch, origin=origin)
+
+
+def arrivals_of(batch: EventBatch) -> list[tuple[float, int, int]]:
+    """Where the events of a batch come from."""
+    if not len(batch):
+        return []
+    assert batch.origin is not None
+    columns = batch.timestamp, batch.origin.partition, batch.origin.offset
+    return list(zip(*[column.tolist() for column in columns], strict=True))
+
+
+def through_a_file(state: State) -> State:
+    """The state as it is after a restart."""
+    restored: State = msgspec.msgpack.decode(msgspec.msgpack.encode(state))
+    return restored
+
+
+@st.composite
+def logs(draw: st.DrawFn, most: int = 60) -> list[list[Arrival]]:
+    """One to four partitions whose times rise, with some disorder, stand still, or jump."""
+    partitions = []
+    for partition in range(draw(st.integers(1, 4))):
+        steps = draw(st.lists(st.sampled_from([0, 0, 1, 1, 1, 2, 3, 40]), max_size=most))
+        delays = draw(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 6, 30]), min_size=len(steps), max_size=len(steps)))
+        times = np.cumsum(np.array(steps, dtype=float)) - np.array(delays, dtype=float)
+        partitions.append([Arrival(time, partition, offset) for offset, time in enumerate(times.tolist())])
+    return partitions
+
+
+@st.composite
+def readings(draw: st.DrawFn, partitions: Sequence[Sequence[Arrival]]) -> list[list[Arrival]]:
+    """One way to read the logs: polls of consecutive messages of some partitions."""
+    left = [deque(log) for log in partitions]
+    polls = []
+    while any(left):
+        poll: list[Arrival] = []
+        for log in left:
+            poll += [log.popleft() for _ in range(min(len(log), draw(st.sampled_from([0, 1, 3, 20]))))]
+        polls.append(poll)
+        if not poll:
+            log = next(log for log in left if log)
+            polls.append([log.popleft()])
+    return polls
+
+
+def on_time(log: Sequence[Arrival], max_lateness: float, confirmed_by: int) -> Iterator[Arrival]:
+    """The messages of one partition that are not late, found one by one."""
+    clock = -np.inf
+    for place, arrival in enumerate(log):
+        if arrival.timestamp >= clock - max_lateness:
+            yield arrival
+        if place + 1 >= confirmed_by:
+            clock = max(clock, min(each.timestamp for each in log[place + 1 - confirmed_by : place + 1]))
+
+
+def merged(partitions: Iterable[Sequence[Arrival]], max_lateness: float, confirmed_by: int) -> list[Arrival]:
+    """All messages that are not late, in the order of (timestamp, partition, offset)."""
+    return sorted(each for log in partitions for each in on_time(log, max_lateness, confirmed_by))

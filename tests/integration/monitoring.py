@@ -1,0 +1,150 @@
+"""Real Prometheus and Alertmanager, with what deploy/ has for them; addresses and intervals are those of a test."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+import yaml
+from deployed import ALERTMANAGER, PROMETHEUS, RULES
+from programs import program
+
+PATIENCE = 30.0
+Samples = list[tuple[dict[str, str], float]]
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens to."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def server(command: list[str], port: int, folder: Path) -> Iterator[httpx.Client]:
+    """A program that serves HTTP on `port`, once it says that it is ready; its log is below `folder`."""
+    log = folder / "log"
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+                deadline = time.monotonic() + PATIENCE
+                while not is_ready(client):
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        pytest.fail(f"{command[0]} is not ready:\n{log.read_text()}")
+                    time.sleep(0.1)
+                yield client
+        finally:
+            process.terminate()
+
+
+def is_ready(client: httpx.Client) -> bool:
+    """Whether `/-/ready` says so."""
+    try:
+        return client.get("/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def prometheus(targets: list[str], folder: Path, alertmanager: str | None = None) -> Iterator[httpx.Client]:
+    """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second."""
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(path) for path in RULES]
+    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "streameval"]
+    config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
+    config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
+    folder.mkdir()
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+    port = free_port()
+    options = [
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        f"--storage.tsdb.path={folder / 'data'}",
+    ]
+    with server([program("prometheus", "prometheus"), *options], port, folder) as client:
+        yield client
+
+
+@contextmanager
+def alertmanager(folder: Path, webhook: str = "http://127.0.0.1:9") -> Iterator[httpx.Client]:
+    """Alertmanager with the deployed configuration, whose webhooks are at the address `webhook`."""
+    config = yaml.safe_load(ALERTMANAGER.read_text())
+    for receiver in config["receivers"]:
+        for hook in receiver["webhook_configs"]:
+            hook["url"] = webhook + httpx.URL(hook["url"]).path
+    folder.mkdir()
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
+    port = free_port()
+    options = [
+        f"--config.file={folder / 'alertmanager.yml'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        f"--storage.path={folder / 'data'}",
+        "--cluster.listen-address=",
+    ]
+    with server([program("prometheus-alertmanager", "prometheus-alertmanager"), *options], port, folder) as client:
+        yield client
+
+
+def query(client: httpx.Client, expression: str) -> Samples:
+    """The series that the expression gives now."""
+    answer = client.get("/api/v1/query", params={"query": expression}).raise_for_status()
+    return [(series["metric"], float(series["value"][1])) for series in answer.json()["data"]["result"]]
+
+
+class Call(NamedTuple):
+    """An alert that came through a webhook: when (monotonic), to which path, with what."""
+
+    at: float
+    path: str
+    alert: dict[str, Any]
+
+
+class Webhook:
+    """Takes what Alertmanager sends."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+
+    @property
+    def url(self) -> str:
+        """Where to send."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def calls(self) -> list[Call]:
+        """What has come until now."""
+        return self._calls[:]
+
+    def __enter__(self) -> Webhook:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        calls = self._calls
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                calls.extend(Call(time.monotonic(), self.path, alert) for alert in body["alerts"])
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        return Handler

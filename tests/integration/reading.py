@@ -1,0 +1,76 @@
+"""A source that is polled, and how often each message came of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from streameval.logs import CHATTY, RateLimit
+from streameval.sources import Bookmark, SourceStatus
+from streameval.sources.kafka import KafkaSource
+from streameval.sources.settings import KafkaConnection, KafkaSettings
+
+
+def numbers(count: int, begin: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(begin, begin + count)]
+
+
+@contextmanager
+def reading(
+    connection: KafkaConnection, topic: str, bookmark: Bookmark | None = None, **changes: object
+) -> Iterator[Reading]:
+    settings = KafkaSettings.model_validate(connection.model_dump() | {"topic": topic} | changes)
+    with closing(KafkaSource(settings, bookmark)) as source:
+        yield Reading(source)
+
+
+class Reading:
+    """Polls a source and counts how often each value came."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        self.source = source
+        self.seen: Counter[bytes | None] = Counter()
+
+    @property
+    def status(self) -> SourceStatus:
+        return self.source.status()
+
+    def poll_until(self, done: Callable[[], bool], timeout: float = 20.0) -> float:
+        """Polls until `done()`, and returns how long that took; fails with the source's status."""
+        begin = time.monotonic()
+        while not done():
+            if time.monotonic() - begin > timeout:
+                pytest.fail(f"after {timeout} s: {self.seen.total()} messages, {self.status}")
+            for records in self.source.poll(0.2):
+                self.seen.update(records.values)
+        return time.monotonic() - begin
+
+    def poll_for(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        self.poll_until(lambda: time.monotonic() > end, seconds + 10.0)
+
+    def poll_to_the_end(self) -> None:
+        self.poll_until(lambda: self.status.lag == 0)
+
+
+@contextmanager
+def log_lines() -> Iterator[list[str]]:
+    """What the daemon would log of the client library meanwhile, limited as in the daemon."""
+    lines: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    collector = Collector(logging.WARNING)
+    collector.addFilter(RateLimit(CHATTY))
+    logging.getLogger().addHandler(collector)
+    try:
+        yield lines
+    finally:
+        logging.getLogger().removeHandler(collector)

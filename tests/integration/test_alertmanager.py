@@ -1,0 +1,107 @@
+"""What a real Alertmanager holds back, with the deployed configuration."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+import httpx
+import pytest
+from deployed import rules
+from factories import wait_until
+from integration.monitoring import Webhook, alertmanager
+
+ALERTS = rules("alert")
+INSTANCES = count(1)
+
+
+@pytest.fixture(scope="module")
+def webhook() -> Iterator[Webhook]:
+    with Webhook() as hook:
+        yield hook
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory, webhook: Webhook) -> Iterator[httpx.Client]:
+    with alertmanager(tmp_path_factory.mktemp("monitoring") / "alertmanager", webhook.url) as client:
+        yield client
+
+
+def fire(manager: httpx.Client, *alerts: str, **labels: str) -> None:
+    """Tells Alertmanager what fires; `labels` are those of all of them."""
+    ends = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
+    bodies = [
+        {"labels": {"alertname": alert, "severity": ALERTS[alert]["labels"]["severity"], **labels}, "endsAt": ends}
+        for alert in alerts
+    ]
+    manager.post("/api/v2/alerts", json=bodies).raise_for_status()
+
+
+def held_back(manager: httpx.Client, *alerts: str, **labels: str) -> set[str]:
+    """Which of the alerts are inhibited by the others, when all of them fire."""
+    where = {"job": "streameval", "instance": f"host:{next(INSTANCES)}"}
+    fire(manager, *alerts, **where, **labels)
+    found: list[dict[str, dict[str, object]]] = []
+
+    def all_there() -> bool:
+        answer = manager.get("/api/v2/alerts", params={"filter": f'instance="{where["instance"]}"'})
+        found[:] = answer.raise_for_status().json()
+        return len(found) == len(alerts)
+
+    wait_until(all_there)
+    return {str(alert["labels"]["alertname"]) for alert in found if alert["status"]["state"] == "suppressed"}
+
+
+def test_what_does_not_answer_is_not_said_to_be_stale_or_not_ready(manager: httpx.Client) -> None:
+    silenced = held_back(
+        manager, "StreamevalDown", "StreamevalDataStale", "StreamevalNotReady", "StreamevalSnapshotOld"
+    )
+    assert silenced == {"StreamevalDataStale", "StreamevalNotReady", "StreamevalSnapshotOld"}
+
+
+def test_what_is_not_ready_is_not_said_to_be_stale(manager: httpx.Client) -> None:
+    silenced = held_back(manager, "StreamevalNotReady", "StreamevalDataStale", "StreamevalLagGrowing")
+    assert silenced == {"StreamevalDataStale", "StreamevalLagGrowing"}
+
+
+def test_nobody_is_recommended_by_numbers_that_cannot_be_trusted(manager: httpx.Client) -> None:
+    silenced = held_back(manager, "StreamevalWeightsOffOne", "StreamevalCandidateBeatsProduction", policy="a")
+    assert silenced == {"StreamevalCandidateBeatsProduction"}
+
+
+def test_doubts_about_one_candidate_do_not_silence_another(manager: httpx.Client) -> None:
+    where = {"job": "streameval", "instance": "shared:1"}
+    fire(manager, "StreamevalWeightsOffOne", policy="a", **where)
+    fire(manager, "StreamevalCandidateBeatsProduction", policy="b", **where)
+    wait_until(lambda: len(manager.get("/api/v2/alerts", params={"filter": 'instance="shared:1"'}).json()) == 2)
+    answer = manager.get("/api/v2/alerts", params={"filter": 'instance="shared:1"', "inhibited": "false"})
+    assert {alert["labels"]["policy"] for alert in answer.json()} == {"a", "b"}
+
+
+def test_a_check_that_has_an_alert_of_its_own_is_told_once(manager: httpx.Client) -> None:
+    both = ("StreamevalWeightsOffOne", "StreamevalTrustCheckFailed")
+    assert held_back(manager, *both, policy="a", check="mean_weight") == {"StreamevalTrustCheckFailed"}
+    assert held_back(manager, *both, policy="a", check="largest_share") == set()
+
+
+def test_nothing_holds_back_a_page(manager: httpx.Client) -> None:
+    others = sorted(set(ALERTS) - {"StreamevalPromotedPolicyWorse"})
+    assert "StreamevalPromotedPolicyWorse" not in held_back(
+        manager, "StreamevalPromotedPolicyWorse", *others, policy="a"
+    )
+
+
+def test_the_page_and_the_tickets_go_different_ways(manager: httpx.Client, webhook: Webhook) -> None:
+    began = time.monotonic()
+    fire(manager, "StreamevalPromotedPolicyWorse", "StreamevalDriftDetected", job="ways", instance="ways:1", policy="z")
+    fire(manager, "StreamevalEventsLost", job="ways", instance="ways:1")
+    told = {"/page": "StreamevalPromotedPolicyWorse", "/ticket": "StreamevalEventsLost"}
+
+    def heard() -> dict[str, str]:
+        mine = [call for call in webhook.calls if call.alert["labels"]["instance"] == "ways:1"]
+        return {call.path: call.alert["labels"]["alertname"] for call in mine}
+
+    wait_until(lambda: heard() == told, seconds=30.0)
+    assert time.monotonic() - began < 20.0

@@ -1,0 +1,175 @@
+"""Nothing lost, nothing doubled, whatever brokers do wrong: a mock cluster of three that errs on command."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from integration.faulty_cluster import (
+    CONNECTION_LOST,
+    ERRORS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    NOBODY,
+    OFFSET_COMMIT,
+    FaultyCluster,
+)
+from integration.reading import Reading, log_lines, numbers, reading
+from structlog.testing import capture_logs
+
+from streameval.sinks.producer import produce
+from streameval.sources import Bookmark
+
+TOPIC, MESSAGES = "clicks", 4000
+MOST_LINES = 60
+RECOVERY = 10.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[FaultyCluster]:
+    """With a topic of four partitions and 4000 messages in it."""
+    with FaultyCluster({TOPIC: 4}) as cluster:
+        produce(numbers(MESSAGES), TOPIC, cluster.connection)
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def few_lines() -> Iterator[None]:
+    """No trouble fills a disk with its log."""
+    with log_lines() as theirs, capture_logs() as ours:
+        yield
+    assert len(theirs) + len(ours) < MOST_LINES, [*theirs, *ours]
+
+
+def read_all(reader: Reading, count: int = MESSAGES, timeout: float = RECOVERY) -> None:
+    """Each message once, and none more."""
+    reader.poll_until(lambda: reader.seen.total() >= count, timeout)
+    reader.poll_for(0.2)
+    assert reader.seen == Counter(numbers(count))
+
+
+def gently(cluster: FaultyCluster, bookmark: Bookmark | None = None, **changes: Any) -> Any:
+    """A reader that takes little at a time, so that faults come between."""
+    return reading(
+        cluster.connection, TOPIC, bookmark, **({"max_poll_records": 100, "fetch_max_bytes": 2000} | changes)
+    )
+
+
+def test_fetches_that_fail_are_made_again_whatever_the_reason(cluster: FaultyCluster) -> None:
+    with gently(cluster) as reader:
+        for place, error in enumerate(ERRORS.values()):
+            reader.poll_until(lambda place=place: reader.seen.total() >= 250 * place, RECOVERY)  # type: ignore[misc]
+            cluster.fail(FETCH, [error] * 2)
+        read_all(reader)
+        assert reader.status.lost == 0
+        assert reader.status.gaps == {}
+
+
+@pytest.mark.parametrize("request_kind", [FETCH, METADATA, LIST_OFFSETS])
+def test_connections_that_break_in_the_middle_are_made_again(cluster: FaultyCluster, request_kind: int) -> None:
+    with gently(cluster) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 1000)
+        cluster.fail(request_kind, [CONNECTION_LOST] * 5)
+        read_all(reader)
+
+
+def test_a_start_survives_brokers_that_cannot_tell_what_there_is(cluster: FaultyCluster) -> None:
+    cluster.fail(METADATA, [ERRORS["broker not available"], ERRORS["leader not available"]])
+    cluster.fail(LIST_OFFSETS, [ERRORS["not the leader"], ERRORS["request timed out"], CONNECTION_LOST])
+    with gently(cluster) as reader:
+        read_all(reader)
+
+
+def test_leaders_that_change_all_the_time_are_followed(cluster: FaultyCluster) -> None:
+    with gently(cluster) as reader:
+        for step in range(12):
+            reader.poll_until(lambda step=step: reader.seen.total() >= 250 * step)  # type: ignore[misc]
+            for partition in range(4):
+                cluster.lead(TOPIC, partition, (step + partition) % 3 + 1)
+        read_all(reader)
+
+
+def test_a_broker_that_dies_leaves_its_partitions_to_the_others(cluster: FaultyCluster) -> None:
+    with gently(cluster) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 1000)
+        cluster.take_down(2)
+        for partition in range(4):
+            cluster.lead(TOPIC, partition, 1 + 2 * (partition % 2))
+        read_all(reader)
+
+
+def test_a_partition_without_a_leader_waits_while_the_others_are_read(cluster: FaultyCluster) -> None:
+    with gently(cluster) as reader:
+        reader.poll_until(lambda: reader.status.reached)
+        cluster.lead(TOPIC, 0, NOBODY)
+        reader.poll_until(lambda: reader.seen.total() >= 3 * MESSAGES // 4, RECOVERY)
+        reader.poll_for(1.0)
+        cluster.lead(TOPIC, 0, 2)
+        begin = time.monotonic()
+        read_all(reader)
+        assert time.monotonic() - begin < RECOVERY
+
+
+def test_round_trips_of_300_ms_cost_time_and_nothing_else(cluster: FaultyCluster) -> None:
+    cluster.slow_down(300)
+    with reading(cluster.connection, TOPIC) as reader:
+        read_all(reader, timeout=30.0)
+        reader.poll_for(4.0)  # beyond a probe
+        assert reader.status.reached
+        assert reader.status.rebuilds == 0
+
+
+def test_a_coordinator_that_is_lost_costs_commits_and_no_message(cluster: FaultyCluster) -> None:
+    with gently(cluster, group_id="lag") as reader:
+        for step in range(10):
+            reader.poll_until(lambda step=step: reader.seen.total() >= 300 * step)  # type: ignore[misc]
+            cluster.coordinate("lag", step % 3 + 1)
+            cluster.fail(FIND_COORDINATOR, [15, CONNECTION_LOST])  # not available
+            cluster.fail(OFFSET_COMMIT, [16, CONNECTION_LOST])  # not the coordinator
+            begin = time.monotonic()
+            reader.source.commit(reader.source.bookmarks())
+            assert time.monotonic() - begin < 0.1
+        read_all(reader)
+
+
+def test_all_brokers_away_for_a_while_cost_no_message(cluster: FaultyCluster) -> None:
+    with gently(cluster) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 1000)
+        cluster.stop()
+        reader.poll_for(3.0)
+        cluster.start()
+        read_all(reader)
+
+
+def test_faults_of_all_kinds_between_many_lives_lose_and_double_nothing(cluster: FaultyCluster) -> None:
+    seen: Counter[bytes | None] = Counter()
+    bookmark: Bookmark | None = None
+    for life in range(8):
+        cluster.fail(FETCH, [list(ERRORS.values())[life], CONNECTION_LOST])
+        with gently(cluster, bookmark) as reader:
+            goal = min(MESSAGES, 600 * (life + 1)) - seen.total()
+            reader.poll_until(lambda: reader.seen.total() >= goal)  # noqa: B023 - used in this turn only
+            for partition in range(4):
+                cluster.lead(TOPIC, partition, (life + partition) % 3 + 1)
+            reader.poll_for(0.1)
+            bookmark = reader.source.bookmarks()[TOPIC]
+        seen += reader.seen
+    assert seen == Counter(numbers(MESSAGES))
+
+
+def test_messages_deleted_between_two_lives_are_counted(cluster: FaultyCluster) -> None:
+    with gently(cluster) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 500)
+    read = reader.seen.total()
+    for partition in range(4):
+        cluster.delete_before(TOPIC, partition, 900)
+    with gently(cluster, reader.source.bookmarks()[TOPIC]) as after:
+        after.poll_until(lambda: after.status.lag == 0)
+        assert after.status.lost == 3600 - read
+        assert after.status.gaps == {"deleted": 4}
+    assert after.seen.total() == 400

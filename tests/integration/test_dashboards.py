@@ -1,0 +1,81 @@
+"""Every panel of the dashboards, asked of a real Prometheus that scrapes a real daemon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import yaml
+from deployed import Panel, annotations, dashboards, filled_in, panels, variables
+from integration.monitoring import prometheus, query
+from integration.running import daemon
+
+CONFIG = {
+    # With action sets, so that there are a reward model and estimates by it.
+    "source": {"kind": "simulated", "rate": 4000, "candidates": 2, "action_sets": True},
+    "policies": {"candidates": ["candidate-1", "candidate-2"]},
+    "promotion": {"min_events": 5000},
+    "http": {"port": 0},
+}
+CHOSEN = {"policy": "candidate-1", "estimator": "stratified_dr", "average": "mixture"}
+PATIENCE = 60.0
+
+
+@pytest.fixture(scope="module")
+def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """Prometheus, which has scraped the daemon for a while."""
+    folder = tmp_path_factory.mktemp("dashboards")
+    config = CONFIG | {"state": {"dir": str(folder / "state"), "interval": "2s"}}
+    (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
+    with daemon(folder / "streameval.yaml", folder / "log") as served:
+        host = f"{served.base_url.host}:{served.base_url.port}"
+        with prometheus([host], folder / "prometheus") as client:
+            deadline = time.monotonic() + PATIENCE
+            while time.monotonic() < deadline and len(unanswered(client)) > 0:
+                time.sleep(1.0)
+            yield client
+
+
+def unanswered(client: httpx.Client) -> list[str]:
+    """The queries of panels that give nothing (yet)."""
+    expressions = {filled_in(expression, CHOSEN) for panel in panels() for expression in panel.queries}
+    return sorted(expression for expression in expressions if not query(client, expression))
+
+
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: f"{panel.dashboard}: {panel.title}")
+def test_every_query_of_every_panel_returns_data(monitored: httpx.Client, panel: Panel) -> None:
+    assert [each for each in panel.queries if not query(monitored, filled_in(each, CHOSEN))] == []
+
+
+@pytest.mark.parametrize("uid", dashboards())
+def test_every_variable_offers_something(monitored: httpx.Client, uid: str) -> None:
+    board = dashboards()[uid]
+    for name, variable in variables(board).items():
+        if variable["type"] == "query":
+            expression, label = (
+                variable["query"]["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
+            )
+            offered = {labels[label] for labels, _ in query(monitored, filled_in(expression, CHOSEN))}
+            assert CHOSEN.get(name, next(iter(offered), None)) in offered
+
+
+def test_the_candidate_variable_leaves_production_out(monitored: httpx.Client) -> None:
+    assert {labels["policy"] for labels, _ in query(monitored, "streameval_policy_lift")} == {
+        "candidate-1",
+        "candidate-2",
+    }
+
+
+def test_annotations_can_be_asked_for(monitored: httpx.Client) -> None:
+    for board in dashboards().values():
+        for expression in annotations(board):
+            query(monitored, filled_in(expression, {}))
+
+
+def test_every_recording_rule_and_alert_rule_works(monitored: httpx.Client) -> None:
+    groups = monitored.get("/api/v1/rules").raise_for_status().json()["data"]["groups"]
+    assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
+    recorded = [rule["name"] for group in groups for rule in group["rules"] if rule["type"] == "recording"]
+    assert [name for name in recorded if not query(monitored, name)] == []

@@ -1,0 +1,85 @@
+"""Dead letters in a topic of a real broker, which may go away and come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from integration.broker import Broker
+from kafka import KafkaConsumer, TopicPartition
+
+from streameval.events import Rejected
+from streameval.sections import DeadLetterTopic
+from streameval.sinks.deadletter import open_dead_letters
+from streameval.sources import Records
+
+pytestmark = pytest.mark.kafka
+
+
+def rejected(count: int) -> tuple[list[Records], list[Rejected]]:
+    values = [b"bad %d" % number for number in range(count)]
+    records = Records("clicks", 2, range(100, 100 + count), values, timestamps=[1574553634760] * count)
+    return [records], [Rejected("malformed", "not JSON", value, place=place) for place, value in enumerate(values)]
+
+
+def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
+    """The messages of partition 0, so many at least."""
+    options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
+    found: list[Any] = []
+    with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        deadline = time.monotonic() + 10.0
+        while len(found) < count and time.monotonic() < deadline:
+            found += [message for part in consumer.poll(timeout_ms=200).values() for message in part]
+    return found
+
+
+def wait_until(done: Callable[[], bool], timeout: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_letter_is_the_message_as_it_came_with_reason_and_origin_beside_it(broker: Broker) -> None:
+    topic = f"rejected-{uuid4().hex[:8]}"
+    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
+    letters.put(*rejected(3))
+    wait_until(lambda: letters.status().written == 3)
+    letters.close()
+    found = messages_in(broker, topic, 3)
+    assert [message.value for message in found] == [b"bad 0", b"bad 1", b"bad 2"]
+    assert dict(found[1].headers) == {
+        "streameval.reason": b"malformed",
+        "streameval.detail": b"not JSON",
+        "streameval.topic": b"clicks",
+        "streameval.partition": b"2",
+        "streameval.offset": b"101",
+        "streameval.timestamp": b"1574553634760",
+        "streameval.size": b"5",
+    }
+
+
+def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.sinks.deadletter_topic.DELIVERY_TIMEOUT", 4.0)
+    topic = f"rejected-{uuid4().hex[:8]}"
+    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)
+    letters.put(*rejected(1))
+    wait_until(lambda: letters.status().written == 1)
+    stoppable_broker.stop()
+    begin = time.monotonic()
+    for _ in range(10):
+        letters.put(*rejected(100))
+    assert time.monotonic() - begin < 0.5
+    wait_until(lambda: letters.status().trouble != "", timeout=60.0)
+    assert letters.status().waiting == 1000
+    stoppable_broker.start()
+    wait_until(lambda: letters.status().waiting == 0, timeout=60.0)
+    letters.close()
+    assert (letters.status().written, letters.status().dropped) == (1001, 0)
+    offsets = {dict(message.headers)["streameval.offset"] for message in messages_in(stoppable_broker, topic, 1001)}
+    assert len(offsets) == 100

@@ -1,0 +1,169 @@
+"""The dashboards: in step with their code, understood by Prometheus, about metrics that exist, of Grafana's types."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+from deployed import (
+    DEPLOY,
+    PROMETHEUS,
+    Panel,
+    annotations,
+    dashboards,
+    filled_in,
+    panels,
+    rules,
+    unexplained,
+    variables,
+)
+from programs import output, program
+
+GRAFANA = DEPLOY / "grafana"
+TYPES = Path(__file__).parent / "grafana_types"
+DASHBOARDS = dashboards()
+PANELS = panels()
+MAIN, PIPELINE = DASHBOARDS["streameval"], DASHBOARDS["streameval-pipeline"]
+
+
+def named(panel: Panel) -> str:
+    return f"{panel.dashboard}: {panel.title}"
+
+
+def everything_asked(board: dict[str, Any]) -> list[str]:
+    """The expressions of panels, annotations and variables."""
+    of_panels = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    asked = [variable["query"]["query"] for variable in variables(board).values() if variable["type"] == "query"]
+    return [*of_panels, *annotations(board), *(re.sub(r"label_values\((.*), \w+\)", r"\1", query) for query in asked)]
+
+
+@pytest.fixture(scope="module")
+def type_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with Grafana's types in it and the TypeScript compiler."""
+    npm = program("npm", "npm")
+    directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
+    output(npm, "ci", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund")
+    return directory
+
+
+def check_types(directory: Path, board: dict[str, Any], code: int = 0) -> str:
+    lines = [
+        "import type { DashboardJson } from './shapes';",
+        f"export const dashboard: DashboardJson = {json.dumps(board)};",
+    ]
+    (directory / "dashboard.ts").write_text("\n".join(lines))
+    compiler = directory / "node_modules" / "typescript" / "bin" / "tsc"
+    return output(program("node", "nodejs"), str(compiler), "--project", str(directory), code=code)
+
+
+def test_the_dashboards_are_what_their_code_writes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "streameval_dashboards", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(GRAFANA), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    written = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert written == DASHBOARDS, "run `make dashboards`"
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=named)
+def test_every_panel_has_a_title_a_description_and_a_unit(panel: Panel) -> None:
+    assert panel.title
+    assert len(panel.content["description"]) > 30
+    assert panel.content["description"].endswith(".")
+    assert panel.content["fieldConfig"]["defaults"]["unit"]
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_no_two_panels_have_one_title_one_number_or_one_place(board: dict[str, Any]) -> None:
+    content = [panel for panel in board["panels"] if panel["type"] != "row"]
+    places = [panel["gridPos"] for panel in board["panels"]]
+    cells = Counter(
+        (x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])
+    )
+    assert len({panel["title"] for panel in content}) == len({panel["id"] for panel in content}) == len(content)
+    assert set(cells.values()) == {1}
+    assert max(x for x, _ in cells) < 24
+
+
+def test_the_main_dashboard_answers_from_the_top_to_the_bottom() -> None:
+    rows = sorted((panel for panel in MAIN["panels"] if panel["type"] == "row"), key=lambda row: row["gridPos"]["y"])
+    assert [row["title"] for row in rows] == [
+        "Which candidate to ship?",
+        "What is each worth, against production?",
+        "What is adaptation doing?",
+        "Can the numbers be trusted?",
+        "Is the pipeline healthy?",
+    ]
+
+
+def test_one_may_choose_what_to_look_at() -> None:
+    assert list(variables(MAIN)) == ["datasource", "job", "instance", "policy", "estimator", "average"]
+    assert list(variables(PIPELINE)) == ["datasource", "job", "instance"]
+
+
+def test_promotions_drift_and_restarts_are_marked() -> None:
+    for board in DASHBOARDS.values():
+        marks = " ".join(annotations(board))
+        assert all(word in marks for word in ("promotable", "drift_detections", "process_start_time"))
+
+
+def test_the_smaller_dashboard_is_smaller() -> None:
+    assert len(PIPELINE["panels"]) < len(MAIN["panels"])
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_only_variables_that_exist_are_used(board: dict[str, Any]) -> None:
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board))) - {"__rate_interval", "__all"}
+    assert used <= set(variables(board))
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_prometheus_understands_every_expression(board: dict[str, Any], tmp_path: Path) -> None:
+    expressions = [filled_in(expression, {}) for expression in everything_asked(board)]
+    recorded = [{"record": f"e{place}", "expr": expression} for place, expression in enumerate(expressions)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "expressions", "rules": recorded}]}))
+    assert f"{len(recorded)} rules found" in output(
+        program("promtool", "prometheus"), "check", "rules", str(tmp_path / "rules.yml")
+    )
+
+
+def test_every_metric_on_a_dashboard_is_exported() -> None:
+    assert unexplained(each for board in DASHBOARDS.values() for each in everything_asked(board)) == set()
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_the_dashboards_have_the_types_of_grafana(type_checker: Path, board: dict[str, Any]) -> None:
+    assert check_types(type_checker, board) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("type", "time-series"), ("titel", "a word that does not exist"), ("id", "1"), ("options", {})]
+)
+def test_a_wrong_type_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
+    panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
+    wrong = MAIN | {"panels": [panel | {key: value}]}
+    assert "error TS" in check_types(type_checker, wrong, code=2)
+
+
+@pytest.mark.parametrize("alert", rules("alert").values(), ids=rules("alert"))
+def test_alerts_link_to_dashboards_and_variables_that_exist(alert: dict[str, Any]) -> None:
+    link = urlsplit(re.sub(r"\{\{.*?\}\}", "value", alert["annotations"]["dashboard_url"]))
+    chosen = {name.removeprefix("var-") for name in parse_qs(link.query)}
+    assert chosen <= set(variables(DASHBOARDS[Path(link.path).name]))
+
+
+def test_what_is_provisioned_fits_together() -> None:
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/streameval.yaml").read_text())["providers"]
+    scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert (source["type"], source["isDefault"], source["jsonData"]["timeInterval"]) == ("prometheus", True, scraped)
+    assert (provider["type"], provider["options"]["path"]) == ("file", "/etc/grafana/dashboards")

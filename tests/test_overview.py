@@ -1,0 +1,208 @@
+"""The top of the status page: which candidate gains, by what, since when, and whether that can be believed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace as with_fields
+from typing import Any
+
+import numpy as np
+import pytest
+from factories import NOW, make_estimate, make_published, make_report, make_unknown
+from msgspec.structs import replace
+
+from streameval.history import History
+from streameval.published import Backfilling, Snapshotting
+from streameval.report import Decision, Report, TrustCheck
+from streameval.sinks.charts import Scale, make_lift_chart
+from streameval.sinks.overview import Choice, make_overview, news
+from streameval.sinks.status import StatusPage
+from streameval.sinks.timelines import HEIGHT, WIDTH, make_timelines
+
+
+def page(report: Report | None, wanted: dict[str, str] | None = None, **fields: Any) -> str:
+    return StatusPage().render(make_published(report, **fields), wanted or {})
+
+
+def hours(report: Report, points: int = 100) -> History:
+    history = History()
+    for step in range(points):
+        history = history.after(NOW - 3600.0 * (1 - step / points), report)
+    return history
+
+
+def choice(report: Report, **wanted: str) -> tuple[str, str]:
+    made = Choice.of(report, wanted)
+    assert made is not None
+    return made.estimator, made.average
+
+
+def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is_wanted() -> None:
+    report = make_report()
+    assert choice(report) == ("control_variate", "mixture")
+    assert choice(report, average="window") == ("control_variate", "window")
+    assert choice(report, estimator="ips") == ("ips", "mixture")
+    assert choice(report, average="window", estimator="snips") == ("snips", "window")
+    assert choice(report, average="<script>", estimator="nothing") == ("control_variate", "mixture")
+
+
+def test_the_top_does_not_show_what_is_not_known_yet_where_something_else_is() -> None:
+    report = make_report(1, ("ips",), ("cumulative", "mixture"))
+    unknown = tuple(
+        make_unknown(each.policy, "ips", "mixture") if each.average == "mixture" else each for each in report.estimates
+    )
+    assert choice(replace(report, estimates=unknown)) == ("ips", "cumulative")
+    assert Choice.of(replace(report, estimates=()), {}) is None
+
+
+def test_links_lead_to_every_choice_and_mark_the_present_one() -> None:
+    made = Choice.of(make_report(), {"average": "window", "estimator": "snips"})
+    assert made is not None
+    assert [link.text for link in made.averages if link.current] == ["window"]
+    assert [link.query for link in made.estimators][:2] == [
+        "?average=window&estimator=ips",
+        "?average=window&estimator=snips",
+    ]
+    strange = replace(make_report(1), estimates=(make_estimate("challenger-a", "a&b=<c>", "d e"),))
+    assert 'href="?average=d+e&amp;estimator=a%26b%3D%3Cc%3E"' in page(strange)
+
+
+def test_a_lift_is_drawn_against_zero() -> None:
+    estimates = [
+        make_estimate("a", "ips", "window", lift=0.004, lift_lower=0.002, lift_upper=0.006),
+        make_estimate("b", "ips", "window", lift=-0.001, lift_lower=-0.003, lift_upper=0.001),
+        make_estimate("c", "ips", "window", lift=0.001, lift_lower=None, lift_upper=None),
+        make_estimate("d", "ips", "window"),
+    ]
+    chart = make_lift_chart("ips", estimates, Scale.of_lifts(estimates))
+    assert chart.reference is not None
+    assert [row.verdict for row in chart.rows] == ["better", "open", "", ""]
+    assert [(row.value, row.interval) for row in chart.rows] == [
+        ("+0.00400", "+0.00200 to +0.00600"),
+        ("-0.00100", "-0.00300 to +0.00100"),
+        ("+0.00100", "–"),
+        ("–", "–"),
+    ]
+    better, undecided, *_ = chart.rows
+    assert better.band is not None
+    assert undecided.band is not None
+    assert chart.reference < better.band[0]
+    assert undecided.band[0] < chart.reference < undecided.band[1]
+
+
+def test_without_lifts_the_rows_are_there_and_say_that_nothing_is_known() -> None:
+    report = make_report()
+    none = tuple(replace(each, lift=None, lift_lower=None, lift_upper=None) for each in report.estimates)
+    overview = make_overview(make_published(report), replace(report, estimates=none), {})
+    assert overview is not None
+    assert [row.value for row in overview.lifts.rows] == ["–"] * 3
+
+
+def test_promotion_says_yes_or_why_not_and_since_when() -> None:
+    decisions = (
+        Decision("challenger-a", "paired", True, "lower bound of lift 0.002 over margin 0", since_timestamp=NOW),
+        Decision("challenger-a", "sea", False, "only 3,200 of 10,000 events"),
+    )
+    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
+    assert "▲ promotable paired, since 2023-11-14 22:13:20 UTC lower bound of lift 0.002 over margin 0" in text
+    assert "not yet sea only 3,200 of 10,000 events" in text
+
+
+def test_checks_that_fail_say_why() -> None:
+    checks = (
+        TrustCheck("challenger-a", "mean_weight", False, "mean weight 1.31, expected 1"),
+        TrustCheck("challenger-a", "stale", True, "the newest event is 2 seconds old"),
+    )
+    shown = page(replace(make_report(), trust=checks))
+    assert '<span class="warn">✗ mean weight 1.31, expected 1</span>' in shown
+    assert '<span title="the newest event is 2 seconds old">stale</span>' in shown
+
+
+def test_adaptation_is_told_for_every_policy_and_average_that_forgets() -> None:
+    overview = make_overview(make_published(make_report()), make_report(), {})
+    assert overview is not None
+    assert overview.adapting == ("window", "decay", "adaptive_window", "adaptive_decay", "mixture")
+    assert {each.policy for each in overview.adaptation} == {"logging", "challenger-a", "challenger-b", "challenger-c"}
+    assert overview.adaptation[1].memories[2] == "4,200 events"
+
+
+def test_lines_run_from_the_first_report_to_now() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    production, candidate = report.estimates
+    drawn = make_timelines(hours(report), NOW, [candidate], production)
+    assert drawn is not None
+    (picture,) = drawn.pictures
+    assert drawn.seconds == pytest.approx(3600.0)
+    (line,) = picture.lines
+    points = np.array([point.split(",") for point in line.split()], dtype=float)
+    assert len(points) == 101
+    assert (points[0, 0], points[-1, 0]) == (0, WIDTH)
+    assert np.all((points[:, 1] >= 0) & (points[:, 1] <= HEIGHT))
+    (band,) = picture.bands
+    assert len(band.split()) == 2 * 101
+    assert picture.last == drawn_text(candidate.value, picture.last)
+
+
+def drawn_text(value: float | None, like: str) -> str:
+    """The value with as many decimals as `like`."""
+    assert value is not None
+    return f"{value:.{len(like.partition('.')[2])}f}"
+
+
+def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    candidate = report.estimates[1]
+    wild = replace(candidate, value=40.0, lower=-100.0, upper=200.0)
+    history = History().after(NOW - 4000.0, replace(report, estimates=(wild,)))
+    for point in hours(report).points:
+        history = history.after(point.at, report)
+    drawn = make_timelines(history, NOW, [candidate], None)
+    assert drawn is not None
+    heights = np.array([point.split(",")[1] for point in drawn.pictures[0].bands[0].split()], dtype=float)
+    assert heights.max() - heights.min() > HEIGHT / 2
+    assert drawn.pictures[0].highest.startswith("40.")
+
+
+def test_where_nothing_was_known_the_line_is_broken() -> None:
+    report, nothing = make_report(0, ("ips",), ("window",)), replace(make_report(0), estimates=())
+    history = History()
+    for step in range(30):
+        history = history.after(NOW - 60 + step, report if step < 10 or step >= 20 else nothing)
+    drawn = make_timelines(history, NOW, [report.estimates[0]], None)
+    assert drawn is not None
+    assert len(drawn.pictures[0].lines) == 2
+    assert len(drawn.pictures[0].bands) == 2
+
+
+def test_without_a_past_or_numbers_there_is_no_picture() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    assert make_timelines(History(), NOW, list(report.estimates), None) is None
+    unknown = [make_unknown("a", "ips", "window")]
+    past = History().after(NOW - 9, replace(report, estimates=tuple(unknown)))
+    assert make_timelines(past, NOW, unknown, None) is None
+    assert "not known yet" in page(report)
+
+
+def test_a_picture_says_in_words_what_it_shows() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    shown = page(report, history=hours(report))
+    assert re.search(r'role="img" aria-label="challenger-a: [\d.]+ 1\.0 h ago, [\d.]+ now, between [\d.]+ and', shown)
+
+
+def test_the_pipeline_tells_of_snapshots_and_backfills() -> None:
+    assert "none is kept" in page(make_report(), snapshots=None)
+    assert "none yet" in page(make_report(), snapshots=Snapshotting())
+    snapshots = with_fields(Snapshotting(NOW - 90.0), failures=2)
+    shown = page(make_report(), snapshots=snapshots, backfills=(Backfilling(("late",), 1_234, None),))
+    assert "1.5 min ago" in shown
+    assert "snapshots that failed" in shown
+    assert "read again for late" in shown
+
+
+def test_news_are_what_a_person_must_hear() -> None:
+    report = make_report()
+    assert [each.promotable for each in report.promotion] == [True, False, False]
+    assert news(make_published(report)) == "Ready. Promotable: challenger-a."
+    none = tuple(replace(each, promotable=False) for each in report.promotion)
+    assert news(make_published(replace(report, promotion=none))) == "Ready. No candidate is promotable."
+    assert news(make_published(None, detail="no broker answers")) == "Not ready: no broker answers."

@@ -1,0 +1,155 @@
+"""How often confidence sequences ever miss, by simulation: not more often than they promise.
+
+A run is a row: whole streams are drawn side by side, and looked at 60 times.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom, norm
+
+from streameval.sequences.bernstein import EmpiricalBernstein
+from streameval.sequences.engine import Engine, running_centre
+from streameval.sequences.heavy import HeavyTailed
+from streameval.sequences.spans import Restarted, SinceStart, Span
+
+Array = NDArray[np.float64]
+
+LOOKS = 60
+BLOCK = 100
+EVENTS = 18_000
+ERROR = 0.05
+
+
+class Weights(NamedTuple):
+    """The importance weights that occur, how often, and what rewards are multiplied by where they do."""
+
+    weight: Array
+    probability: Array
+    better: Array
+
+    def draw(self, rng: np.random.Generator, runs: int, events: int) -> tuple[Array, Array]:
+        which = np.searchsorted(np.cumsum(self.probability)[:-1], rng.random((runs, events)), side="right")
+        return self.weight[which], self.better[which]
+
+    @property
+    def value(self) -> float:
+        """Of the candidate, where the mean reward is 1 before it is multiplied."""
+        return float(self.probability @ (self.weight * self.better))
+
+    @property
+    def logged(self) -> float:
+        """Of the policy that logs."""
+        return float(self.probability @ self.better)
+
+
+MILD = Weights(np.array([0.4, 1.6]), np.array([0.5, 0.5]), np.array([0.6, 1.2]))
+HEAVY = Weights(
+    np.array([50.0, 1.11, 0.0]), np.array([0.002, 0.9 / 1.11, 0.998 - 0.9 / 1.11]), np.array([1.2, 0.9, 1.1])
+)
+
+
+def still(value: float) -> Array:
+    return np.full(EVENTS, value)
+
+
+def drifting(value: float) -> Array:
+    """Half a wave above the value and half a wave below it."""
+    return value * (1 + 0.6 * np.sin(np.linspace(0, 2 * np.pi, EVENTS)))
+
+
+def observations(weight: Array, reward: Array) -> Array:
+    """For the lower and upper bounds of the value and of the lift over the logging policy, [4, runs, events]."""
+    gained, lost = weight * reward, weight * (1 - reward)
+    return np.stack([gained, lost, gained + 1 - reward, lost + reward])
+
+
+def ever_missed(
+    engine: Engine, span: Span, weights: Weights, mean: Array, runs: int, scale: float = 1.0
+) -> tuple[Array, float]:
+    """In how many runs the lower and the upper bound of value and lift ever miss, [4]; and how wide the interval of the
+    value is in the end."""
+    rng = np.random.default_rng(20_261_121)
+    step = len(mean) // LOOKS
+    before, state = np.zeros((4 * runs, 2)), span.start(np.zeros((4 * runs, engine.width)))
+    missed = np.zeros((4, runs), dtype=bool)
+    for end in range(step, len(mean) + 1, step):
+        weight, better = weights.draw(rng, runs, step)
+        reward = (rng.random((runs, step)) < mean[end - step : end] * better).astype(float)
+        observed = observations(weight, reward).reshape(4 * runs, step) / scale
+        centre, before = running_centre(observed, None, before)
+        first = 0
+        for part in list(span.parts(state, step // BLOCK)):
+            some = slice(first, first := first + part * BLOCK)
+            state = span.add(state, engine.sums(observed[:, some], centre[:, some], None), part)
+        sums = span.sums(state)
+        level = mean[end - int(sums[0, 0]) : end].mean()
+        value, lift = weights.value * level, (weights.value - weights.logged) * level
+        lower = engine.lower(sums, np.full(4 * runs, ERROR / 2 * span.share(state))).reshape(4, runs) * scale
+        missed |= lower > np.array([value, 1 - value, 1 + lift, 1 - lift])[:, None]
+    return missed.sum(axis=1), float((1 - lower[1] - lower[0]).mean())
+
+
+def as_promised(missed: Array, runs: int) -> bool:
+    """Whether no end missed too often for half the error, at a level of one in a thousand each."""
+    return bool((missed <= binom.ppf(0.999, runs, ERROR / 2)).all())
+
+
+CASES = [
+    pytest.param(weights, mean, id=f"{name}, {value}, {world.__name__}")
+    for name, weights in (("mild", MILD), ("heavy", HEAVY))
+    for value in (0.3, 0.03)
+    for world in (still, drifting)
+    for mean in (world(value),)
+]
+
+
+@pytest.mark.parametrize(("weights", "mean"), CASES)
+def test_the_robust_sequence_seldom_ever_misses_the_mean_since_the_start(weights: Weights, mean: Array) -> None:
+    missed, _ = ever_missed(HeavyTailed(), SinceStart(), weights, mean, runs=200)
+    assert as_promised(missed, 200)
+
+
+@pytest.mark.parametrize(("weights", "mean"), CASES)
+def test_the_restarted_sequence_seldom_ever_misses_the_mean_of_its_window(weights: Weights, mean: Array) -> None:
+    missed, _ = ever_missed(HeavyTailed(), Restarted(1000, BLOCK), weights, mean, runs=200)
+    assert as_promised(missed, 200)
+
+
+@pytest.mark.parametrize(("weights", "mean"), CASES[::2])
+def test_the_empirical_bernstein_sequence_seldom_ever_misses(weights: Weights, mean: Array) -> None:
+    missed, _ = ever_missed(EmpiricalBernstein(), SinceStart(), weights, mean, runs=200, scale=weights.weight.max() + 1)
+    assert as_promised(missed, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("span", [SinceStart(), Restarted(1000, BLOCK)], ids=["since start", "restarted"])
+@pytest.mark.parametrize(("weights", "mean"), CASES[3::4])
+def test_in_a_thousand_runs_no_sequence_misses_too_often(weights: Weights, mean: Array, span: Span) -> None:
+    missed, _ = ever_missed(HeavyTailed(), span, weights, mean, runs=1000)
+    assert as_promised(missed, 1000)
+
+
+def test_the_simulation_finds_bounds_that_promise_too_much() -> None:
+    class Greedy(HeavyTailed):
+        """Takes every look for the only one: the Gaussian bound."""
+
+        def lower(self, sums: Array, error: Array) -> Array:
+            variance = 0.6 * (sums[:, 1] / sums[:, 0])
+            return np.asarray(sums[:, 1] / sums[:, 0] + norm.ppf(error) * np.sqrt(variance / sums[:, 0]))
+
+    missed, _ = ever_missed(Greedy(), SinceStart(), MILD, still(0.3), runs=200)
+    assert not as_promised(missed, 200)
+
+
+@pytest.mark.parametrize(("weights", "times"), [(MILD, 2.2), (HEAVY, 3.0)], ids=["mild", "heavy"])
+def test_being_watched_costs_about_twice_the_width(weights: Weights, times: float) -> None:
+    mean = 0.3
+    second = weights.probability @ (weights.weight**2 * weights.better * mean)
+    gaussian = 2 * norm.ppf(1 - ERROR / 2) * np.sqrt((second - (weights.value * mean) ** 2) / EVENTS)
+    _, width = ever_missed(HeavyTailed(), SinceStart(), weights, still(mean), runs=50)
+    assert gaussian < width < times * gaussian
