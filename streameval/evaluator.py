@@ -242,8 +242,8 @@ class Evaluator:
         estimates = tuple(
             estimate
             for grid, state in self._worked()
-            for known in grid.read(state, tail)
-            for estimate in self._rows(grid, counts, learned["slates"]).of(*known)
+            for known in grid.read(state, tail, self.plan.errors)
+            for estimate in self._rows(grid, counts, learned["slates"]).of(known)
         )
         findings = self._findings(estimates, now)
         return Report(

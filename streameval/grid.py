@@ -20,15 +20,20 @@ from streameval.evidence import Evidence
 from streameval.lifts import fold_lifts, lift_layout
 from streameval.needs import Needs
 from streameval.recent import Recent
+from streameval.sequences import Watch, Watched
 
 
 class Read(NamedTuple):
-    """What an average knows: of all policies, and of the lift of all but production; and the bound for both."""
+    """What an average knows: of all policies, and of the lift of all but production; and the bound for both.
+
+    `watched`: the intervals that have been kept all along, where the bound is a confidence sequence.
+    """
 
     average: AnyAverage
     bound: AnyBound
     reading: Reading
     lift: Reading
+    watched: Watched | None
 
 
 UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
@@ -39,7 +44,8 @@ class Grid:
     """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
 
     All estimators of a grid have the same `needs`: events that do not tell what is needed are missing. `candidates`
-    [policies]: whether a policy is one whose behaviour is compared with that of others.
+    [policies]: whether a policy is one whose behaviour is compared with that of others. `watches`: what keeps the
+    confidence sequences of each average, where its bound is one.
     """
 
     estimators: tuple[AnyEstimator, ...]
@@ -47,6 +53,7 @@ class Grid:
     bounds: tuple[AnyBound, ...]
     candidates: tuple[bool, ...]
     needs: Needs
+    watches: tuple[Watch | None, ...]
 
     @property
     def layout(self) -> Layout:
@@ -82,6 +89,7 @@ class Grid:
                 average.start(lift_layout(self.layout), block) if isinstance(average, Mixture) else None
                 for average in self.averages
             ],
+            "watched": [None if watch is None else watch.start(policies, block) for watch in self.watches],
         }
 
     def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, Course]]:
@@ -104,22 +112,43 @@ class Grid:
                 after = average.fold(before, blocks, paces[average.drift])
             averaged.append(after)
             lifts.append(lift)
-        return {"estimators": remembered, "drift": measured, "averages": averaged, "lifts": lifts}, courses
+        watched = [
+            None if watch is None else watch.fold(before, visible, terms)
+            for watch, before in zip(self.watches, state["watched"], strict=True)
+        ]
+        return {
+            "estimators": remembered,
+            "drift": measured,
+            "averages": averaged,
+            "lifts": lifts,
+            "watched": watched,
+        }, courses
 
-    def read(self, state: State, tail: Evidence | None) -> Iterator[Read]:
-        """What each average knows now, with the bound for its intervals; the unfinished block included."""
-        blocks = None if tail is None else self._weigh(state, tail.of_events_with(self.needs))[2]
+    def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[Read]:
+        """What each average knows now, with the bound for its intervals; the unfinished block included.
+
+        `errors` [policies]: the chance that an interval which may be watched ever misses.
+        """
+        blocks, late = None, None
+        if tail is not None:
+            visible = tail.of_events_with(self.needs)
+            terms, _, blocks = self._weigh(state, visible)
+            late = (visible, terms)
         rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)
-        every = zip(self.averages, self.bounds, state["averages"], state["lifts"], strict=True)
-        for average, bound, averaged, lift in every:
+        watched = [
+            None if watch is None else watch.read(seen, late, errors)
+            for watch, seen in zip(self.watches, state["watched"], strict=True)
+        ]
+        every = zip(self.averages, self.bounds, state["averages"], state["lifts"], watched, strict=True)
+        for average, bound, averaged, lift, sequence in every:
             if isinstance(average, Mixture):
                 reading, gap = average.read(averaged, self.layout), average.read(lift, lift_layout(self.layout))
             else:
                 reading = average.read(averaged, blocks, rates[average.drift])
                 gap = reading.lift(len(self.estimators))
-            yield Read(average, bound, reading, gap)
+            yield Read(average, bound, reading, gap, sequence)
 
     def _weigh(self, state: State, evidence: Evidence) -> tuple[list[Terms], list[State], Blocks]:
         """The terms of all estimators, what these remember after them, and the terms side by side as blocks."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 from pydantic import TypeAdapter
 
-from streameval.arrays import State
+from streameval.arrays import Array, State
 from streameval.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -25,11 +26,11 @@ from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.evidence import LARGEST_WEIGHT
 from streameval.grid import Grid
-from streameval.needs import Need
+from streameval.needs import Need, Needs
 from streameval.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.promotion import Promotion
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.sequences import span
+from streameval.sequences import error_shares, span, watch
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
@@ -127,14 +128,32 @@ class Plan:
 
     def grids(self, described: bool) -> tuple[Grid, ...]:
         """The grids to fold events into; `described`: events tell whole distributions and features of their actions."""
-        candidates = tuple(policy != LOGGING for policy in self.policies)
         grids = []
         for estimators, averages in self.products(described):
-            bounds = tuple(map(self.bound, averages))
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 some = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
-                grids.append(Grid(some, averages, bounds, candidates, needs))
+                grids.append(self._grid(some, averages, needs))
         return tuple(grids)
+
+    def _grid(self, estimators: tuple[AnyEstimator, ...], averages: tuple[AnyAverage, ...], needs: Needs) -> Grid:
+        bounds = tuple(map(self.bound, averages))
+        watches = tuple(
+            watch(bound, average, estimators, self.reward_range, self.block, self.policies[0] == LOGGING)
+            if isinstance(bound, ConfidenceSequence)
+            else None
+            for average, bound in zip(averages, bounds, strict=True)
+        )
+        candidates = tuple(policy != LOGGING for policy in self.policies)
+        return Grid(estimators, averages, bounds, candidates, needs, watches)
+
+    @property
+    def errors(self) -> Array:
+        """The chance that an interval which may be watched ever misses, of production and of each candidate.
+
+        Candidates share it with all that were ever added.
+        """
+        error = 1.0 - self.confidence
+        return np.concatenate([[error], error_shares(error, [self.ranks[name] for name in self.policies[1:]])])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Need]:
         """What events must tell for an estimator, those of the reward model included if it uses that."""

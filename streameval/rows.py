@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from streameval.arrays import Array, ratio
-from streameval.averages import AnyAverage, Reading
+from streameval.averages import Reading
 from streameval.averages.moments import Row
-from streameval.bounds import Bound, Claim
+from streameval.bounds import Bound, Claim, Ends
 from streameval.estimators import Estimator
 from streameval.extremes import Extremes
+from streameval.grid import Read
 from streameval.report import Estimate
+from streameval.sequences import Watched
 from streameval.slates import mean_ratios
 
 
@@ -34,16 +36,14 @@ class Rows:
     supported: Array
     slot_ratios: Array | None = None
 
-    def of(self, average: AnyAverage, bound: Bound, reading: Reading, lift: Reading) -> Iterator[Estimate]:
-        """The estimates of one average, with intervals by `bound`; estimators vary fastest.
-
-        `lift`: what the average knows of the differences to production, for all policies but the first.
-        """
-        claim = self._claim(bound)
+    def of(self, read: Read) -> Iterator[Estimate]:
+        """The estimates of one average, with intervals by its bound; estimators vary fastest."""
+        average, bound, reading = read.average, read.bound, read.reading
+        claim = self._claim(bound, read.watched)
         ends = _clipped(*bound.ends(reading, claim), self.reward_range)
         numbers = list(zip(*map(_known, (reading.moments.value, *ends, *self._diagnostics(reading))), strict=True))
-        lifts = [(None, None, None)] * len(self.estimators) + self._lifts(bound, reading, lift, claim)
-        details = {name: _known(column) for name, column in self._details(reading, lift).items()}
+        lifts = [(None, None, None)] * len(self.estimators) + self._lifts(read, claim)
+        details = {name: _known(column) for name, column in self._details(read).items()}
         places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]
         for place, (estimator, policy) in enumerate(places):
             value, lower, upper, effective_sample_size, weight_mean, weight_max = numbers[place]
@@ -71,7 +71,7 @@ class Rows:
                 },
             )
 
-    def _claim(self, bound: Bound) -> Claim:
+    def _claim(self, bound: Bound, watched: Watched | None) -> Claim:
         limit = bound.largest_weight(self.largest_weight)
         return Claim(
             confidence=self.confidence,
@@ -80,22 +80,22 @@ class Rows:
                 [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
             ).ravel(),
             ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
+            watched=watched and Ends(watched.lower, watched.upper),
         )
 
-    def _lifts(
-        self, bound: Bound, reading: Reading, lift: Reading, claim: Claim
-    ) -> list[tuple[float | None, float | None, float | None]]:
+    def _lifts(self, read: Read, claim: Claim) -> list[tuple[float | None, float | None, float | None]]:
         """Value and interval of each lift, inside plus and minus the width of the reward range."""
         first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
-        scaled = ratio(claim.term_range, reading.moments.mean_denominator)
+        scaled = ratio(claim.term_range, read.reading.moments.mean_denominator)
         difference = claim._replace(
             term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
             ratio=claim.ratio[others],
+            watched=read.watched and Ends(read.watched.lift_lower[others], read.watched.lift_upper[others]),
             extremes=claim.extremes.over_production(len(self.estimators), heaviest=self.largest_weight[0]),
         )
         width = self.reward_range[1] - self.reward_range[0]
-        lower, upper = _clipped(*bound.ends(lift, difference), (-width, width))
-        return list(zip(*map(_known, (lift.moments.value, lower, upper)), strict=True))
+        lower, upper = _clipped(*read.bound.ends(read.lift, difference), (-width, width))
+        return list(zip(*map(_known, (read.lift.moments.value, lower, upper)), strict=True))
 
     def _by_slot(self, policy: int) -> dict[str, list[float | None]]:
         if self.slot_ratios is None:
@@ -108,7 +108,8 @@ class Rows:
         largest = np.where(present, moments[Row.LARGEST_IMPORTANCE], np.nan)
         return moments.effective_sample_size, moments.importance_weight_mean, largest
 
-    def _details(self, reading: Reading, lift: Reading) -> dict[str, Array]:
+    def _details(self, read: Read) -> dict[str, Array]:
+        reading, lift = read.reading, read.lift
         unsupported = np.where(
             np.repeat(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan
         )
@@ -117,6 +118,7 @@ class Rows:
         return {
             **reading.details,
             **reading.parts,
+            **(read.watched.details if read.watched else {}),
             **{f"lift_{name}": np.concatenate([production, part]) for name, part in lift.parts.items()},
             "bias_bound": reading.bias,
             "design_effect": reading.design_effect,

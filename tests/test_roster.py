@@ -222,7 +222,8 @@ def test_what_a_plan_adds_begins_anew_and_all_else_goes_on(saved: bool) -> None:
     for (policy, estimator, average), estimate in report.items():
         known = policy != "late" and (estimator, average) in old
         expected = (long if known else short).report().get(policy, estimator, average)
-        assert (estimate.value, estimate.effective_sample_size) == (expected.value, expected.effective_sample_size)
+        assert estimate.value == pytest.approx(expected.value, rel=1e-9)  # the order of sums depends on the company
+        assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
     assert counts(roster.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from streameval.arrays import Array, per_block
 from streameval.averages.moments import ALL_ROWS, PAIRS, ROWS, Row
-from streameval.averages.pairs import PRODUCTS, SQUARES, SUMS, TERMS, PairRow
+from streameval.averages.pairs import PRODUCTS, SUMS, TERMS, PairRow
 from streameval.averages.spread import ALL_SPREAD_ROWS, BLOCK_PAIRS, SPREAD_PAIRS, SPREAD_ROWS, SpreadRow
 
 
@@ -27,16 +27,23 @@ class Places(NamedTuple):
 
 
 class PairPlaces(NamedTuple):
-    """Where the products of one estimator's terms with those of production lie among the series."""
+    """Where the terms of one estimator and of production, and their products, lie among the series."""
 
-    terms: tuple[int, ...]
-    products: tuple[int, ...]
+    sums: tuple[int, ...]
     u_importance: int
     pu_importance: int
 
 
+SAMPLED = 97
+"""One event in so many tells quickly which series cannot be equal."""
+FIRST_SUM = PairRow.U
+
+
 class Series:
-    """Numbers per event, [events, policies], each kept once however many estimators need it."""
+    """Numbers per event, [events, policies], each kept once however many estimators need it.
+
+    What is equal is kept once, too: with rewards of 0 and 1 many a product equals one of its factors.
+    """
 
     ONE = 0
 
@@ -44,6 +51,7 @@ class Series:
         self.kept: list[Array | None] = [None]  # a product without factors: 1
         self._importance = importance
         self._places: dict[tuple[int, ...], int] = {(): self.ONE}
+        self._alike: dict[bytes, list[int]] = {}
         self._production: list[Array] = []
 
     def place(self, *factors: Array | None) -> int:
@@ -51,9 +59,18 @@ class Series:
         given = [factor for factor in factors if factor is not None]
         key = tuple(sorted(map(id, given)))
         if key not in self._places:
-            self._places[key] = len(self.kept)
-            self.kept.append(given[0] if len(given) == 1 else given[0] * given[1])
+            self._places[key] = self._keep(given[0] if len(given) == 1 else given[0] * given[1])
         return self._places[key]
+
+    def _keep(self, values: Array) -> int:
+        """Where these values lie, which may have been kept already as something else."""
+        alike = self._alike.setdefault(values[::SAMPLED].tobytes(), [])
+        for place in alike:
+            if np.array_equal(values, np.asarray(self.kept[place])):
+                return place
+        alike.append(len(self.kept))
+        self.kept.append(values)
+        return alike[-1]
 
     def places(self, u: Array, v: Array | None) -> Places:
         """Where the products of a term lie."""
@@ -65,9 +82,10 @@ class Series:
         """Where the products of a term with that of production, the first policy, lie."""
         pu, pv = self._of_production(u), None if v is None else self._of_production(v)
         terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))
+        single = [self.place(term) for term in terms.values()]
+        double = [self.place(terms[one], terms[other]) for one, other in PRODUCTS]
         return PairPlaces(
-            tuple(self.place(term) for term in terms.values()),
-            tuple(self.place(terms[one], terms[other]) for one, other in PRODUCTS),
+            (*single, *double),
             self.place(u, self._importance),
             self.place(pu, self._importance),
         )
@@ -260,8 +278,7 @@ class Blocks:
         target[..., PairRow.WEIGHT_SQUARE] = square
         for estimator, places in enumerate(self.pairs):
             of = min(estimator, summed.shape[2] - 1)
-            target[:, :, estimator, SUMS] = summed[:, :, of, list(places.terms)]
-            target[:, :, estimator, SQUARES] = summed[:, :, of, list(places.products)]
+            target[:, :, estimator, FIRST_SUM : FIRST_SUM + len(places.sums)] = summed[:, :, of, list(places.sums)]
 
     def _fill_products(self, target: Array, summed: Array) -> None:
         """The first rows of moments and of spreads: sums of q, u, v, u^2, u v, v^2."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array
 from streameval.durations import Seconds
 from streameval.labels import strict
+from streameval.sequences import error_shares
 
 RuleName: TypeAlias = Literal["paired", "anytime", "sea", "bsea"]
 OFF = "off"
@@ -114,10 +113,7 @@ class Promotion:
         >>> errors[:2].round(4), bool(errors.sum() < 0.05)
         (array([0.0304, 0.0076]), True)
         """
-        delta, rank = 1.0 - confidence, np.asarray(ranks, dtype=float)
-        if self.family_size is not None:
-            return np.full(rank.shape, delta / self.family_size)
-        return 6.0 * delta / (math.pi * rank) ** 2
+        return error_shares(1.0 - confidence, ranks, self.family_size)
 
 
 _PROMOTION: TypeAdapter[Promotion] = TypeAdapter(Promotion)

@@ -1,0 +1,55 @@
+"""A state for other policies: the columns of those that stay are carried over, those that come begin with nothing.
+
+Which axis of an array counts policies is not written down anywhere: it is the one that is longer in the fresh state of
+one policy more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from streameval.arrays import Array
+
+
+def transplanted(state: Any, fresh: Callable[[int], Any], policies: int, places: Sequence[int | None]) -> Any:
+    """The `state` of so many `policies` with other ones; `places`: where each was before, None for one that begins.
+
+    `fresh` makes the state of any number of policies before the first event.
+
+    >>> start = lambda policies: {"events": 0, "sums": np.zeros((2, 3 * policies))}
+    >>> state = {"events": 7, "sums": np.arange(12.0).reshape(2, 6)}
+    >>> transplanted(state, start, 2, [1, None])["sums"]
+    array([[ 3.,  4.,  5.,  0.,  0.,  0.],
+           [ 9., 10., 11.,  0.,  0.,  0.]])
+    """
+    return _carried(state, fresh(policies), fresh(policies + 1), fresh(len(places)), places)
+
+
+def _carried(state: Any, small: Any, large: Any, new: Any, places: Sequence[int | None]) -> Any:
+    if isinstance(state, dict):
+        return {key: _carried(state[key], small[key], large[key], new[key], places) for key in state}
+    if isinstance(state, list | tuple):
+        return [_carried(*each, places) for each in zip(state, small, large, new, strict=True)]
+    if isinstance(state, np.ndarray):
+        return _carried_array(state, small, large, new, places)
+    return state
+
+
+def _carried_array(state: Array, small: Array, large: Array, new: Array, places: Sequence[int | None]) -> Array:
+    longer = [axis for axis, (one, other) in enumerate(zip(small.shape, large.shape, strict=True)) if one != other]
+    if not longer:
+        return state
+    axis = longer[0]
+    per_policy = large.shape[axis] - small.shape[axis]
+    before = np.moveaxis(state, axis, 0)
+    after = np.zeros((per_policy * len(places), *before.shape[1:]))
+    beginning = np.moveaxis(new, axis, 0)
+    if beginning.shape == after.shape:  # else it has grown with the stream, from nothing
+        after[:] = beginning
+    for place, old in enumerate(places):
+        if old is not None:
+            after[place * per_policy : (place + 1) * per_policy] = before[old * per_policy : (old + 1) * per_policy]
+    return np.ascontiguousarray(np.moveaxis(after, 0, axis))
