@@ -128,6 +128,14 @@ class DriftWatch:
             detector.update(mean)
         return detector
 
+    def of_some(self, places: Sequence[int | None]) -> DriftWatch:
+        """The watch of other policies; `places`: where each was before, None for one that begins."""
+        watch = DriftWatch(self.detector, len(places))
+        for place, before in enumerate(places):
+            if before is not None:
+                watch.detections[place], watch._seen[place] = self.detections[before], list(self._seen[before])
+        return watch
+
     def state(self) -> State:
         """The detections and what the detectors have seen."""
         return {"detections": list(self.detections), "seen": [np.array(seen) for seen in self._seen]}

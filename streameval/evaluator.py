@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from streameval import predictions, recent
+from streameval import counting, predictions, recent
 from streameval.actions import tells
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
+from streameval.counting import counted, newest
 from streameval.deciding import Chosen, Deciding
 from streameval.drift import DriftDetector, DriftWatch, block_means
 from streameval.errors import StateError
@@ -125,9 +126,7 @@ class Evaluator:
         self._described: bool | None = None
         self._pending: list[EventBatch] = []
         self._waiting = 0
-        self._counts = {
-            name: np.zeros(count) for name in ("present", "supported", "largest_weight", "largest_slate_weight")
-        }
+        self._counts = counting.start(count)
         self._learned = {
             "recent": recent.start(count),
             "predictions": predictions.start(self.plan.reward_model),
@@ -158,7 +157,7 @@ class Evaluator:
         if not self._accepted:
             self._open(described=tells(batch[:1], self.plan.needs_of(StratifiedDR())))
         self._accepted += len(batch)
-        self._last_timestamp = _newest(self._last_timestamp, batch.timestamp)
+        self._last_timestamp = newest(self._last_timestamp, batch.timestamp)
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         filled, faults = self._coded.fill(named)
         self._blame(faults)
@@ -203,7 +202,7 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         evidence, self._learned = self._evidence(events)
-        self._counts = _counted(self._counts, evidence, knows_support(events))
+        self._counts = counted(self._counts, evidence, knows_support(events))
         if self._watch is not None:
             self._watch.update(block_means(evidence, self.plan.reward_range))
         folded = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
@@ -238,7 +237,7 @@ class Evaluator:
         tail, counts, learned = None, self._counts, self._learned
         if self._pending:
             tail, learned = self._evidence(self._pending[0])
-            counts = _counted(counts, tail, knows_support(self._pending[0]))
+            counts = counted(counts, tail, knows_support(self._pending[0]))
         estimates = tuple(
             estimate
             for grid, state in self._worked()
@@ -356,28 +355,8 @@ class Evaluator:
         }
         if self.plan.drift is not None:
             self._watch = DriftWatch.from_state(self.plan.drift, from_plain(state["drift"]))
-        self._states = [grid.from_state(saved) for grid, saved in zip(self._grids, state["grids"], strict=True)]
+        self._states = [
+            grid.from_state(saved, self.plan.block) for grid, saved in zip(self._grids, state["grids"], strict=True)
+        ]
         if self._deciding is not None and state.get("promotion") is not None:
             self._decided = self._deciding.contest.going_on(from_plain(state["promotion"]))
-
-
-def _counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
-    present = evidence.averaging_weight > 0
-    return {
-        "present": counts["present"] + np.count_nonzero(present, axis=0),
-        "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),
-        "largest_weight": np.maximum(counts["largest_weight"], evidence.importance_weight.max(axis=0, initial=0.0)),
-        "largest_slate_weight": np.maximum(counts["largest_slate_weight"], _largest(evidence.slates)),
-    }
-
-
-def _largest(slates: Evidence | None) -> Array | float:
-    return 0.0 if slates is None else np.abs(slates.importance_weight).max(axis=0, initial=0.0)
-
-
-def _newest(before: float | None, timestamps: Array) -> float | None:
-    known = timestamps[~np.isnan(timestamps)]
-    if not len(known):
-        return before
-    newest = float(known.max())
-    return newest if before is None else max(before, newest)

@@ -14,6 +14,7 @@ from streameval.averages.bank import Layout, Parts
 from streameval.averages.blocks import Blocks
 from streameval.averages.lipschitz import Lipschitz, Pace
 from streameval.averages.mixture import Course
+from streameval.averages.restart import without_pairs
 from streameval.bounds import AnyBound
 from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
@@ -89,7 +90,7 @@ class Grid:
                 average.start(lift_layout(self.layout), block) if isinstance(average, Mixture) else None
                 for average in self.averages
             ],
-            "watched": [None if watch is None else watch.start(policies, block) for watch in self.watches],
+            "watched": [_start_watch(watch, policies, block) for watch in self.watches],
         }
 
     def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, Course]]:
@@ -159,14 +160,37 @@ class Grid:
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
         pairs = zip(self.averages, state["averages"], strict=True)
-        plain: State = to_plain({**state, "averages": [average.to_state(saved) for average, saved in pairs]})
+        averages = [average.to_state(saved) for average, saved in pairs]
+        plain: State = to_plain({**state, "averages": averages, "kinds": list(map(repr, self.watches))})
         return plain
 
-    def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`."""
+    def from_state(self, saved: State, block: int) -> State:
+        """The inverse of `to_state`. A confidence sequence that was not kept, or as another kind, begins now."""
         state = from_plain(saved)
         pairs = zip(self.averages, state["averages"], strict=True)
-        return {**state, "averages": [average.from_state(kept) for average, kept in pairs]}
+        kept = zip(self.watches, state["watched"], state.pop("kinds"), strict=True)
+        watched = [
+            _start_watch(watch, len(self.candidates), block) if kind != repr(watch) else before
+            for watch, before, kind in kept
+        ]
+        return {**state, "averages": [average.from_state(kept) for average, kept in pairs], "watched": watched}
+
+    def without_lifts(self, state: State) -> State:
+        """What the state says of values."""
+        watched = [
+            None if watch is None else watch.without_lifts(before)
+            for watch, before in zip(self.watches, state["watched"], strict=True)
+        ]
+        averages = [without_pairs(average) for average in state["averages"]]
+        return {"estimators": state["estimators"], "drift": state["drift"], "averages": averages, "watched": watched}
+
+    def with_lifts(self, values: State, block: int) -> State:
+        """The state that says this of values, and nothing yet of lifts."""
+        return {**values, "lifts": self.start(block)["lifts"]}
+
+
+def _start_watch(watch: Watch | None, policies: int, block: int) -> State | None:
+    return None if watch is None else watch.start(policies, block)
 
 
 def _parts(terms: Sequence[Terms], evidence: Evidence, recent: Recent) -> Parts:

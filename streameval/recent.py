@@ -35,6 +35,13 @@ def start(policies: int) -> State:
     return {"logged": np.zeros(3), "weighed": np.zeros((policies, 3))}
 
 
+def alone(state: State) -> State:
+    """The memory when production changes: as if weights had been compared with none."""
+    weighed = state["weighed"].copy()
+    weighed[:, 2] = weighed[:, 1]
+    return {**state, "weighed": weighed}
+
+
 def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recent, State]:
     """The means after each block, from block sums.
 

@@ -45,7 +45,7 @@ def _carried_array(state: Array, small: Array, large: Array, new: Array, places:
     axis = longer[0]
     per_policy = large.shape[axis] - small.shape[axis]
     before = np.moveaxis(state, axis, 0)
-    after = np.zeros((per_policy * len(places), *before.shape[1:]))
+    after = np.zeros((per_policy * len(places), *before.shape[1:]), dtype=state.dtype)
     beginning = np.moveaxis(new, axis, 0)
     if beginning.shape == after.shape:  # else it has grown with the stream, from nothing
         after[:] = beginning

@@ -34,6 +34,10 @@ class Watch(Protocol):
         """The state after these whole blocks; `terms` of each estimator, as far as it uses them."""
         ...
 
+    def without_lifts(self, state: State) -> State:
+        """The state when production changes: values go on, lifts begin anew."""
+        ...
+
     def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> Watched:
         """The intervals now, the unfinished block included. `error` [policies]: that an interval of this policy,
         two-sided, ever misses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,9 @@ class SequenceWatch:
         sampling = fold_sampling(state["sampling"], evidence.averaging_weight)
         return {"block": block, "sampling": sampling, "centres": centres, "spans": spans}
 
+    def without_lifts(self, state: State) -> State:
+        return {**state, "centres": _values_only(state["centres"]), "spans": _values_only(state["spans"])}
+
     def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> Watched:
         policies = len(error)
         bounds = np.full((SIDES, policies, self.estimators), np.nan)
@@ -105,6 +109,19 @@ class SequenceWatch:
             if tail is not None:
                 sums = sums + _measure(group, *tail, centre, [len(tail[0].reward)])[0][0]
             yield group, sums, self.span.share(span)
+
+
+def _values_only(memory: Any) -> Any:
+    """The same, [4, ...] arrays with nothing in the rows of lifts."""
+    if isinstance(memory, list):
+        return [_values_only(each) for each in memory]
+    if isinstance(memory, dict):
+        return {key: _values_only(each) for key, each in memory.items()}
+    if not isinstance(memory, np.ndarray):
+        return memory
+    kept = memory.copy()
+    kept[LIFT_LOWER:] = 0.0
+    return kept
 
 
 def _measure(
