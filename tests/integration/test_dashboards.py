@@ -27,7 +27,8 @@ PATIENCE = 60.0
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Prometheus, which has scraped the daemon for a while."""
     folder = tmp_path_factory.mktemp("dashboards")
-    config = CONFIG | {"state": {"dir": str(folder / "state"), "interval": "2s"}}
+    letters = {"kind": "file", "path": str(folder / "rejected.ndjson")}
+    config = CONFIG | {"state": {"dir": str(folder / "state"), "interval": "2s"}, "dead_letters": letters}
     (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
     with daemon(folder / "streameval.yaml", folder / "log") as served:
         host = f"{served.base_url.host}:{served.base_url.port}"
