@@ -16,10 +16,10 @@ from streameval.errors import SourceError
 from streameval.events import json_schema
 from streameval.logs import configure_logging
 from streameval.probing import probe
-from streameval.replay import Replay, choose_picture, read_lines
+from streameval.replay import Replay, choose_picture, read_lines, require_rules, timeline_of
 from streameval.shortfalls import Shortfall
 from streameval.sources.settings import KafkaConnection, KafkaSettings, SimulatedSettings
-from streameval.tables import events_line, plan_table, report_table
+from streameval.tables import decisions_table, events_line, plan_table, report_table
 from streameval.terminal import Verbs, console, progress_of_bytes, run_app, say
 
 PATIENCE = 15.0

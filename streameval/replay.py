@@ -17,6 +17,7 @@ from streameval.shortfalls import Shortfall
 from streameval.sources.columnar import Table, mapping, read_csv, read_parquet
 from streameval.sources.file import FileSource
 from streameval.sources.line_file import check
+from streameval.timeline import Timeline
 from streameval.trace import Trace
 
 Advance = Callable[[int, int | None], None]
@@ -158,6 +159,17 @@ def choose_picture(
     picture = Picture(path, choices, title, read_truth(truth) if truth else {})
     picture.check()
     return picture
+
+
+def require_rules(config: Config) -> None:
+    """InputError when nothing is to be decided, so that nothing could be said of when."""
+    if config.promotion is None:
+        raise InputError("promotion is off: no rule could fire", hint="remove `promotion: off` from the configuration")
+
+
+def timeline_of(config: Config, picture: Picture) -> Timeline:
+    """The picture of when rules would have fired, in the place of one of values."""
+    return Timeline(picture, 0.0 if config.promotion is None else config.promotion.margin)
 
 
 PREFERRED = (("stratified_dr", "stratified_ips", "snips"), ("mixture", "adaptive_window", "adaptive_decay"))

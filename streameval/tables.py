@@ -15,7 +15,7 @@ from rich.text import Text
 
 from streameval.config import Config
 from streameval.labels import Labelled
-from streameval.report import Estimate, Report
+from streameval.report import Decision, Estimate, Report
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
 UNKNOWN = "–"
@@ -38,6 +38,48 @@ def report_table(report: Report, title: str = "") -> Table:
     return table
 
 
+def decisions_table(report: Report) -> Table:
+    """When each rule would have promoted each candidate: since when, for how long, and what came of it."""
+    lifts = (each.first_lift for each in report.promotion)
+    decimals = decimals_for((*lifts, *(each.lift_since for each in report.promotion)))
+    table = Table(box=box.SIMPLE_HEAD, title="Promotion", title_justify="left", title_style="bold", pad_edge=False)
+    for heading, justify in DECISION_HEADINGS:
+        table.add_column(heading, justify=justify)
+    for policy, decisions in groupby(report.promotion, key=lambda decision: decision.policy):
+        for row, decision in enumerate(decisions):
+            table.add_row("" if row else Text(policy, style="bold"), *_decision_cells(decision, report, decimals))
+        table.add_section()
+    return table
+
+
+DECISION_HEADINGS: tuple[tuple[str, Justify], ...] = (
+    ("policy", "left"),
+    ("rule", "left"),
+    ("first promotable", "left"),
+    ("lift then", "right"),
+    ("lift since", "right"),
+    ("promotable for", "right"),
+    ("at the end", "left"),
+)
+
+
+def _decision_cells(decision: Decision, report: Report, decimals: int) -> list[str | Text]:
+    if decision.first_event is None:
+        return [decision.rule, "never", UNKNOWN, UNKNOWN, UNKNOWN, Text(decision.reason)]
+    when = f"event {decision.first_event:,}"
+    when += "" if decision.first_timestamp is None else f"\n{moment(decision.first_timestamp)}"
+    share = decision.promotable_events / max(1, report.events.accepted)
+    often = "once" if decision.times == 1 else f"{decision.times} times"
+    return [
+        decision.rule,
+        when,
+        number(decision.first_lift, decimals, signed=True),
+        number(decision.lift_since, decimals, signed=True),
+        f"{decision.promotable_events:,} events\n{share:.0%}, {often}",
+        Text(f"{'promotable' if decision.promotable else 'not'}: {decision.reason}"),
+    ]
+
+
 def plan_table(config: Config) -> Table:
     """What a configuration would run."""
     http, reward = config.http, config.reward
@@ -57,6 +99,7 @@ def plan_table(config: Config) -> Table:
             bound = _described(plan.bound(average))
             table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
     table.add_row("drift", Text(_detector(config)))
+    table.add_row("promotion", Text(_promotion(config)))
     table.add_row("estimates", f"{estimates} for {policies} policies, {config.confidence * 100:g}% intervals")
     scheme, login = "https" if http.tls_certfile else "http", "with a login" if http.has_login else "without a login"
     table.add_row("serves", Text(f"{scheme}://{http.host}:{http.port}, {login}"))
@@ -105,6 +148,15 @@ def _named(estimators: Sequence[Labelled], instead: Sequence[Labelled]) -> str:
     names = ", ".join(map(_described, estimators))
     better = [choice.label for choice in instead if choice not in estimators]
     return f"{names}; {', '.join(better)} if events tell features and distributions" if better else names
+
+
+def _promotion(config: Config) -> str:
+    """The rules, and what they ask for."""
+    asked = config.promotion
+    if asked is None:
+        return "off"
+    events, hold = f"after {asked.min_events:,} events", f"held for {asked.hold} block ends"
+    return f"{', '.join(asked.rules)}: lift over {asked.margin:g}, {events}, {hold}"
 
 
 def _detector(config: Config) -> str:

@@ -37,7 +37,8 @@ class Stretch(NamedTuple):
 class Timeline:
     """The lift of each candidate with its band, a line at the margin, and a strip a rule, dark where promotable.
 
-    The lift is that of the estimator and average that `picture` chooses. `margins`: what the lift must exceed.
+    The lift is that of the estimator and average that `picture` chooses; behind it is shaded where the first rule would
+    promote. `margin`: what the lift must exceed.
     """
 
     picture: Picture
@@ -66,6 +67,7 @@ class Timeline:
             stretches = {rule: list(_stretches(trace.reports, policy, rule)) for rule in rules}
             self._panel(upper, trace, lifts, colour, policy, stretches[rules[0]])
             _strips(lower, trace, stretches, colour, last, policy)
+        moments_of(trace, lower)
         self._describe(figure, size[1], trace, f"{estimator} on {average}", len(candidates) - len(drawn))
         save(figure, self.picture.path)
 
@@ -84,13 +86,14 @@ class Timeline:
             axes.axvspan(*_places(trace, stretch), color=colour, alpha=0.1, linewidth=0)
         axes.fill_between(at, low, high, color=colour, alpha=0.22, linewidth=0)
         axes.plot(at, value, color=colour, linewidth=1.8, solid_capstyle="round")
+        self._dash_truth(axes, trace, policy, colour)
         axes.axhline(self.margin, color=INK, linewidth=0.9, zorder=3)
         axes.set_ylim(*_limits(value, low, high, self.margin))
         axes.set_title(policy, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=5)
         known = value[np.isfinite(value)]
         if len(known):
-            decimals = decimals_for([float(known[-1])])
-            label = f"{number(float(known[-1]), decimals, signed=True)} now"
+            decimals = max(0, decimals_for([float(known[-1])]) - 1)
+            label = f"{number(float(known[-1]), decimals, signed=True)} now".replace("-", "\N{MINUS SIGN}")
             axes.annotate(
                 label,
                 xy=(1.0, known[-1]),
@@ -103,10 +106,18 @@ class Timeline:
                 annotation_clip=False,
             )
 
+    def _dash_truth(self, axes: Axes, trace: Trace, policy: str, colour: str) -> None:
+        truth, production = self.picture.truth, trace.reports[-1].production
+        if policy in truth and production in truth:
+            counts = np.array([report.events.accepted for report in trace.reports], dtype=np.float64)
+            own, other = (np.interp(counts, *truth[name]) for name in (policy, production))
+            axes.plot(moments_of(trace), own - other, color=colour, linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
+
     def _describe(self, figure: Figure, height: float, trace: Trace, drawn: str, left_out: int) -> None:
         last = trace.reports[-1]
         parts = [f"lift over {last.production}: {drawn}", f"bands: {last.confidence * 100:g}% intervals"]
         parts += [f"line: margin {self.margin:g}", "strips: promotable", f"{last.events.accepted:,} events"]
+        parts += ["dashes: the truth"] if self.picture.truth else []
         parts += [f"{left_out} candidates left out"] if left_out else []
         figure.text(MARGIN, 1 - 0.24 / height, self.picture.title, fontsize=14, fontweight="bold", color=INK, va="top")
         figure.text(MARGIN, 1 - 0.56 / height, "  ·  ".join(parts), fontsize=9.5, color=FAINT, va="top")
@@ -135,9 +146,8 @@ def _strips(
     axes: Axes, trace: Trace, stretches: Mapping[str, Sequence[Stretch]], colour: str, last: Report, policy: str
 ) -> None:
     """One strip a rule, from above in their order; beside it how much of the log it was promotable."""
-    moments_of(trace, axes)
     axes.set_ylim(len(stretches), 0)
-    axes.set_yticks([place + 0.5 for place in range(len(stretches))], list(stretches))
+    axes.set_yticks([place + 0.525 for place in range(len(stretches))], list(stretches))
     whole = Stretch(0.0, float(last.events.accepted))
     shares = {each.rule: each.promotable_events for each in last.promotion if each.policy == policy}
     for place, (rule, spans) in enumerate(stretches.items()):
@@ -147,7 +157,7 @@ def _strips(
         share = shares[rule] / max(1, last.events.accepted)
         axes.annotate(
             f"{share:.0%} of events" if shares[rule] else "never",
-            xy=(1.0, place + 0.5),
+            xy=(1.0, place + 0.56),
             xytext=(8, 0),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",

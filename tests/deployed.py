@@ -14,9 +14,10 @@ from factories import make_published, make_report
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from streameval.published import Backfilling
+from streameval.published import Backfilling, Holding, LettersStatus
 from streameval.report import RewardModelAccuracy
 from streameval.sinks.prometheus import MetricsPage
+from streameval.stages.joining import RewardCounts
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
@@ -48,9 +49,11 @@ def metrics_in(expression: str) -> set[str]:
 
 
 def exported() -> set[str]:
-    """Every series that a daemon can export: one with a full Report, a reward model and a candidate that came late."""
+    """Every series that a daemon can export: one of which everything that can be configured is."""
     report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
-    published = make_published(report, backfills=(Backfilling(("challenger-a",), read=10, waiting=20),))
+    holding = Holding(events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1))
+    late = Backfilling(("challenger-a",), read=10, waiting=20)
+    published = make_published(report, backfills=(late,), holding=holding, dead_letters=LettersStatus(written=3))
     text = MetricsPage(lambda: published).render().decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 

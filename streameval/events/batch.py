@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.events.action_sets import ActionSets, Index, named_columns
 from streameval.events.choices import Choices
-from streameval.events.given import choice_columns, column
-from streameval.events.origins import Origin
+from streameval.events.given import choice_columns, column, unit_column
+from streameval.events.origins import NOBODY, Identity, Origin
 from streameval.events.rejections import Rejected
 from streameval.events.rules import Mask, faults
 from streameval.events.slates import SlateColumns
+from streameval.events.wire import Identifier
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
 
@@ -34,6 +35,7 @@ class EventBatch:
     action_sets: what the events could choose from; None when no event says so
     slates: the slots of events that are slates, whose other columns are of the slate as one action; None without any
     choices: what columns do not hold, where policies or reward models in code look at it
+    unit: [n] fingerprint of the user or session it belongs to, 0 where an event does not say; None when none does
     origin: where the events come from, and what identifies them, where somebody asks for it
     rejected: messages read together with these events that are none
     """
@@ -47,6 +49,7 @@ class EventBatch:
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
     choices: Choices | None = None
+    unit: Identity | None = None
     origin: Origin | None = None
     rejected: tuple[Rejected, ...] = ()
 
@@ -87,6 +90,7 @@ class EventBatch:
         """Memory that the columns take; what code looks at is counted as 1000 bytes an event."""
         columns: int = sum(getattr(self, name).nbytes for name in _PER_EVENT)
         told = sum(part.nbytes for part in (self.action_sets, self.slates, self.origin) if part is not None)
+        told += 0 if self.unit is None else self.unit.nbytes
         return columns + self.probabilities.nbytes + told + (0 if self.choices is None else 1000 * len(self))
 
     def _rows(
@@ -106,6 +110,7 @@ class EventBatch:
             action_sets=sets,
             slates=slates,
             choices=choices,
+            unit=None if self.unit is None else self.unit[rows],
             origin=self.origin and self.origin.take(rows),
             rejected=rejected,
         )
@@ -130,6 +135,7 @@ class EventBatch:
             action_sets=_all_sets(parts),
             slates=_all_slates(parts),
             choices=_all_choices(parts),
+            unit=_all_units(parts),
             origin=_all_origins(parts),
             rejected=tuple(rejected for part in parts for rejected in part.rejected),
         )
@@ -160,6 +166,7 @@ class EventBatch:
         features: ArrayLike | None = None,
         timestamp: ArrayLike | None = None,
         sampling_probability: ArrayLike | None = None,
+        unit: Sequence[Identifier | None] | ArrayLike | None = None,
         slate_logging: Literal["factored", "uniform_ranking"] = "factored",
     ) -> EventBatch:
         """Events that are arrays already; all values are copied.
@@ -168,6 +175,7 @@ class EventBatch:
         `propensities` [n, A], `action` [n] (positions, from 0), `policies` {name: [n, A] or [n]}, `features` [n, A, d].
         NaN in a policy, or in all features of an event: it lacks them. Slates of l slots: `propensity` and policies
         [n, l], or `propensities` and policies [n, l, A] with `action` [n, l]; `slate_logging` says how they were made.
+        `unit` [n]: strings or integers, the user or session of each event; None or "" is one of its own.
 
         ValueError for a wrong shape, and for the first row that breaks a rule that events must keep:
 
@@ -191,6 +199,7 @@ class EventBatch:
             else column("sampling_probability", sampling_probability, n),
             action_sets=sets,
             slates=slates,
+            unit=None if unit is None else unit_column(unit, n),
         )
         for row, fault in sorted(faults(batch).items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
@@ -203,6 +212,7 @@ class EventBatch:
         columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
         columns |= {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
         columns |= {"choices": choices and choices.to_state(), "origin": self.origin and self.origin.to_state()}
+        columns["unit"] = self.unit
         state: State = to_plain(columns)
         return state
 
@@ -217,6 +227,7 @@ class EventBatch:
             "action_sets": sets and ActionSets.from_state(sets),
             "slates": slates and SlateColumns.from_state(slates),
             "choices": choices and Choices.from_state(choices),
+            "unit": columns.get("unit"),
             "origin": origin and Origin.from_state(origin),
         }
         return cls(**columns | ragged)
@@ -232,6 +243,12 @@ def _all_choices(parts: list[EventBatch]) -> Choices | None:
     if all(part.choices is None for part in parts):
         return None
     return Choices.concat([part.choices or Choices.none(len(part)) for part in parts])
+
+
+def _all_units(parts: list[EventBatch]) -> Identity | None:
+    if all(part.unit is None for part in parts):
+        return None
+    return np.concatenate([np.full(len(part), NOBODY) if part.unit is None else part.unit for part in parts])
 
 
 def _all_origins(parts: list[EventBatch]) -> Origin | None:

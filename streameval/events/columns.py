@@ -13,6 +13,7 @@ from msgspec.structs import astuple
 from streameval.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, offsets_of, reconcile
 from streameval.events.batch import EventBatch
+from streameval.events.origins import units_of
 from streameval.events.wire import NAN, Event, PolicyCell, Slot
 
 Names: TypeAlias = tuple[str, ...]
@@ -89,6 +90,7 @@ def _batch(
         timestamp=seconds([event.timestamp for event in events]),
         sampling_probability=_or([event.sampling_probability for event in events], 1.0),
         action_sets=sets,
+        unit=units_of([event.unit for event in events]),
     )
 
 

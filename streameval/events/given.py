@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, reconcile
+from streameval.events.origins import Identity, units_of
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, SlateColumns, as_one_action
+from streameval.events.wire import Identifier
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
@@ -22,6 +24,22 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
     if taken.shape != wanted or len(wanted) != len(shape):
         raise ValueError(f"{name}: expected the shape {_shape(shape)}, found {_shape(taken.shape)}")
     return taken
+
+
+def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
+    """The fingerprints of a caller's units, None where no event has one; ValueError for what cannot be one.
+
+    >>> one, other, alone = unit_column(["user-7", 12, None], 3)
+    >>> bool(one != other), int(alone)
+    (True, 0)
+    """
+    given = np.array(units, dtype=object)
+    if given.shape != (n,):
+        raise ValueError(f"unit: expected the shape {_shape((n,))}, found {_shape(given.shape)}")
+    for row, unit in enumerate(given):
+        if not isinstance(unit, str | int | np.integer | None):
+            raise ValueError(f"row {row}: unit: expected a string or an integer, found {unit!r}")
+    return units_of(given.tolist())
 
 
 def _shape(lengths: tuple[int | None, ...]) -> str:

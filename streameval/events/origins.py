@@ -106,10 +106,17 @@ def fingerprints(identifiers: Sequence[Identifier]) -> Identity:
     sizes = np.array(list(map(len, texts)), dtype=np.uint64)
     width = -(-max(map(len, texts), default=1) // 8) or 1
     words = np.array(texts, dtype=f"S{8 * width}").view("<u8").reshape(len(texts), width)
-    summed = _mixed(sizes)
+    summed = mixed(sizes)
     for place, salt in enumerate(_SALTS[:width]):
-        summed += np.where(sizes > np.uint64(8 * place), _mixed(words[:, place] + salt), NOBODY)
-    return np.where(sizes > 0, np.maximum(_mixed(summed), np.uint64(1)), NOBODY)
+        summed += np.where(sizes > np.uint64(8 * place), mixed(words[:, place] + salt), NOBODY)
+    return np.where(sizes > 0, np.maximum(mixed(summed), np.uint64(1)), NOBODY)
+
+
+def units_of(given: Sequence[Identifier | None]) -> Identity | None:
+    """The fingerprints of the units that events belong to, `NOBODY` where one names none; None where none does."""
+    if given.count(None) == len(given):
+        return None
+    return fingerprints(["" if unit is None else unit for unit in given])
 
 
 def _texts(identifiers: Sequence[Any]) -> list[bytes]:
@@ -126,7 +133,8 @@ def _digest(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=32).digest()
 
 
-def _mixed(words: Identity) -> Identity:
+def mixed(words: Identity) -> Identity:
+    """The finaliser of splitmix64: 64 bits each of which depends on all 64 of a word."""
     words = (words ^ (words >> np.uint64(30))) * _FIRST
     words = (words ^ (words >> np.uint64(27))) * _SECOND
     return words ^ (words >> np.uint64(31))

@@ -8,7 +8,7 @@ it is told.
 Whoever reads the log chains them after every poll, in this order:
 
     stage.expect(places)        every partition that there is, once it is known
-    stage.rest(ended)           those that were found at their end, and when; see `Ordering.rest`, and do this before `take`
+    stage.rest(ended)           those that were found at their end, before what follows was read: see `Ordering.rest`
     stage.take(batch)           what was read; the events that are due come back in the order of time
     source.pause(stage.ahead()) what is too far ahead of the others waits in the log, not in memory
 
@@ -17,7 +17,8 @@ The numbers then depend on what the log holds, not on when it was read, as long 
 """
 
 from streameval.stages.duplicates import Duplicates
-from streameval.stages.joining import Joining, RewardCounts
+from streameval.stages.joining import Joining
 from streameval.stages.ordering import Ordering
+from streameval.stages.rewards import RewardCounts
 
 __all__ = ["Duplicates", "Joining", "Ordering", "RewardCounts"]

@@ -76,15 +76,15 @@ class Clocks:
             late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is over, others went on"
         )
 
-    def rest(self, ended: Mapping[int, float]) -> float:
+    def rest(self, ended: Mapping[int, float], newest: float = NEVER) -> float:
         """These partitions were found at their end by a question asked at this time, after all events so far were read.
 
-        The same answer tells nothing new later: events may have come in between. Returns the time at which the last
-        event of all partitions is known to have been read, minus infinity when it is not.
+        The same answer tells nothing new later: events may have come in between. `newest`: the clock that is furthest
+        ahead elsewhere. Returns when all partitions were found at their end, minus infinity if not all were.
         """
         for partition, asked in ended.items():
             if self._asked.get(partition) != asked:
-                forward = min(self.newest, asked) - self._idle_timeout
+                forward = min(max(self.newest, newest), asked) - self._idle_timeout
                 self._put_forward[partition] = max(self._forward(partition), forward)
                 self._asked[partition] = asked
         return min(ended.values()) if ended and ended.keys() >= self._clocks.keys() else NEVER
@@ -103,11 +103,9 @@ class Clocks:
         """The time that one partition has left behind."""
         return max(self._clocks[partition], self._forward(partition)) - self._max_lateness
 
-    def leading(self) -> list[int]:
-        """Partitions whose events come from later than those of the one that the others wait for."""
-        read = {partition: self.watermark_of(partition) for partition in self._clocks if partition not in self._asked}
-        last = min(read.values(), default=NEVER)
-        return [partition for partition, mark in read.items() if mark > last]
+    def read_up_to(self) -> dict[int, float]:
+        """The times that partitions have left behind, of those that were not found at their end."""
+        return {partition: self.watermark_of(partition) for partition in self._clocks if partition not in self._asked}
 
     def _forward(self, partition: int) -> float:
         return self._put_forward.get(partition, NEVER)

@@ -82,7 +82,9 @@ class Ordering:
     def ahead(self) -> frozenset[Place]:
         """Partitions that must not be read on for now, because the memory for what waits is full."""
         self._is_full = self._held.nbytes > self._most_bytes / (2 if self._is_full else 1)
-        return frozenset((self._topic, number) for number in self._clocks.leading()) if self._is_full else frozenset()
+        marks = self._clocks.read_up_to() if self._is_full else {}
+        last = min(marks.values(), default=NEVER)
+        return frozenset((self._topic, number) for number, mark in marks.items() if mark > last)
 
     def _due(self) -> EventBatch:
         self._passed = self.watermark

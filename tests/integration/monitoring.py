@@ -55,13 +55,20 @@ def is_ready(client: httpx.Client) -> bool:
 
 
 @contextmanager
-def prometheus(targets: list[str], folder: Path, alertmanager: str | None = None) -> Iterator[httpx.Client]:
-    """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second."""
+def prometheus(
+    targets: list[str], folder: Path, *, alertmanager: str | None = None, token: Path | None = None
+) -> Iterator[httpx.Client]:
+    """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second.
+
+    `token`: the file of the bearer token that it shows.
+    """
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(path) for path in RULES]
     config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "streameval"]
     config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
+    if token:
+        config["scrape_configs"][0]["authorization"] = {"credentials_file": str(token)}
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
     folder.mkdir()
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))

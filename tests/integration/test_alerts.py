@@ -121,7 +121,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         better, of_better = stack.enter_context(observed(folder / "better", CHANGE, seed=1))
         same, of_same = stack.enter_context(observed(folder / "same", NEVER, seed=2))
         targets = [address(better), address(same)]
-        monitor = stack.enter_context(prometheus(targets, folder / "prometheus", address(manager)))
+        monitor = stack.enter_context(prometheus(targets, folder / "prometheus", alertmanager=address(manager)))
         wait_until(lambda: len(query(monitor, "up == 1")) == 2, seconds=30.0)
         of_better.start()
         of_same.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 
@@ -17,7 +18,6 @@ CONFIG = {
     "source": {"kind": "simulated", "rate": 4000, "candidates": 2, "action_sets": True},
     "policies": {"candidates": ["candidate-1", "candidate-2"]},
     "promotion": {"min_events": 5000},
-    "http": {"port": 0},
 }
 CHOSEN = {"policy": "candidate-1", "estimator": "stratified_dr", "average": "mixture"}
 PATIENCE = 60.0
@@ -25,13 +25,20 @@ PATIENCE = 60.0
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """Prometheus, which has scraped the daemon for a while."""
+    """Prometheus, which has scraped the daemon for a while, with the token that the daemon asks for."""
     folder = tmp_path_factory.mktemp("dashboards")
-    config = CONFIG | {"state": {"dir": str(folder / "state"), "interval": "2s"}}
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32) + "\n")
+    token.chmod(0o600)
+    config = CONFIG | {
+        "http": {"port": 0, "token_file": str(token)},
+        "state": {"dir": str(folder / "state"), "interval": "2s"},
+        "dead_letters": {"kind": "file", "path": str(folder / "rejected.ndjson")},
+    }
     (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
     with daemon(folder / "streameval.yaml", folder / "log") as served:
         host = f"{served.base_url.host}:{served.base_url.port}"
-        with prometheus([host], folder / "prometheus") as client:
+        with prometheus([host], folder / "prometheus", token=token) as client:
             deadline = time.monotonic() + PATIENCE
             while time.monotonic() < deadline and len(unanswered(client)) > 0:
                 time.sleep(1.0)
@@ -66,6 +73,12 @@ def test_the_candidate_variable_leaves_production_out(monitored: httpx.Client) -
         "candidate-1",
         "candidate-2",
     }
+
+
+def test_without_its_token_nobody_reads_the_daemon(monitored: httpx.Client) -> None:
+    ((labels, up),) = query(monitored, 'up{job="streameval"}')
+    assert up == 1
+    assert httpx.get(f"http://{labels['instance']}/metrics").status_code == 401
 
 
 def test_annotations_can_be_asked_for(monitored: httpx.Client) -> None:

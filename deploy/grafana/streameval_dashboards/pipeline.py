@@ -97,16 +97,39 @@ def _keeping_up() -> Placed:
     waiting = lines(
         About(
             "Back-fill",
-            "Events of the past that a candidate that came late has still to be given; 0 without one.",
+            "Events of the past that a candidate that came late has still to be given; `none` without one.",
             "short",
         ),
-        Query(f"sum by (policy) (streameval_backfill_waiting_events{{{INSTANCE}}}) or vector(0)", "{{policy}}"),
+        Query(_or_none(f"sum by (policy) (streameval_backfill_waiting_events{{{INSTANCE}}})", "policy"), "{{policy}}"),
+        zero=True,
+    )
+    held = lines(
+        About(
+            "Held back",
+            "Events that wait for their turn in the order of time, or for rewards that come later; `none` where none "
+            "has to wait.",
+            "short",
+        ),
+        Query(_or_none(f"sum by (instance) (streameval_events_held{{{INSTANCE}}})", "instance"), "{{instance}}"),
+        zero=True,
+    )
+    rewards = lines(
+        About(
+            "Rewards that come later",
+            "Rewards per second that were joined to their decision, came after its window (late), or have no decision "
+            "(unmatched); `none` where rewards come with the events.",
+            "eps",
+        ),
+        Query(
+            _or_none(f"sum by (outcome) (rate(streameval_rewards_total{{{INSTANCE}}}[$__rate_interval]))", "outcome"),
+            "{{outcome}}",
+        ),
         zero=True,
     )
     connection = lines(
         About(
             "Trouble with the source in an hour",
-            "Events that were deleted before they could be read, and connections that were given up and built anew.",
+            "Events that were deleted before they could be read, connections that were built anew, and gaps by kind.",
             "short",
         ),
         Query(
@@ -117,9 +140,10 @@ def _keeping_up() -> Placed:
             f"sum by (instance) (increase(streameval_consumer_rebuilds_total{{{INSTANCE}}}[1h]))",
             "{{instance}}, rebuilt",
         ),
+        Query(f"sum by (kind) (increase(streameval_consumer_gaps_total{{{INSTANCE}}}[1h]))", "gap: {{kind}}"),
         zero=True,
     )
-    return [(8, 8, panel) for panel in (rate, lag, age, delay, waiting, connection)]
+    return [(8, 8, panel) for panel in (rate, lag, age, delay, held, rewards, waiting, connection)]
 
 
 def _refused() -> Placed:
@@ -146,7 +170,21 @@ def _refused() -> Placed:
         ),
         zero=True,
     )
-    return [(12, 8, rejected), (12, 8, missing)]
+    letters = lines(
+        About(
+            "Dead letters",
+            "Rejected messages per second that were put aside or could not be, and how many wait for it; 0 where "
+            "they are not kept.",
+            "short",
+        ),
+        Query(
+            _or_none(f"sum(rate(streameval_dead_letters_written_total{{{INSTANCE}}}[$__rate_interval]))"), "put aside"
+        ),
+        Query(_or_none(f"sum(rate(streameval_dead_letters_dropped_total{{{INSTANCE}}}[$__rate_interval]))"), "dropped"),
+        Query(_or_none(f"sum(streameval_dead_letters_waiting{{{INSTANCE}}})"), "waiting"),
+        zero=True,
+    )
+    return [(8, 8, rejected), (8, 8, missing), (8, 8, letters)]
 
 
 def _cost() -> Placed:
@@ -208,3 +246,9 @@ def _cost() -> Placed:
 def _quantile(histogram: str, share: float) -> Query:
     buckets = f"sum by (le) (rate({histogram}_bucket{{{INSTANCE}}}[$__rate_interval]))"
     return Query(f"histogram_quantile({share}, {buckets})", f"{share:.0%} are faster")
+
+
+def _or_none(expression: str, label: str = "") -> str:
+    """0, under the name `none`, where nobody asked for what the expression is about."""
+    nothing = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
+    return f"{expression} or {nothing}"

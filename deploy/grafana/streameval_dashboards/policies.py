@@ -218,6 +218,16 @@ def _trust() -> Placed:
         ),
         Query(f"max by (policy) (streameval_policy_design_effect{{{OF_ALL}}})", "{{policy}}"),
     )
+    unsupported = lines(
+        About(
+            "What production never does",
+            "Mean probability that the candidate gives to actions that were never tried; nothing is known of them, and "
+            "no estimate can make up for it. Only where events carry whole distributions.",
+            "percentunit",
+        ),
+        Query(f"max by (policy) (streameval_policy_unsupported_probability{{{POLICY}}})", "{{policy}}"),
+        zero=True,
+    )
     left_out = lines(
         About(
             "Events left out",
@@ -234,8 +244,9 @@ def _trust() -> Placed:
         (8, 8, size),
         (8, 8, marked(mean_weight, at=1.0)),
         (8, 8, largest),
-        (12, 7, marked(design, at=1.0)),
-        (12, 7, left_out),
+        (8, 8, marked(design, at=1.0)),
+        (8, 8, unsupported),
+        (8, 8, left_out),
     ]
 
 

@@ -1,0 +1,236 @@
+"""The status page as people meet it: in a real browser, with and without scripts, by eye, keyboard and ear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from factories import NOW, View, make_published, make_report
+from integration.browser import DESKTOP, PHONE, Tab, chromium, opened
+from playwright.sync_api import Browser, expect
+from simulated_hours import hours
+
+from streameval.published import Published
+from streameval.report import Estimate, Report
+from streameval.sections import Http
+from streameval.sinks.http import HttpServer
+from streameval.sinks.passwords import PasswordHash
+from streameval.sinks.security import Security
+
+OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": DESKTOP, "color_scheme": "light"},
+    "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
+    "phone": {"viewport": PHONE, "has_touch": True, "is_mobile": True, "device_scale_factor": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def evaluated() -> Published:
+    """What a daemon shows after 20,000 simulated events."""
+    *_, last = hours(20_000)
+    return last
+
+
+@pytest.fixture
+def view(evaluated: Published) -> View:
+    return View(evaluated)
+
+
+@pytest.fixture
+def server(view: View) -> Iterator[HttpServer]:
+    with HttpServer(view, port=0) as server:
+        yield server
+
+
+def test_the_numbers_on_the_page_are_those_of_the_report(browser: Browser, server: HttpServer) -> None:
+    report = msgspec.json.decode(httpx.get(server.url + "/api/v1/report", trust_env=False).content, type=Report)
+    with opened(browser, server.url) as tab:
+        shown = rows(tab)
+    assert len(shown) == len(report.estimates)
+    for label, (value, ends) in shown.items():
+        each = report.get(*label)
+        assert value == rounded(each.value, value)
+        assert ends == f"{rounded(each.lower, value)} to {rounded(each.upper, value)}"
+    assert {policy for policy, _, _ in shown} == {"logging", "for-rock-fans", "for-jazz-fans", "for-metal-fans"}
+
+
+def rows(tab: Tab) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """Every value of the page, with its interval, by policy, estimator and average."""
+    read = """details => details.map(section => [...section.querySelectorAll("table.chart")].map(table =>
+      [...table.tBodies[0].rows].map(row => [
+        row.cells[0].firstChild.data.trim(), table.caption.textContent,
+        section.querySelector("h2").firstChild.data.trim(),
+        row.querySelector("b").textContent, row.querySelector(".range").textContent])))"""
+    found = tab.page.eval_on_selector_all("details.card", read)
+    return {
+        (policy, estimator, average): (value, ends)
+        for section in found
+        for table in section
+        for policy, estimator, average, value, ends in table
+    }
+
+
+def rounded(value: float | None, like: str, sign: str = "") -> str:
+    """The value with as many decimals as the text `like` has."""
+    return f"{value:{sign}.{len(like.partition('.')[2])}f}"
+
+
+@pytest.mark.parametrize(("average", "estimator"), [("mixture", "stratified_ips"), ("window", "snips")])
+def test_the_lifts_at_the_top_are_those_of_the_report(
+    browser: Browser, server: HttpServer, view: View, average: str, estimator: str
+) -> None:
+    report = view.published.report
+    assert report is not None
+    with opened(browser, f"{server.url}/?average={average}&estimator={estimator}") as tab:
+        texts = tab.page.locator("table.lone tbody tr").all_inner_texts()
+        promotion = tab.text("table.texts tbody")
+    candidates = [each.policy for each in report.policies if not each.production]
+    assert len(texts) == len(candidates)
+    for policy, text in zip(candidates, texts, strict=True):
+        each: Estimate = report.get(policy, estimator, average)
+        name, value, low, _, high = text.split()
+        assert name == policy
+        assert value == rounded(each.lift, value, "+")
+        assert (low, high) == (rounded(each.lift_lower, value, "+"), rounded(each.lift_upper, value, "+"))
+    for decision in report.promotion:
+        assert decision.reason in promotion
+    assert promotion.count("▲ promotable") == sum(decision.promotable for decision in report.promotion) > 0
+
+
+def later(now: Published, events: int, **fields: Any) -> Published:
+    """What is shown a moment after `now`."""
+    assert now.report is not None
+    counts = msgspec.structs.replace(now.report.events, accepted=events)
+    report = msgspec.structs.replace(now.report, events=counts, **fields)
+    return replace(now, at=now.at + 1.0, report=report)
+
+
+def test_new_numbers_appear_without_a_reload_and_without_a_complaint(
+    browser: Browser, server: HttpServer, view: View
+) -> None:
+    with opened(browser, server.url) as tab:
+        tab.page.evaluate("window.loadedOnce = true")
+        tab.page.locator("#open-1").click()
+        for events in (21_000, 22_000):
+            view.published = later(view.published, events)
+            expect(tab.page.locator(".facts dd").first).to_have_text(f"{events:,}")
+        assert tab.page.evaluate("window.loadedOnce") is True
+        assert tab.page.locator("#numbers-1").get_attribute("open") is not None, "what was opened stays open"
+        assert tab.complaints == []
+        assert tab.strangers == set()
+        assert {url.removeprefix(server.url) for url in tab.asked} == {"/", "/live"}
+
+
+def test_the_page_works_without_scripts(browser: Browser, server: HttpServer) -> None:
+    with opened(browser, server.url, java_script_enabled=False) as tab:
+        refresh = tab.page.locator("meta[http-equiv=refresh]")
+        assert refresh.get_attribute("content") == "10"
+        expect(tab.page.locator("table.lone tbody tr")).to_have_count(3)
+        expect(tab.page.locator(".facts dd").first).to_have_text("20,000")
+        expect(tab.page.locator("#pause")).to_be_hidden()
+        tab.page.get_by_role("link", name="adaptive_window", exact=True).first.click()
+        expect(tab.page.locator("table.lone caption")).to_contain_text("on adaptive_window")
+        assert tab.complaints == []
+
+
+def test_it_is_worked_with_the_keyboard(browser: Browser, server: HttpServer, view: View) -> None:
+    with opened(browser, server.url) as tab:
+        tab.page.keyboard.press("Tab")
+        expect(tab.page.locator("#pause")).to_be_focused()
+        tab.page.keyboard.press("Enter")
+        expect(tab.page.locator("#pause")).to_have_attribute("aria-pressed", "true")
+        view.published = later(view.published, 21_000)
+        tab.page.wait_for_timeout(3_000)
+        expect(tab.page.locator(".facts dd").first).to_have_text("20,000")
+        tab.page.keyboard.press("Space")
+        expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
+        for _ in range(2):
+            tab.page.keyboard.press("Tab")
+        expect(tab.page.locator("#average-choice-2")).to_be_focused()
+        view.published = later(view.published, 22_000)
+        expect(tab.page.locator(".facts dd").first).to_have_text("22,000")
+        expect(tab.page.locator("#average-choice-2")).to_be_focused()
+        tab.page.keyboard.press("Enter")
+        expect(tab.page.locator("table.lone caption")).to_contain_text("on window")
+
+
+def test_who_hears_the_page_is_told_of_decisions_and_not_of_every_number(
+    browser: Browser, server: HttpServer, view: View
+) -> None:
+    assert view.published.report is not None
+    decisions = tuple(msgspec.structs.replace(each, promotable=False) for each in view.published.report.promotion)
+    with opened(browser, server.url) as tab:
+        view.published = later(view.published, 21_000)
+        expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
+        assert tab.text("#news") == ""
+        view.published = later(view.published, 22_000, promotion=decisions)
+        expect(tab.page.get_by_role("status")).to_have_text("Ready. No candidate is promotable.")
+
+
+def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browser, view: View) -> None:
+    with HttpServer(view, port=0) as server:
+        port = server.address[1]
+        context = opened(browser, server.url)
+        tab = context.__enter__()
+        expect(tab.page.get_by_role("alert")).to_be_hidden()
+    try:
+        expect(tab.page.get_by_role("alert")).to_have_text(
+            "The daemon does not answer; these are the last numbers it gave."
+        )
+        view.published = later(view.published, 21_000)
+        with HttpServer(view, port=port):
+            expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
+            expect(tab.page.get_by_role("alert")).to_be_hidden()
+    finally:
+        context.__exit__(None, None, None)
+
+
+def test_a_password_is_asked_for_once_and_opens_the_stream_too(browser: Browser, view: View, tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(f"ada:{PasswordHash.of('correct horse')}")
+    security = Security(Http(users_file=str(tmp_path / "users")))
+    login = {"username": "ada", "password": "correct horse"}
+    with (
+        HttpServer(view, port=0, security=security) as server,
+        opened(browser, server.url, http_credentials=login) as tab,
+    ):
+        view.published = later(view.published, 21_000)
+        expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_axe_finds_nothing_to_blame(browser: Browser, server: HttpServer, look: str) -> None:
+    with opened(browser, server.url, **LOOKS[look]) as tab:
+        tab.page.evaluate(OPEN_ALL)
+        found = Axe().run(tab.page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_nothing_sticks_out_of_a_phone(browser: Browser, server: HttpServer) -> None:
+    with opened(browser, server.url, **LOOKS["phone"]) as tab:
+        tab.page.evaluate(OPEN_ALL)
+        assert tab.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+def test_long_strange_names_stay_inside(browser: Browser) -> None:
+    name = "<b>challenger</b>-" + "x" * 80
+    report = msgspec.json.decode(make_report().to_json().replace(b"challenger-a", name.encode()), type=Report)
+    with (
+        HttpServer(View(make_published(report, at=NOW)), port=0) as server,
+        opened(browser, server.url, **LOOKS["phone"]) as tab,
+    ):
+        assert tab.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert name in tab.text("table.lone tbody")
+        assert tab.complaints == []

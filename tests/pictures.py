@@ -1,0 +1,40 @@
+"""Draws deploy/pictures: `.venv/bin/python tests/pictures.py` takes the status page after five simulated hours."""
+
+from __future__ import annotations
+
+import sys
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from factories import View
+from integration.browser import DESKTOP, PHONE, chromium, opened
+from PIL import Image
+from simulated_hours import hours
+
+from streameval.sinks.http import HttpServer
+
+EVENTS = 150_000
+COLOURS = 96
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": DESKTOP, "color_scheme": "light"},
+    "dark": {"viewport": DESKTOP, "color_scheme": "dark"},
+    "phone": {"viewport": PHONE, "is_mobile": True, "device_scale_factor": 1.5},
+}
+HEIGHTS = {"light": 1500, "dark": 1500, "phone": 2000}
+
+
+def draw(folder: Path) -> None:
+    """Write status-light.png, status-dark.png and status-phone.png, small enough to be kept with the code."""
+    *_, last = hours(EVENTS)
+    with HttpServer(View(last), port=0) as server, chromium() as browser:
+        for look, options in LOOKS.items():
+            with opened(browser, server.url, **options) as tab:
+                clip = {"x": 0, "y": 0, "width": options["viewport"]["width"], "height": HEIGHTS[look]}
+                taken = tab.page.screenshot(full_page=True, clip=clip)
+            picture = Image.open(BytesIO(taken)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            picture.save(folder / f"status-{look}.png", optimize=True)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "deploy" / "pictures"))

@@ -1,0 +1,47 @@
+"""Hours of a simulated recommender, evaluated within seconds, as a daemon would have shown them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from streameval.evaluator import Evaluator
+from streameval.events import EventFormat
+from streameval.history import History
+from streameval.published import NO_DELAYS, Published, Snapshotting
+from streameval.sources import PartitionStatus, SourceStatus
+from streameval.sources.settings import SimulatedSettings
+from streameval.sources.simulated import SimulatedRecommender
+
+BEGIN = datetime(2026, 1, 31, 9, tzinfo=UTC)
+EVENTS_A_SECOND = 8.0
+CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
+BATCH = 1000
+
+
+def hours(events: int, span: int = 60_000) -> Iterator[Published]:
+    """What the daemon shows after each thousand of so many events."""
+    settings = SimulatedSettings(
+        events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=BEGIN
+    )
+    lines = SimulatedRecommender(settings).lines()
+    decoder, evaluator = EventFormat(CANDIDATES), Evaluator(CANDIDATES)
+    history, delays, snapshots = History(), NO_DELAYS, Snapshotting()
+    for done in range(BATCH, events + 1, BATCH):
+        batch = decoder.decode_batch([next(lines) for _ in range(BATCH)])
+        evaluator.update(batch)
+        report = evaluator.report()
+        now = float(batch.timestamp[-1]) + 0.4
+        history, delays = history.after(now, report), delays.add(now - batch.timestamp[-50:])
+        snapshots = snapshots.after(now - 11.0, 0.02)
+        yield Published(
+            source=SourceStatus(reached=True, partitions=(PartitionStatus("interactions", 0, done, 3),)),
+            at=now,
+            report=report,
+            ready=True,
+            detail="",
+            accepted=done,
+            event_delay=delays,
+            snapshots=snapshots,
+            history=history,
+        )
