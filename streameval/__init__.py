@@ -22,6 +22,7 @@ from streameval.estimators import (
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+from streameval.promotion import Promotion, Trust
 from streameval.report import Estimate, Report
 from streameval.rewards import PythonModel, Ridge, RiverModel, Tabular
 from streameval.sources.file import read_events
@@ -54,6 +55,7 @@ __all__ = [
     "Logged",
     "Mixture",
     "Normal",
+    "Promotion",
     "PseudoInverse",
     "PythonModel",
     "PythonPolicy",
@@ -70,6 +72,7 @@ __all__ = [
     "StreamevalError",
     "Switch",
     "Tabular",
+    "Trust",
     "Uniform",
     "WeightedPseudoInverse",
     "Window",

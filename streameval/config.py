@@ -185,7 +185,7 @@ class Config(Settings):
     def without_effect(self) -> list[str]:
         """What is written, and cannot do anything beside the rest; with a hint each."""
         wanting = [] if self.promotion is None else [rule for rule in self.promotion.rules if rule in NEEDS_LIFT]
-        if "promotion" not in self.model_fields_set or not wanting or self.evaluator().decides:
+        if "promotion" not in self.model_fields_set or not wanting or self.evaluator().decides_by(described=False):
             return []
         rules = f"{'rules' if len(wanting) > 1 else 'rule'} {' and '.join(wanting)}"
         return [

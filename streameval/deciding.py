@@ -25,10 +25,13 @@ PREFERRED = ("stratified_dr", "stratified_ips", "dr", "control_variate", "weight
 
 @dataclass(frozen=True)
 class Chosen:
-    """The lift to decide by: that of one estimator on one mixture, in one of the grids."""
+    """The lift to decide by: that of one estimator on one mixture, in one of the grids.
+
+    `cell`: both by their labels. `estimator`: its place among the `estimators` of the grid.
+    """
 
     grid: int
-    average: str
+    cell: tuple[str, str]
     estimator: int
     estimators: int
     needs: Needs
@@ -37,7 +40,7 @@ class Chosen:
     def of(cls, grids: Sequence[Grid]) -> Chosen | None:
         """The best one that there is; None without a mixture, or when all estimators are biased by intent."""
         known = [
-            (_rank(estimator), cls(place, average.label, column, len(grid.estimators), grid.needs))
+            (_rank(estimator), cls(place, (estimator.label, average.label), column, len(grid.estimators), grid.needs))
             for place, grid in enumerate(grids)
             for average in grid.averages
             if isinstance(average, Mixture)
@@ -48,7 +51,7 @@ class Chosen:
 
     def path(self, evidence: Evidence, courses: Sequence[Mapping[str, Course]]) -> LiftPath:
         """The lift after each of some blocks, from how all mixtures fared."""
-        course = courses[self.grid][self.average]
+        course = courses[self.grid][self.cell[1]]
         value, se2, spread2, drift2 = map(self._column, (course.value, course.sampling, course.apart, course.drift))
         both = evidence.of_events_with(self.needs).beside_production().averaging_weight
         counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)

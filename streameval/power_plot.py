@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 POINTS = 60
+FEW_DECADES = 3.5
+"""On so short an axis there is room for numbers between the powers of ten."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class PowerPicture:
         if not judged:
             raise InputError("there is no line to draw: no candidate can be planned for", hint="leave out --plot")
         figure = figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
-        axes = _axes(figure, longest=max(len(each.policy) for each in judged))
         events = _range(judged)
+        axes = _axes(figure, max(len(each.policy) for each in judged), decades=np.log10(events[-1] / events[0]))
         colours = [COLOURS[place % len(COLOURS)] for place in range(len(judged))]
         ends = [_line(axes, events, each, found, colour) for each, colour in zip(judged, colours, strict=True)]
         axes.set_xlim(events[0], events[-1])
@@ -53,8 +55,8 @@ class PowerPicture:
         save(figure, self.path)
 
 
-def _axes(figure: Figure, longest: int) -> Axes:
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+def _axes(figure: Figure, longest: int, decades: float) -> Axes:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes = figure.add_axes((LEFT, 0.115, 0.97 - LEFT - min(0.0085 * (longest + 4), 0.35), 0.675))
     axes.set_xscale("log")
@@ -67,6 +69,7 @@ def _axes(figure: Figure, longest: int) -> Axes:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda lift, _: f"{lift:g}"))
     for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < FEW_DECADES else (1.0,)))
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
     return axes

@@ -23,8 +23,8 @@ from streameval.rewards import AnyRewardModel
 from streameval.shortfalls import Shortfall
 
 STATE_SCHEMA = 2
-OF_POLICIES = ("policies", "promotion", "trust", "transitions")
-"""The parts of a Report whose rows are about a policy as a whole."""
+DECIDED = ("promotion", "trust", "transitions")
+"""The parts of a Report whose rows are about a policy as a whole, and stand on the lift on a mixture."""
 
 Cell = tuple[str, str]
 """An estimator on an average, by their labels."""
@@ -76,6 +76,13 @@ class Member:
         products = self.evaluator.plan.products(described=True)
         needing = {estimator.label for estimators, _ in products for estimator in estimators if needs_model(estimator)}
         return self.cells is None or any(estimator in needing for estimator, _ in self.cells)
+
+    @property
+    def decides(self) -> bool:
+        """Whether the lift to decide by is among what is shown."""
+        described = bool(self.evaluator.described)
+        cell = self.evaluator.decides_by(described)
+        return cell is not None and cell in self.shown(described)
 
     def to_state(self) -> State:
         """The member as a plain value."""
@@ -144,7 +151,7 @@ class Roster:
         other parameters are new ones, and so are estimators that use another reward model. Another production policy
         changes no value; lifts, and decisions about them, begin anew. Nobody may be waiting.
         """
-        described = self._members[0].evaluator._described
+        described = self._members[0].evaluator.described
         if described is None:  # no event has come: nothing has begun
             self._members = [Member(Evaluator.of(plan), plan.policies)]
             self._added = len(plan.policies) - 1
@@ -213,22 +220,32 @@ class Roster:
     def report(self, now: float | None = None) -> Report:
         """Everything known now. Each policy has its own number of events; `missing` counts from its beginning.
 
-        What is said of a policy as a whole is said by the member that has had it for longest.
+        What is said of a policy as a whole is said by the member that has had it for longest; of decisions, by the one
+        that has had for longest what they stand on.
         """
         reports = [member.report(now) for member in self._members]
-        told: dict[str, int] = {}
-        for place, member in enumerate(self._members):
-            for name in member.policies:
-                told.setdefault(name, place)
+        longest = self._spokesmen(range(len(reports)))
+        deciding = self._spokesmen(sorted(range(len(reports)), key=lambda place: not self._members[place].decides))
 
-        def joined(part: str) -> tuple[Any, ...]:
+        def joined(part: str, told: dict[str, int]) -> tuple[Any, ...]:
             rows = ((place, row) for place, report in enumerate(reports) for row in getattr(report, part))
             return tuple(row for place, row in rows if told.get(row.policy) == place)
 
-        estimates = tuple(row for report in reports for row in report.estimates)
-        model = next((report.reward_model for report in reports if report.reward_model), None)
-        parts = {part: joined(part) for part in OF_POLICIES}
-        return with_fields(reports[0], estimates=estimates, reward_model=model, **parts)
+        return with_fields(
+            reports[0],
+            estimates=tuple(row for report in reports for row in report.estimates),
+            reward_model=next((report.reward_model for report in reports if report.reward_model), None),
+            policies=joined("policies", longest),
+            **{part: joined(part, deciding) for part in DECIDED},
+        )
+
+    def _spokesmen(self, places: Iterable[int]) -> dict[str, int]:
+        """For each policy the first of these members that has it."""
+        told: dict[str, int] = {}
+        for place in places:
+            for name in self._members[place].policies:
+                told.setdefault(name, place)
+        return told
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value; who has not joined is not part of it."""

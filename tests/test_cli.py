@@ -57,7 +57,7 @@ def test_the_version_is_printed(run: Run) -> None:
 def test_every_verb_is_in_the_help(run: Run) -> None:
     outcome = run("--help")
     assert outcome.code == 0
-    for verb in ("run", "demo", "replay", "check", "simulate", "produce", "schema"):
+    for verb in ("run", "demo", "replay", "plan", "check", "simulate", "produce", "schema"):
         assert f"  {verb} " in outcome.out
 
 
@@ -65,8 +65,8 @@ def test_every_verb_is_in_the_help(run: Run) -> None:
     ("arguments", "message"),
     [
         (
-            ["rpelay"],
-            "error: No such command 'rpelay'. Did you mean 'replay'?\nhint: `streameval --help` shows how it is used\n",
+            ["simulat"],
+            "error: No such command 'simulat'. Did you mean 'simulate'?\nhint: `streameval --help` shows how it is used\n",
         ),
         (["replay"], "error: Missing argument 'CONFIG'.\nhint: `streameval replay --help` shows how it is used\n"),
         (["schema", "--all"], "error: No such option: --all\nhint: `streameval schema --help` shows how it is used\n"),

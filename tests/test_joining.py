@@ -212,17 +212,22 @@ def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
     assert len(joining.rest({(REWARDS, 0): 1e9 + 1, (TOPIC, 0): 1e9 + 1})) == 1000 - len(out)
 
 
-def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory() -> None:
+@pytest.mark.parametrize("rewarded", [600, 5, 0])
+def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarded: int) -> None:
     """Live: rewards come up to 20 seconds later, which is more decisions than fit; none is passed on early."""
     joining, log = fresh(most_bytes=40_000), decided(6000, every=0.02)
-    earned = [each for each in earned_for(log, after=WINDOW - 0.5) if each.offset % 10 == 0]
+    earned = earned_for(log, after=WINDOW - 0.5)[:: 6000 // rewarded] if rewarded else []
     places, out, most = [0, 0], [], 0
     for now in np.arange(0.0, 160.0, 0.5):
         paused = joining.ahead()
+        ends = [sum(each.timestamp <= now for each in messages) for messages in (log, earned)]
+        ended = {
+            (topic, 0): now for topic, place, end in zip((TOPIC, REWARDS), places, ends, strict=True) if place == end
+        }
+        out.append(joining.rest(ended))
         for place, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
-            end = sum(each.timestamp <= now for each in messages)
-            if (topic, 0) not in paused and end > places[place]:
-                part = messages[places[place] : min(end, places[place] + 100)]
+            if (topic, 0) not in paused and ends[place] > places[place]:
+                part = messages[places[place] : min(ends[place], places[place] + 100)]
                 out.append(joining.take(batch_of(part)) if place == 0 else joining.take_rewards(rewards_of(part)))
                 places[place] += len(part)
         most = max(most, joining.held_bytes)
@@ -230,7 +235,7 @@ def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory() -> No
     assert 40_000 < most < 60_000
     assert joining.hurried == 0
     assert sum(map(len, out)) == 6000
-    assert joining.counts == RewardCounts(joined=600)
+    assert joining.counts == RewardCounts(joined=rewarded)
 
 
 def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() -> None:

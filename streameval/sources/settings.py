@@ -244,6 +244,7 @@ class Columns(Settings):
     sampling_probability: str = Field(
         default="sampling_probability", description="The probability with which a downsampled log kept the event."
     )
+    unit: str = Field(default="unit", description="The user or session that the event belongs to.")
     actions: str = Field(default="actions", description="The list of actions to choose from.")
     propensities: str = Field(default="propensities", description="The list of the logging policy's probabilities.")
     features: str = Field(default="features", description="The list of the features of each action.")

@@ -38,6 +38,7 @@ class Clocks:
         self._clocks: dict[int, float] = {}
         self._put_forward: dict[int, float] = {}
         self._asked: dict[int, float] = {}
+        self._following: set[int] = set()
         self._last: dict[int, Array] = {}
 
     def expect(self, partitions: Iterable[int]) -> None:
@@ -55,6 +56,7 @@ class Clocks:
 
     def _advance(self, partition: int, timestamp: Array) -> Mask:
         self._asked.pop(partition, None)
+        self._following.discard(partition)
         before = self._clocks.get(partition, NEVER)
         last = self._last.get(partition)
         if last is None:
@@ -76,17 +78,22 @@ class Clocks:
             late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is over, others went on"
         )
 
-    def rest(self, ended: Mapping[int, float], newest: float = NEVER) -> float:
+    def rest(self, ended: Mapping[int, float], newest: float = NEVER, live_within: float = 0.0) -> float:
         """These partitions were found at their end by a question asked at this time, after all events so far were read.
 
-        The same answer tells nothing new later: events may have come in between. `newest`: the clock that is furthest
-        ahead elsewhere. Returns when all partitions were found at their end, minus infinity if not all were.
+        The same answer tells nothing new later: events may have come in between. Clocks are put forward to the clock
+        that is furthest ahead, here or elsewhere (`newest`), or to the time of the question where that is not more than
+        `live_within` later. Returns when all partitions were found at their end, minus infinity if not all were.
         """
+        newest = max(newest, self.newest)
         for partition, asked in ended.items():
             if self._asked.get(partition) != asked:
-                forward = min(max(self.newest, newest), asked) - self._idle_timeout
+                is_live = asked - newest <= live_within
+                forward = (asked if is_live else newest) - self._idle_timeout
                 self._put_forward[partition] = max(self._forward(partition), forward)
                 self._asked[partition] = asked
+                follows = not is_live and self._forward(partition) >= self._clocks.get(partition, NEVER)
+                (self._following.add if follows else self._following.discard)(partition)
         return min(ended.values()) if ended and ended.keys() >= self._clocks.keys() else NEVER
 
     @property
@@ -104,8 +111,8 @@ class Clocks:
         return max(self._clocks[partition], self._forward(partition)) - self._max_lateness
 
     def read_up_to(self) -> dict[int, float]:
-        """The times that partitions have left behind, of those that were not found at their end."""
-        return {partition: self.watermark_of(partition) for partition in self._clocks if partition not in self._asked}
+        """The times that partitions have left behind, without those at their end that follow the clocks of others."""
+        return {partition: self.watermark_of(partition) for partition in self._clocks.keys() - self._following}
 
     def _forward(self, partition: int) -> float:
         return self._put_forward.get(partition, NEVER)

@@ -111,7 +111,9 @@ class Joining:
         newest = max(self._clocks.newest, self._reward_clocks.newest)
         decided = {partition: at for (topic, partition), at in ended.items() if topic == self._topic}
         rewarded = {partition: at for (topic, partition), at in ended.items() if topic == self._rewards_topic}
-        read = min(self._clocks.rest(decided, newest), self._reward_clocks.rest(rewarded, newest) - self._window)
+        live_within = 2 * (self._window + self._patience)  # decisions that wait in the log are read as much later
+        rewards_read = self._reward_clocks.rest(rewarded, newest, live_within)
+        read = min(self._clocks.rest(decided, newest), rewards_read - self._window)
         due = self._due()
         last = self._held.take(read - self._patience)
         if len(last):

@@ -1,0 +1,146 @@
+"""A daemon of several lives: started, killed, stopped for a while, started again on what it left."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import yaml
+
+from streameval.arrays import from_plain
+from streameval.events import EventBatch
+from streameval.migrations import roster_from
+from streameval.sinks.snapshot_file import read_document
+from streameval.sinks.snapshots import found_in
+
+RUN = "from streameval.cli import main; main()"
+PATIENCE = 120.0
+
+
+class Lives:
+    """A configuration in a folder of its own, and the processes that one after another run it."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], program: str = RUN) -> None:
+        self.folder, self.log, self._program = folder, folder / "log", program
+        self.state = folder / "streameval-state"
+        folder.mkdir(exist_ok=True)
+        (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def begin(self, *options: str, **arguments: Any) -> None:
+        """A new life."""
+        command = [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, cwd=self.folder, **arguments)
+
+    def kill(self) -> None:
+        """The end of a life, as by a power cut."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def sleep(self, seconds: float) -> None:
+        """A life that stands still for a while, as a machine that is suspended."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def disturbed(self, chance: random.Random, kills: int) -> int:
+        """So many lives that end suddenly, some after having stood still; the number of moments of either kind."""
+        moments = 0
+        for _ in range(kills):
+            self.begin()
+            time.sleep(chance.uniform(0.8, 2.5))
+            if chance.random() < 0.4:
+                self.sleep(chance.uniform(0.2, 1.0))
+                time.sleep(chance.uniform(0.0, 0.8))
+                moments += 1
+            self.kill()
+            moments += 1
+        return moments
+
+    def finish(self, events: int, *options: str) -> dict[str, Any]:
+        """A last life, until so many events were accepted; its last report."""
+        self.begin(*options)
+        report = self.report_of(events)
+        self.end()
+        return report
+
+    def end(self) -> None:
+        """The orderly end of a life."""
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()
+
+    def report_of(self, events: int) -> dict[str, Any]:
+        """The first report that knows of so many events."""
+        deadline = time.monotonic() + PATIENCE
+        seen: dict[str, Any] = {}
+        with httpx.Client(trust_env=False, timeout=30.0) as client:
+            while time.monotonic() < deadline:
+                assert self.process is not None
+                assert self.process.poll() is None, self.log.read_text()[-3000:]
+                with suppress(httpx.TransportError, IndexError):
+                    answer = client.get(f"{self.said('serving')[-1]['url']}/api/v1/report")
+                    seen = answer.json() if answer.status_code == 200 else seen
+                if seen and seen["events"]["accepted"] >= events:
+                    return seen
+                time.sleep(0.1)
+        raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """What all lives have logged under this name."""
+        found = []
+        for line in self.log.read_text().splitlines():
+            with suppress(ValueError):
+                entry = yaml.safe_load(line) if not line.startswith("{") else _json(line)
+                if isinstance(entry, dict) and entry.get("event") == event:
+                    found.append(entry)
+        return found
+
+    def snapshots(self) -> list[Path]:
+        """Those on disk, the oldest first."""
+        return found_in(self.state)
+
+
+def _json(line: str) -> Any:
+    import msgspec
+
+    return msgspec.json.decode(line)
+
+
+def final_state(state: Path) -> dict[str, Any]:
+    """What the newest snapshot knows, all whole blocks folded, with arrays; and what is held back."""
+    document = read_document(found_in(state)[-1])
+    roster = roster_from(document["roster"])
+    roster.report()
+    merging = document["intake"]["merging"]
+    held = 0 if merging is None or merging["held"] is None else len(EventBatch.from_state(merging["held"]))
+    return {"roster": from_plain(roster.state()), "held": held, "bookmarks": document["bookmarks"]}
+
+
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    """Equal values, numbers within 1e-9."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for place, (each, also) in enumerate(zip(one, other, strict=True)):
+            assert_same(each, also, f"{where}/{place}")
+    elif isinstance(one, float | np.ndarray) and not (isinstance(one, np.ndarray) and one.dtype.kind not in "fc"):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=where)
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other, err_msg=where)
+    else:
+        assert one == other, where

@@ -1,0 +1,234 @@
+"""A million events, a daemon that is killed again and again, and not one event lost or counted twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from factories import wait_until
+from integration.broker import Broker
+from integration.lives import Lives, assert_same, final_state
+
+from streameval.sinks.snapshots import STEPS
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
+
+EVENTS = 1_000_000
+PARTITIONS = 4
+SHARES = [0.4, 0.3, 0.2, 0.1]
+DUPLICATED = 200
+"""One in so many events is sent twice, as by a producer that was not sure."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """A topic full of events, and what they sum up to."""
+
+    broker: Broker
+    topic: str
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(7)
+        return {
+            "partition": rng.choice(PARTITIONS, EVENTS, p=SHARES),
+            "timestamp": 1_700_000_000 + (np.arange(EVENTS) * 0.01 + rng.uniform(0, 0.5, EVENTS)).round(4),
+            "propensity": rng.uniform(0.1, 1.0, EVENTS).round(4),
+            "reward": rng.integers(0, 1000, EVENTS) / 1000,
+            "early": rng.uniform(0.0, 1.0, EVENTS).round(4),
+            "late": rng.uniform(0.0, 1.0, EVENTS).round(4),
+        }
+
+    def fill(self) -> None:
+        producer = Producer(
+            {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+        )
+        names = ("partition", "timestamp", "propensity", "reward", "early", "late")
+        rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
+        for number, (partition, timestamp, propensity, reward, early, late) in enumerate(rows):
+            value = (
+                f'{{"event_id":"e-{number}","timestamp":{timestamp},"action":"a","propensity":{propensity},'
+                f'"reward":{reward},"policies":{{"early":{early},"late":{late}}}}}'
+            )
+            for _ in range(2 if number % DUPLICATED == 0 else 1):
+                producer.produce(self.topic, value, partition=partition)
+            if number % 20_000 == 0:
+                producer.poll(0)
+        assert producer.flush(60) == 0
+
+    def config(self, **source: Any) -> dict[str, Any]:
+        address = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": self.topic}
+        return {
+            "source": address | {"duplicates": 20_000, "max_lateness": "2s", "idle_timeout": "5s"} | source,
+            "policies": {"candidates": ["early", "late"]},
+            "estimators": ["ips", "snips"],
+            "averages": ["cumulative", {"kind": "window", "tau": 50_000}, {"kind": "decay", "half_life": 5_000}],
+            "drift": "off",
+            "http": {"port": 0},
+            "state": {"interval": "300ms"},
+        }
+
+    def expected(self) -> dict[str, float]:
+        """The exact sums of the importance-weighted rewards of each policy."""
+        columns = self.columns
+        earned = columns["reward"] / columns["propensity"]
+        sums = {name: float((earned * columns[name]).sum()) for name in ("early", "late")}
+        return {"logging": float(columns["reward"].sum())} | sums
+
+
+@pytest.fixture(scope="module")
+def log(broker: Broker) -> Log:
+    filled = Log(broker, f"kills-{uuid4().hex[:8]}")
+    broker.create_topic(filled.topic, PARTITIONS)
+    filled.fill()
+    return filled
+
+
+@pytest.fixture(scope="module")
+def undisturbed(log: Log, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    """A daemon that reads all of it in event time, and is never disturbed."""
+    lives = Lives(tmp_path_factory.mktemp("undisturbed"), log.config(order="event_time"))
+    lives.begin()
+    yield lives
+    lives.kill()
+
+
+def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
+    assert report["events"]["accepted"] == EVENTS
+    assert {each["policy"]: (each["events"], each["missing"]) for each in report["policies"]} == dict.fromkeys(
+        ("logging", "early", "late"), (EVENTS, 0)
+    )
+    values = {
+        each["policy"]: each["value"] * EVENTS
+        for each in report["estimates"]
+        if (each["estimator"], each["average"]) == ("ips", "cumulative")
+    }
+    assert values == {name: pytest.approx(total, rel=1e-9) for name, total in log.expected().items()}
+    assert report["events"]["rejected"] == {"duplicate": EVENTS // DUPLICATED}
+
+
+def test_in_event_time_the_state_after_kills_is_that_of_an_undisturbed_run(
+    log: Log, undisturbed: Lives, tmp_path: Path
+) -> None:
+    lives = Lives(tmp_path / "disturbed", log.config(order="event_time"))
+    assert lives.disturbed(random.Random(1), kills=5) >= 5
+    report = lives.finish(EVENTS)
+    assert len(lives.said("continued")) == 5, "every life but the first went on from a snapshot"
+    undisturbed.report_of(EVENTS)
+    undisturbed.end()
+    undisturbed_state, state = final_state(undisturbed.state), final_state(lives.state)
+    assert (state["held"], undisturbed_state["held"]) == (0, 0)
+    assert_same(state, undisturbed_state)
+    assert_every_event_once(report, log)
+
+
+def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills(log: Log, tmp_path: Path) -> None:
+    lives = Lives(tmp_path / "disturbed", log.config(order="arrival"))
+    lives.disturbed(random.Random(2), kills=5)
+    assert_every_event_once(lives.finish(EVENTS), log)
+
+
+def tear(path: Path, chance: random.Random) -> None:
+    """What a disk may leave of a file."""
+    content = path.read_bytes()
+    kept = chance.randrange(len(content))
+    path.write_bytes(content[:kept] if chance.random() < 0.7 else content[:kept] + bytes(len(content) - kept))
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_torn_snapshots_cost_time_and_no_event(log: Log, tmp_path: Path, order: str) -> None:
+    chance = random.Random(3)
+    lives = Lives(tmp_path / "torn", log.config(order=order))
+    torn = 0
+    for _ in range(3):
+        lives.disturbed(chance, kills=1)
+        for path in lives.snapshots()[chance.choice((1, 2)) :]:
+            tear(path, chance)
+            torn += 1
+    report = lives.finish(EVENTS)
+    assert torn == len(lives.said("snapshot_damaged")) > 0
+    assert_every_event_once(report, log)
+
+
+KILLED_AT = """
+import os, signal, sys
+from streameval.sinks import snapshots
+
+step, times = sys.argv.pop(), 2
+
+def reached(at):
+    global times
+    times -= at == step
+    if not times:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+snapshots.reached = reached
+from streameval.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
+    log: Log, tmp_path: Path, order: str
+) -> None:
+    lives = Lives(tmp_path / "steps", log.config(order=order, max_poll_records=500))
+    killed = Lives(tmp_path / "steps", log.config(order=order, max_poll_records=500), KILLED_AT)
+    for step in STEPS:
+        killed.begin(step)
+        assert killed.process is not None
+        assert killed.process.wait(60) == -9, killed.log.read_text()
+    assert_every_event_once(lives.finish(EVENTS), log)
+    assert len(lives.said("continued")) == len(STEPS)
+    assert not lives.said("snapshot_damaged")
+    assert len(list(lives.state.glob("*"))) <= 4, "three snapshots and the lock, and nothing half written"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 300 kB where one may be mounted."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    yield place if mounted.returncode == 0 else tmp_path / "none"
+    if mounted.returncode == 0:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
+    log: Log, tmp_path: Path, small_disk: Path
+) -> None:
+    lives = Lives(tmp_path / "full", log.config(order="event_time"))
+    ballast = small_disk / "ballast"
+    if small_disk.exists():
+        lives.state.symlink_to(small_disk)
+        lives.begin()
+        wait_until(lambda: len(lives.snapshots()) == 3, 30.0)
+        ballast.write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
+    else:  # a quota in the place of the disk: no file may be larger than this
+        quota = (20_000, resource.RLIM_INFINITY)
+        lives.begin(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, quota))
+    wait_until(lambda: bool(lives.said("snapshot_failed")), 30.0)
+    before = lives.snapshots()
+    report = lives.report_of(200_000)
+    assert report["events"]["accepted"] >= 200_000
+    assert lives.snapshots() == before, "those that were there are kept"
+    lives.kill()
+    ballast.unlink(missing_ok=True)
+    lives.disturbed(random.Random(4), kills=1)
+    assert lives.snapshots() != before
+    assert_every_event_once(lives.finish(EVENTS), log)
+    assert len(lives.said("snapshot_failed")) <= 2, "said once a minute, not every time"

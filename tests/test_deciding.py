@@ -1,0 +1,216 @@
+"""Decisions of an evaluator: by which lift, whenever asked, over restarts, and when candidates and settings change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import streameval as se
+from streameval.deciding import Chosen
+from streameval.plan import Plan
+from streameval.report import Report
+from streameval.roster import Roster
+
+PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
+TARGETS = {"second": [0.2, 0.7, 0.1, 0.0], "third": [0.2, 0.0, 0.7, 0.1], "same": [0.55, 0.15, 0.15, 0.15]}
+EARLY = se.Promotion(rule=("paired", "anytime", "sea", "bsea"), min_events=2_000)
+
+
+def log(events: int, turns: int | None = None, seed: int = 1, timestamp: bool = False) -> se.EventBatch:
+    """A log in which the second action is the best, until after `turns` events it is the worst."""
+    rng = np.random.default_rng(seed)
+    action = rng.choice(4, events, p=PROPENSITIES)
+    means = np.tile([0.3, 0.6, 0.3, 0.3], (events, 1))
+    if turns is not None:
+        means[turns:, 1] = 0.05
+    return se.EventBatch.from_arrays(
+        reward=(rng.random(events) < means[np.arange(events), action]) * 1.0,
+        propensity=PROPENSITIES[action],
+        policies={name: np.array(target)[action] for name, target in TARGETS.items()},
+        timestamp=1.7e9 + np.arange(events) if timestamp else None,
+    )
+
+
+def evaluated(batch: se.EventBatch, sizes: Sequence[int] = (), ask: bool = False, **options: Any) -> se.Evaluator:
+    """An evaluator of all targets that was given the log in pieces of these sizes, in turn, and the rest at once."""
+    evaluator = se.Evaluator(list(TARGETS), **{"promotion": EARLY, **options})
+    for size in sizes:
+        evaluator.update(batch[:size])
+        batch = batch[size:]
+        if ask:
+            evaluator.report()
+    evaluator.update(batch)
+    return evaluator
+
+
+def decisions(report: Report) -> dict[tuple[str, str], Any]:
+    return {(each.policy, each.rule): each for each in report.promotion}
+
+
+def test_a_better_candidate_is_found_and_dropped_when_it_has_become_worse() -> None:
+    evaluator = evaluated(log(24_000, turns=12_000))
+    found = decisions(evaluator.report())
+    for rule in ("paired", "anytime"):
+        changes = [each for each in evaluator.report().transitions if (each.policy, each.rule) == ("second", rule)]
+        assert [each.promotable for each in changes] == [True, False]
+        assert changes[0].event < 8_000
+        assert 12_000 < changes[1].event < 16_000
+        assert not found["second", rule].promotable
+        assert found["third", rule].times == found["same", rule].times == 0
+    assert found["second", "sea"].promotable_events > 15_000  # on all data it takes long to notice
+
+
+def test_rules_agree_with_the_lift_of_the_report() -> None:
+    report = evaluated(log(6_000)).report()
+    shown, decision = report.get("second", "stratified_ips", "mixture"), decisions(report)["second", "paired"]
+    assert decision.lift == pytest.approx(shown.lift, rel=1e-9)
+    error = np.sqrt(sum((shown.details[f"lift_{part}"] or 0.0) ** 2 for part in ("spread", "drift")))
+    sampling = shown.details["lift_se"] * np.sqrt(max(1.0, shown.details["lift_design_effect"] or 1.0))
+    assert decision.lower == pytest.approx(shown.lift - 3 * np.hypot(error, sampling), rel=1e-3)
+
+
+def transitions(report: Report) -> list[tuple[Any, ...]]:
+    return [(each.policy, each.rule, each.event, each.promotable) for each in report.transitions]
+
+
+@pytest.mark.parametrize("ask", [False, True])
+def test_neither_the_cutting_nor_the_asking_changes_what_is_decided(ask: bool) -> None:
+    batch = log(14_050, turns=7_000)
+    whole = evaluated(batch).report()
+    pieces = evaluated(batch, [1, 99, 100, 950, 3, 4_444, 17, 2_000], ask).report()
+    assert transitions(pieces) == transitions(whole)
+    assert len(transitions(whole)) >= 4
+    for key, decision in decisions(whole).items():
+        other = decisions(pieces)[key]
+        assert (other.promotable, other.held, other.events) == (decision.promotable, decision.held, decision.events)
+        assert other.lower == (None if decision.lower is None else pytest.approx(decision.lower, rel=1e-9))
+
+
+def test_after_a_restart_everything_goes_on_to_the_last_bit() -> None:
+    batch = log(9_000, turns=5_000)
+    evaluator = evaluated(batch[:3_333])
+    restored = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
+    for each in (evaluator, restored):
+        each.update(batch[3_333:])
+    assert msgspec.msgpack.encode(restored.state()) == msgspec.msgpack.encode(evaluator.state())
+    assert restored.report() == evaluator.report()
+
+
+def test_a_state_from_before_there_were_decisions_begins_to_decide_now() -> None:
+    state = evaluated(log(7_000)).state()  # whole blocks of 6,000 events have been folded
+    del state["promotion"], state["settings"]["promotion"], state["settings"]["ranks"]
+    report = se.Evaluator.from_state(state).report()
+    assert report.events.accepted == 7_000
+    assert decisions(report)["second", "paired"].reason == "only 1,000 of 10,000 events"
+
+
+def test_nothing_is_decided_when_promotion_is_off() -> None:
+    evaluator = evaluated(log(500), promotion=None)
+    report = evaluator.report()
+    assert (report.promotion, report.trust, report.transitions) == ((), (), ())
+    assert evaluator.state()["promotion"] is None
+
+
+def test_stale_data_blocks_promotion_when_the_time_is_told() -> None:
+    evaluator = evaluated(log(6_000, timestamp=True))
+    newest = 1.7e9 + 5_999
+    assert decisions(evaluator.report())["second", "paired"].promotable
+    assert decisions(evaluator.report(now=newest + 60.0))["second", "paired"].promotable
+    late = decisions(evaluator.report(now=newest + 7_200.0))["second", "paired"]
+    assert not late.promotable
+    assert (
+        late.reason
+        == "the newest event is 120 minutes old, over 1h; logging: the newest event is 120 minutes old, over 1h"
+    )
+
+
+@pytest.mark.parametrize(
+    ("described", "options", "cell"),
+    [
+        (False, {}, ("stratified_ips", "mixture")),
+        (True, {}, ("stratified_dr", "mixture")),
+        (False, {"estimators": [se.IPS(), se.SNIPS()]}, None),
+        (False, {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Mixture(name="mix")]}, ("snips", "mix")),
+        (False, {"estimators": [se.ClippedIPS(cap=2)], "averages": [se.Mixture()]}, None),
+        (False, {"averages": [se.Cumulative()]}, None),
+    ],
+)
+def test_the_best_unbiased_lift_on_a_mixture_is_decided_by(
+    described: bool, options: dict[str, Any], cell: tuple[str, str] | None
+) -> None:
+    if cell is None and "averages" not in options:
+        options = {**options, "averages": [se.Window()]}
+    evaluator = se.Evaluator(list(TARGETS), **options)
+    chosen = Chosen.of(evaluator.plan.grids(described))
+    assert (chosen and chosen.cell) == cell
+    assert evaluator.decides_by(described) == cell
+
+
+def plan(*candidates: str, **options: Any) -> Plan:
+    return se.Evaluator(candidates, **{"promotion": EARLY, **options}).plan
+
+
+def join(roster: Roster, new: Plan) -> None:
+    for late in roster.adopt(new):
+        roster.join(late)
+
+
+def ranks(roster: Roster) -> dict[str, int]:
+    return {
+        name: member.evaluator.plan.ranks[name]
+        for member in roster._members
+        for name in member.policies
+        if name in TARGETS
+    }
+
+
+def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
+    roster = Roster(plan("second"))
+    roster.update(log(300))
+    join(roster, plan("second", "third"))
+    assert ranks(roster) == {"second": 1, "third": 2}
+    join(roster, plan("third"))
+    roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    join(roster, plan("third", "same", "second"))
+    assert ranks(roster) == {"third": 2, "same": 3, "second": 4}
+    errors = [member.evaluator._deciding.contest.errors for member in roster._members if len(member.policies) > 0]  # type: ignore[union-attr]
+    assert min(map(min, errors)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
+
+
+def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:
+    roster, batch = Roster(plan("second")), log(8_000)
+    roster.update(batch[:6_000])
+    before = decisions(roster.report())["second", "sea"]
+    assert before.promotable
+    join(roster, plan("second", promotion=replace(EARLY, hold=5)))
+    after = decisions(roster.report())["second", "sea"]
+    assert (after.promotable, after.held) == (False, 0)
+    assert (after.lift, after.lower, after.events) == (before.lift, before.lower, 6_000)
+    roster.update(batch[6_000:6_500])
+    assert decisions(roster.report())["second", "sea"].since_event == 6_500
+
+
+def test_a_rule_that_is_added_begins_when_it_comes_and_one_that_is_gone_is_not_shown() -> None:
+    roster, batch = Roster(plan("second", promotion="paired")), log(8_000)
+    roster.update(batch[:6_000])
+    join(roster, plan("second", promotion=["bsea"]))
+    roster.update(batch[6_000:])
+    (decision,) = roster.report().promotion
+    assert (decision.rule, decision.events) == ("bsea", 2_000)
+
+
+def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
+    few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
+    roster, batch = Roster(plan("second", **few)), log(8_000)
+    roster.update(batch[:1_000])
+    assert decisions(roster.report())["second", "paired"].lift is None
+    join(roster, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
+    roster.update(batch[1_000:])
+    decision = decisions(roster.report())["second", "paired"]
+    assert decision.lift is not None
+    assert decision.events == 7_000
