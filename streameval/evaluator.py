@@ -111,10 +111,14 @@ class Evaluator:
         return self.plan.policies
 
     @property
-    def decides(self) -> bool:
-        """Whether there is a lift to decide by; when events tell more than logged actions, there may be one later."""
-        chosen = (Chosen.of(self.plan.grids(described)) for described in (False, True))
-        return self._deciding is not None and any(chosen)
+    def described(self) -> bool | None:
+        """Whether events tell all about their actions, by the first of them; None before that."""
+        return self._described
+
+    def decides_by(self, described: bool) -> tuple[str, str] | None:
+        """The estimator and the average, by label, whose lift is decided by; None when there is no such one."""
+        chosen = Chosen.of(self.plan.grids(described))
+        return None if chosen is None or self._deciding is None else chosen.cell
 
     def _start(self) -> None:
         count = len(self.policies)
