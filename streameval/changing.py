@@ -35,7 +35,7 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     pairs = zip(other._grids, memory["grids"], strict=True)
     other._counts = memory["counts"]
     other._states = [grid.with_lifts(values, plan.block) for grid, values in pairs]
-    other._learned = {**memory["learned"], "predictions": evaluator._learned["predictions"]}
+    other._learned = {**evaluator._learned, **memory["learned"]}
     other._watch = None if evaluator._watch is None else evaluator._watch.of_some(places)
     other._pending, other._waiting = evaluator._pending, evaluator._waiting
     other._failures = {name: told for name, told in evaluator._failures.items() if name in same}

@@ -11,6 +11,7 @@ from msgspec.structs import replace as with_fields
 from streameval.arrays import State
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
+from streameval.changing import changed
 from streameval.errors import StateError
 from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
@@ -157,6 +158,8 @@ class Roster:
             self._added = len(plan.policies) - 1
             return []
         first, *others = (member.under(plan, described) for member in self._members)
+        if not any(member.has(plan.policies[0], plan) for member in (first, *others)):
+            first = replace(first, policies=(plan.policies[0], *first.policies))  # a production that nobody knew
         self._members = [first, *(member for member in others if member.policies and member.shown(described))]
         self._waiting = [Member(Evaluator.of(part), policies) for part, policies in self._lacking(plan, described)]
         late = [member.evaluator for member in self._waiting]
@@ -309,13 +312,19 @@ def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]
 
 
 def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
+    """The evaluator going on under a plan that computes the same; lifts begin anew over another production."""
     if evaluator.plan == plan:
         return evaluator
-    policies, coded, ranks = evaluator.plan.policies, evaluator.plan.coded, evaluator.plan.ranks
+    before = evaluator.plan
+    policies, coded, ranks = before.policies, before.coded, before.ranks
     state = evaluator.state()
-    kept = replace(plan, policies=policies, coded=coded, drift=evaluator.plan.drift, ranks=ranks)
+    kept = replace(plan, policies=policies, coded=coded, drift=before.drift, ranks=ranks)
     state["settings"] = kept.settings()
-    return Evaluator.from_state(state, plan.reward_model, dict.fromkeys(policies[1:], Logged()) | dict(coded))
+    going_on = Evaluator.from_state(state, plan.reward_model, dict.fromkeys(policies[1:], Logged()) | dict(coded))
+    if plan.policies[0] == policies[0]:
+        return going_on
+    known = {name: ranks.get(name, len(ranks) + place) for place, name in enumerate(plan.policies[1:], start=1)}
+    return changed(going_on, replace(plan, ranks=known))
 
 
 def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:

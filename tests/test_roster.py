@@ -309,3 +309,30 @@ def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
     alone = se.Evaluator(["late"], **FEW)
     alone.update(batch)
     assert roster.report() == alone.report()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("production", ["early", "late", "never-seen"])
+def test_a_new_production_keeps_all_values_and_lifts_begin_anew(production: str, saved: bool) -> None:
+    roster, batch = opened(1000, **FEW)
+    others = [name for name in ("early", "late") if name != production]
+    first = values(roster.report())
+    adopt(roster, se.Evaluator(others, production=production, **FEW).plan)
+    if saved:
+        roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    for place, estimate in values(roster.report()).items():
+        if place in first:
+            assert estimate.value == pytest.approx(first[place].value, rel=1e-9)
+        assert estimate.lift is None
+    roster.update(batch[1000:])
+    straight, fresh = se.Evaluator(["early"], **FEW), se.Evaluator(others, production=production, **FEW)
+    straight.update(batch)
+    fresh.update(batch[1000:])
+    report = values(roster.report())
+    assert {policy for policy, _, _ in report} == {production, *others}
+    early = ("early", "snips", "cumulative")
+    assert report[early].value == pytest.approx(straight.report().get(*early).value, rel=1e-9)
+    for name in others:
+        lift = fresh.report().get(name, "ips", "cumulative").lift
+        expected = None if lift is None else pytest.approx(lift, rel=1e-9)
+        assert report[name, "ips", "cumulative"].lift == expected
