@@ -66,7 +66,8 @@ def test_every_verb_is_in_the_help(run: Run) -> None:
     [
         (
             ["simulat"],
-            "error: No such command 'simulat'. Did you mean 'simulate'?\nhint: `streameval --help` shows how it is used\n",
+            "error: No such command 'simulat'. Did you mean 'simulate'?\n"
+            "hint: `streameval --help` shows how it is used\n",
         ),
         (["replay"], "error: Missing argument 'CONFIG'.\nhint: `streameval replay --help` shows how it is used\n"),
         (["schema", "--all"], "error: No such option: --all\nhint: `streameval schema --help` shows how it is used\n"),

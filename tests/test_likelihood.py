@@ -47,15 +47,17 @@ WORLDS = {
 }
 
 
-def extras(means: Means, low: float = 0.0, high: float = 1.0, heaviest: float = np.inf) -> list[Extra]:
+def extras(means: Means, low: float = 0.0, high: float = 1.0, heaviest: float = np.inf) -> Extra:
     """No weight, a weight of 1, and the heaviest, for the terms `w r` of rewards between `low` and `high`."""
     one = np.ones_like(means.events)
     per_weight = 1.0 if np.isinf(heaviest) else heaviest
-    return [
-        Extra(0 * one, 0 * one, 0 * one),
-        Extra(one, low * one, high * one),
-        Extra(heaviest * one, low * per_weight * one, high * per_weight * one),
-    ]
+    return Extra.any_of(
+        [
+            Extra(0 * one, 0 * one, 0 * one),
+            Extra(one, low * one, high * one),
+            Extra(heaviest * one, low * per_weight * one, high * per_weight * one),
+        ]
+    )
 
 
 def interval(means: Means, heaviest: float = np.inf) -> Ends:
@@ -161,7 +163,8 @@ def test_the_lift_over_production_is_missed_no_more_often_either(
     reward = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(2, np.inf))
     lift = reward.over_production(1, heaviest)
     one = np.ones(RUNS)
-    points = [Extra(each * one, lift.low.at(each) * one, lift.high.at(each) * one) for each in (0.0, 1.0, np.inf)]
+    weights = (0.0, 1.0, np.inf)
+    points = Extra.any_of([Extra(each * one, lift.low.at(each) * one, lift.high.at(each) * one) for each in weights])
     assert missed(reach(means, points, likely(means, points, CHI_SQUARED)), truth) <= PROMISED
 
 
@@ -243,7 +246,7 @@ def test_it_is_the_worst_of_all_probabilities_near_enough() -> None:
     for extra in ((0.0, 0.0), (1.0, 0.0), (9.0, 4.0)):
         point = Extra(*(np.array([each]) for each in (extra[0], extra[1], extra[1])))
         allowed = distance(means, point) + CHI_SQUARED
-        found = reach(means, [point], allowed).lower[0]
+        found = reach(means, Extra.any_of([point]), allowed).lower[0]
         assert found == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)
 
 
@@ -253,5 +256,7 @@ def test_an_infinite_weight_is_the_limit_of_large_ones() -> None:
     huge = Extra(np.array([1e7]), np.array([0.0]), np.array([1e7]))
     endless = Extra(np.array([np.inf]), np.array([0.0]), np.array([1.0]))
     allowed = distance(means, endless) + CHI_SQUARED
-    for found, limit in zip(reach(means, [huge], allowed), reach(means, [endless], allowed), strict=True):
+    for found, limit in zip(
+        reach(means, Extra.any_of([huge]), allowed), reach(means, Extra.any_of([endless]), allowed), strict=True
+    ):
         assert found[0] == pytest.approx(limit[0], abs=1e-5)

@@ -218,7 +218,7 @@ def published_likelihood_interval(means: Means, quantile: float) -> list[float]:
     one = np.ones(1)
     light, heavy = Extra(0 * one, 0 * one, 0 * one), Extra(np.inf * one, 0 * one, one)
     nearest = np.where(means.weight < 1 - 1e-12, likelihood.distance(means, heavy), likelihood.distance(means, light))
-    ends = likelihood.reach(means, [light, heavy], nearest + quantile)
+    ends = likelihood.reach(means, Extra.any_of([light, heavy]), nearest + quantile)
     return [float(np.clip(end[0], 0, 1)) for end in ends]
 
 

@@ -55,9 +55,9 @@ class EmpiricalLikelihood(Bound):
     def _sampling(self, reading: Reading, claim: Claim) -> Ends:
         extremes = claim.extremes
         means = _means(reading, extremes.controlled)
-        extras = _extras(extremes, np.minimum(extremes.heaviest, self._limit(reading)))
+        extra = _extra(extremes, np.minimum(extremes.heaviest, self._limit(reading)))
         quantile = NormalDist().inv_cdf(0.5 + claim.confidence / 2) ** 2
-        ends = reach(means, extras, likely(means, extras, quantile))
+        ends = reach(means, extra, likely(means, extra, quantile))
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
         never_varied = (reading.spread.variance == 0) & (reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5)
         certain, value = claim.ratio & never_varied, reading.moments.value
@@ -83,16 +83,13 @@ def _means(reading: Reading, controlled: Mask) -> Means:
     )
 
 
-def _extras(extremes: Extremes, heaviest: Array) -> list[Extra]:
+def _extra(extremes: Extremes, heaviest: Array) -> Extra:
     """One more event of no weight, of weight 1, and of the heaviest; if the weight controls nothing, the widest."""
     low, high, controlled = extremes.low, extremes.high, extremes.controlled
-    lowest = np.minimum(low.at(0.0), low.at(heaviest))
-    highest = np.maximum(high.at(0.0), high.at(heaviest))
-    return [
-        Extra(
-            np.where(controlled, weight, 1.0),
-            np.where(controlled, low.at(weight), lowest),
-            np.where(controlled, high.at(weight), highest),
-        )
-        for weight in (np.zeros_like(heaviest), np.ones_like(heaviest), heaviest)
-    ]
+    weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
+    lowest, highest = low.at(weight), high.at(weight)
+    return Extra(
+        np.where(controlled, weight, 1.0),
+        np.where(controlled, lowest, np.minimum(lowest[0], lowest[2])),
+        np.where(controlled, highest, np.maximum(highest[0], highest[2])),
+    )

@@ -82,11 +82,19 @@ class Means(NamedTuple):
 
 
 class Extra(NamedTuple):
-    """One more event: its weight, and the lowest and highest term; where the weight is infinite, these per weight."""
+    """One more event: its weight, and the lowest and highest term; where the weight is infinite, these per weight.
+
+    With an axis in front of the columns: any one of several.
+    """
 
     weight: Array
     low: Array
     high: Array
+
+    @classmethod
+    def any_of(cls, extras: Sequence[Extra]) -> Extra:
+        """One of these, whichever is the worst."""
+        return cls(*(np.stack(values) for values in zip(*extras, strict=True)))
 
 
 def distance(means: Means, extra: Extra) -> Array:
@@ -103,37 +111,31 @@ def distance(means: Means, extra: Extra) -> Array:
     return np.where(heavy, 1 + 1 / means.events, finite.distance)
 
 
-def reach(means: Means, extras: Sequence[Extra], allowed: Array) -> Ends:
-    """The lowest and the highest value of all worlds with one of the extra events and no more than this divergence.
+def reach(means: Means, extra: Extra, allowed: Array) -> Ends:
+    """The lowest and the highest value of all worlds with any of the extra events and no more than this divergence.
 
     NaN where there is no such world, and of one event alone: it has no variance.
     """
-    lowest, highest = np.full(means.events.shape, np.inf), np.full(means.events.shape, -np.inf)
-    for extra in extras:
-        with np.errstate(invalid="ignore"):  # where nothing is known
-            left = (allowed - distance(means, extra)) / (means.events + 1)
-        lower, radius = _world(means, extra.weight, extra.low, left)
-        lowest = np.fmin(lowest, lower - radius)
-        upper, radius = _world(means, extra.weight, extra.high, left)
-        highest = np.fmax(highest, upper + radius)
+    with np.errstate(invalid="ignore"):  # where nothing is known
+        left = (allowed - distance(means, extra)) / (means.events + 1)
+    (low, high), (below, above) = _worlds(means, extra.weight, np.stack([extra.low, extra.high]), left)
+    lowest = np.fmin.reduce(low - below, axis=0, initial=np.inf)
+    highest = np.fmax.reduce(high + above, axis=0, initial=-np.inf)
     known = np.isfinite(lowest) & np.isfinite(highest) & (means.events > 1 + 1e-9)
     return Ends(np.where(known, lowest, np.nan), np.where(known, highest, np.nan))
 
 
-def likely(means: Means, extras: Sequence[Extra], quantile: float) -> Array:
+def likely(means: Means, extra: Extra, quantile: float) -> Array:
     """What is not too unlikely: the divergence with the likeliest extra event, and a chi-squared quantile beyond it.
 
     Only an event that can bring the mean weight nearer to 1 counts as likely.
     """
-    least = [
-        np.where(np.where(means.weight < 1, extra.weight >= 1, extra.weight <= 1), distance(means, extra), np.inf)
-        for extra in extras
-    ]
-    return np.asarray(np.min(least, axis=0) + quantile)
+    helps = np.where(means.weight < 1, extra.weight >= 1, extra.weight <= 1)
+    return np.asarray(np.where(helps, distance(means, extra), np.inf).min(axis=0) + quantile)
 
 
-def _world(means: Means, weight: Array, term: Array, left: Array) -> tuple[Array, Array]:
-    """The centre and the radius of the values with one more event; NaN where nothing of the divergence is left."""
+def _worlds(means: Means, weight: Array, term: Array, left: Array) -> tuple[Array, Array]:
+    """Centre and radius of the values with one more event of these terms; NaN where no divergence is left."""
     heavy = np.isinf(weight)
     light, heaviest = means.and_one_more(np.where(heavy, 0.0, weight), term).line(), means.tail(term)
     centre, residual = (np.where(heavy, limit, finite) for limit, finite in zip(heaviest, light, strict=True))
