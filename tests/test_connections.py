@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import ssl
+import statistics
 import struct
 import time
 from collections.abc import Iterator
@@ -84,6 +85,16 @@ def test_the_oldest_connection_that_asked_nothing_makes_room(monkeypatch: pytest
 def scrape(client: HTTPConnection) -> None:
     client.request("GET", "/metrics")
     assert b"streameval_ready" in client.getresponse().read()
+
+
+def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
+    took = []
+    with served() as server, httpx.Client(base_url=server.url, trust_env=False) as client:
+        for _ in range(21):
+            started = time.perf_counter()
+            client.get("/healthz")
+            took.append(time.perf_counter() - started)
+    assert statistics.median(took) < 0.02
 
 
 def test_a_request_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,10 +181,13 @@ class HttpServer:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             hint = f"another program, perhaps another streameval, has port {port}; stop it or set http.port (0: any)"
             raise StreamevalError(f"cannot serve on {host}:{port}: the port is in use", hint=hint) from error
         hint = "http.host must be an address of this machine, and ports below 1024 need a privilege"
         raise StreamevalError(f"cannot serve on {host}:{port}: {error.strerror or error}", hint=hint) from error
+    # Clients inherit this. Else the second part of an answer waits 40 ms for the first one to be acknowledged.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
