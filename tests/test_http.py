@@ -326,6 +326,14 @@ def test_an_event_from_the_future_is_shown_as_ahead() -> None:
     assert any("ahead" in piece for piece in read(make_report(), at=NOW - 60.0).text)
 
 
+def test_the_page_is_packed_for_those_who_unpack_it(client: httpx.Client) -> None:
+    packed, plain = client.get("/"), client.get("/", headers={"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.text == plain.text
+    assert int(packed.headers["content-length"]) < len(plain.content) / 5
+
+
 def test_the_page_is_titled_and_scales_to_a_phone(client: httpx.Client) -> None:
     page = client.get("/").text
     assert "<title>streameval</title>" in page

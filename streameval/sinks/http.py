@@ -70,7 +70,10 @@ class Pages:
 
     async def status(self, request: Request) -> Response:
         """The page for people; `?estimator=...&average=...` choose what its top shows."""
-        return HTMLResponse(self._status.page(self._view.published, request.query_params))
+        page = self._status.page(self._view.published, request.query_params)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return HTMLResponse(page.packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
+        return HTMLResponse(page.plain, headers={"vary": "accept-encoding"})
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
