@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streameval import counting, predictions, recent
+from streameval import counting, predictions, recent, signs
 from streameval.actions import tells
 from streameval.arrays import Array, State, from_plain, to_plain
 from streameval.averages import AnyAverage
@@ -135,6 +135,7 @@ class Evaluator:
             "recent": recent.start(count),
             "predictions": predictions.start(self.plan.reward_model),
             "slates": {"recent": recent.start(count), "ratios": start_ratios(count)},
+            "units": signs.start(),
         }
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
         self._grids: tuple[Grid, ...] = ()
@@ -216,7 +217,8 @@ class Evaluator:
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """What these events say, with what was learned before them, and what has been learned after."""
-        evidence = Evidence.from_batch(events, self.policies, self.plan.block)
+        marks, units = signs.follow(self._learned["units"], events.unit, len(events), self.plan.block)
+        evidence = replace(Evidence.from_batch(events, self.policies, self.plan.block), signs=marks)
         memory = self._learned["recent"]
         if any(grid.mixes for grid in self._grids):
             evidence, memory = evidence.learning(memory)
@@ -228,7 +230,7 @@ class Evaluator:
         slates = self._learned["slates"]
         if any(Need.SLOTS in grid.needs for grid in self._grids):
             evidence, slates = evidence.slot_by_slot(events, self.policies, slates)
-        return evidence, {"recent": memory, "predictions": model, "slates": slates}
+        return evidence, {"recent": memory, "predictions": model, "slates": slates, "units": units}
 
     @property
     def _predicts(self) -> bool:
@@ -316,6 +318,7 @@ class Evaluator:
             "counts": to_plain(self._counts),
             "recent": to_plain(self._learned["recent"]),
             "slates": to_plain(self._learned["slates"]),
+            "units": dict(self._learned["units"]),
             "predictions": predictions.to_state(self.plan.reward_model, self._learned["predictions"]),
             "drift": None if self._watch is None else to_plain(self._watch.state()),
             "promotion": None if self._decided is None else to_plain(self._decided),
@@ -355,6 +358,7 @@ class Evaluator:
         self._learned = {
             "recent": from_plain(state["recent"]),
             "slates": from_plain(state["slates"]),
+            "units": state.get("units") or signs.start(),
             "predictions": predictions.from_state(self.plan.reward_model, state["predictions"], trusted),
         }
         if self.plan.drift is not None:

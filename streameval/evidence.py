@@ -30,7 +30,8 @@ class Evidence:
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
     actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
     [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
-    shown. `slates`: what the same events say slot by slot. Columns are contiguous over events.
+    shown. `slates`: what the same events say slot by slot. `signs` [n, 64]: those of the units that events belong to,
+    None while none has named one. Columns are contiguous over events.
     """
 
     importance_weight: Array
@@ -42,6 +43,7 @@ class Evidence:
     recent: Recent
     actions: Actions | None = None
     slates: Evidence | None = None
+    signs: Array | None = None
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, averaging_weight: Any = None) -> Evidence:

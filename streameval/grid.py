@@ -208,5 +208,11 @@ def _parts(terms: Sequence[Terms], evidence: Evidence, recent: Recent) -> Parts:
 
 def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], paired: bool = True) -> Blocks:
     return Blocks.of(
-        evidence.blocks, evidence.averaging_weight, evidence.importance_weight, evidence.unsupported, terms, paired
+        evidence.blocks,
+        evidence.averaging_weight,
+        evidence.importance_weight,
+        evidence.unsupported,
+        terms,
+        paired,
+        signs=evidence.signs if paired else None,
     )

@@ -62,7 +62,7 @@ def lift_blocks(terms: Sequence[Terms], evidence: Evidence, course: Course, layo
         np.repeat(square, layout.parts, axis=1),
     )
     whole = [(np.where(known, sum(some), 0.0), None) for some in differences]
-    return Blocks.of(*weighing, whole, paired=False), parts
+    return Blocks.of(*weighing, whole, paired=False, signs=evidence.signs), parts
 
 
 def _spread_over_events(values: Array, evidence: Evidence, layout: Layout) -> Array:

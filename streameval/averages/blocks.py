@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streameval.arrays import Array, per_block
+from streameval.averages import clusters
 from streameval.averages.moments import ALL_ROWS, PAIRS, ROWS, Row
 from streameval.averages.pairs import PRODUCTS, SUMS, TERMS, PairRow
 from streameval.averages.spread import ALL_SPREAD_ROWS, BLOCK_PAIRS, SPREAD_PAIRS, SPREAD_ROWS, SpreadRow
@@ -118,7 +119,8 @@ class Blocks:
     A column is one policy under one estimator, policy by policy: column `policy * E + estimator` of E estimators. The
     blocks are whole, or there is one that is not finished. `shared`: the series weighed only where production is
     there, too; None where that makes no difference. `pairs`: where the products with production's terms lie; none
-    where no lift is asked for.
+    where no lift is asked for. `signs` [blocks, events, 64]: those of the units that events belong to; None while none
+    has named one.
     """
 
     def __init__(
@@ -129,12 +131,13 @@ class Blocks:
         diagnostics: Sequence[int | None],
         pairs: Sequence[PairPlaces] = (),
         shared: Array | None = None,
+        signs: Array | None = None,
     ) -> None:
         self.weighted = weighted  # the series times the averaging weight
         self.importance = importance
         self.places = list(places)
         self.diagnostics = list(diagnostics)  # places of w, w^2 and, where it is known, the unsupported probability
-        self.pairs, self.shared = list(pairs), shared
+        self.pairs, self.shared, self.signs = list(pairs), shared, signs
 
     @classmethod
     def of(
@@ -145,10 +148,11 @@ class Blocks:
         unsupported: Array | None,
         terms: Sequence[tuple[Array, Array | None]],
         paired: bool = True,
+        signs: Array | None = None,
     ) -> Blocks:
         """The blocks of these terms `(u, v)`; all arrays are [events, policies].
 
-        `paired`: with the products that lifts over the first policy need.
+        `paired`: with the products that lifts over the first policy need. `signs` [events, 64]: of the events' units.
         """
         series = Series(importance)
         unknown = None if unsupported is None else series.place(unsupported)
@@ -164,6 +168,7 @@ class Blocks:
             diagnostics,
             pairs,
             None if alike else series.weighted(both, blocks),
+            None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
         )
 
     def __len__(self) -> int:
@@ -183,7 +188,7 @@ class Blocks:
         return self._with(lambda series: _split(series, resolution))
 
     def _with(self, change: Callable[[Array], Array]) -> Blocks:
-        """The same with all series [blocks, policies, series, events] changed alike."""
+        """The same with all series [blocks, policies, series, events] changed alike; nothing is known of units."""
         return Blocks(
             change(self.weighted),
             change(self.importance[:, :, None])[:, :, 0],
@@ -219,6 +224,29 @@ class Blocks:
         if self.pairs:
             self._fill_pair_spread(spread)
         return self._by_column(spread)
+
+    @cached_property
+    def clusters(self) -> Array | None:
+        """What units add to the spread of each block, [blocks, columns, rows]; None while no event has named one."""
+        if self.signs is None:
+            return None
+        covered = self.signs[:, :1, 0] != 0
+        terms = [pair.sums[: len(TERMS)] for pair in self.pairs] or [(places.u, places.v) for places in self.places]
+        squares = np.broadcast_to((self._weight_square * covered)[..., None], (*self._weight_square.shape, len(terms)))
+        if not self.pairs:
+            return self._by_column(clusters.rows(self._signed(self.weighted, terms), squares))
+        both = np.broadcast_to((self._shared_square * covered)[..., None], squares.shape)
+        shared = None if self.shared is None else self._signed(self.shared, terms)
+        return self._by_column(clusters.rows(self._signed(self.weighted, terms), squares, shared, both))
+
+    def _signed(self, weighted: Array, terms: Sequence[tuple[int, ...]]) -> Array:
+        """Sums of each estimator's terms with the signs of their units, [blocks, policies, estimators, terms, 64]."""
+        assert self.signs is not None
+        wanted, places = np.unique(terms, return_inverse=True)
+        series = weighted.take(wanted, axis=2)
+        sums = series.reshape(len(self), -1, self.size) @ self.signs
+        by_series = sums.reshape(*series.shape[:3], -1)
+        return by_series.take(places.ravel(), axis=2).reshape(*series.shape[:2], len(terms), -1, sums.shape[-1])
 
     def _fill_pair_spread(self, spread: Array) -> None:
         self._fill_pair_sums(spread[..., SPREAD_PAIRS], self._summed_shared[:, :, None], self._shared_square[..., None])

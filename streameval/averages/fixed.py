@@ -49,7 +49,10 @@ class Cumulative(Average):
         return Reading(Moments(moments), Spread(state["spread"]), tail, bias=np.full(len(moments), np.nan))
 
     def merge(self, earlier: State, later: State) -> State:
-        return {"all": merge(earlier["all"], later["all"]), "spread": earlier["spread"] + later["spread"]}
+        return {
+            "all": merge(earlier["all"], later["all"]),
+            "spread": spread.merge(earlier["spread"], later["spread"], 0, np.inf),
+        }
 
 
 @dataclass(frozen=True, config=strict)

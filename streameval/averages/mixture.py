@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.arrays import Array, Mask, State, decayed_path, exchange, ratio
+from streameval.arrays import Array, Mask, State, exchange, ratio
 from streameval.averages import spread
 from streameval.averages.bank import (
     HORIZONS,
@@ -113,7 +113,7 @@ class Mixture(Memory):
 
     def design_effects(self, state: State, blocks: Blocks) -> Array:
         """The design effect after each of these blocks, [blocks, columns], from the state before them."""
-        return Spread(decayed_path(state["spread"], blocks.spread, np.exp(-blocks.size / MEMORY))).design_effect
+        return Spread(spread.path(state["spread"], blocks, MEMORY)).design_effect
 
     def _advance(self, state: State, blocks: Blocks, parts: Parts, part: slice, layout: Layout) -> Course:
         """Take in some blocks. Of what follows them, place 0 is before the first, place b after b blocks."""

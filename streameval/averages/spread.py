@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streameval.arrays import Array, ratio
+from streameval.arrays import Array, decayed_path, ratio
+from streameval.averages import clusters
 from streameval.averages.moments import fold_sums, variance
 from streameval.averages.pairs import (
     PRODUCTS,
@@ -56,6 +57,7 @@ SPREAD_PAIRS = slice(SpreadRow.PAIR_BLOCKS + 1, SpreadRow.PAIR_BLOCKS + 1 + SPRE
 BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
 """Sums over blocks of the products of the block's sums of TERMS."""
 ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
+"""The rows of `clusters` follow, once an event has named its unit."""
 WITHIN = slice(0, SpreadRow.BLOCK_UU)
 """The rows that a block which is not finished adds to."""
 
@@ -68,12 +70,37 @@ def nothing(columns: int, paired: bool = True) -> Array:
 def fold(state: Array, blocks: Blocks, horizon: Array | float) -> Array:
     """Add whole blocks to a past that fades with this horizon in events: a number, or [blocks, columns]."""
     factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
-    return fold_sums(state, blocks.spread, np.broadcast_to(factors, factors.shape or (len(blocks),)))
+    factors = np.broadcast_to(factors, factors.shape or (len(blocks),))
+    known = state[..., : known_rows(state)]
+    folded = fold_sums(known, blocks.spread, factors)
+    if blocks.clusters is None:
+        return folded
+    units = clusters.fold(state[..., known.shape[-1] :], blocks.clusters, factors)
+    return np.concatenate([folded, units], axis=-1)
+
+
+def path(state: Array, blocks: Blocks, horizon: float) -> Array:
+    """The spread after each of these whole blocks, [blocks, columns, rows]."""
+    factor = float(np.exp(-blocks.size / horizon))
+    known = state[..., : known_rows(state)]
+    after = decayed_path(known, blocks.spread, factor)
+    if blocks.clusters is None:
+        return after
+    return np.concatenate([after, clusters.path(state[..., known.shape[-1] :], blocks.clusters, factor)], axis=-1)
 
 
 def merge(earlier: Array, later: Array, events: int, horizon: float) -> Array:
     """The spread of two parts of a stream, the later one `events` long."""
-    return np.asarray(earlier * np.exp(-events / horizon) + later)
+    factor = float(np.exp(-events / horizon))
+    known = known_rows(earlier)
+    units = clusters.merge(earlier[..., known:], later[..., known:], factor)
+    return np.concatenate([earlier[..., :known] * factor + later[..., :known], units], axis=-1)
+
+
+def known_rows(array: Array) -> int:
+    """How many of its rows say nothing of units."""
+    width = array.shape[-1]
+    return SPREAD_ROWS if width in (SPREAD_ROWS, SPREAD_ROWS + clusters.ALONE) else ALL_SPREAD_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +144,28 @@ class Spread:
         """Variance of block sums over what independent events would give; NaN before ten blocks.
 
         Events of one session are alike; then the average of n of them is known less well than n independent ones would
-        make it, by this factor. Both variances are taken around the same value, over the same events.
+        make it, by this factor. Both variances are taken around the same value, over the same events. Where events name
+        their units, what units that lie in many blocks add to it is known: see `clusters`.
         """
         value = ratio(self[SpreadRow.U], self[SpreadRow.V])
         between = (
             self[SpreadRow.BLOCK_UU] - 2 * value * self[SpreadRow.BLOCK_UV] + value * value * self[SpreadRow.BLOCK_VV]
         )
-        within = self.variance * ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT]) ** 2 * self[SpreadRow.WEIGHT_SQUARE]
-        return _effect(between, within, self[SpreadRow.BLOCKS])
+        single = self.variance * ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT]) ** 2
+        by_blocks = _effect(between, single * self[SpreadRow.WEIGHT_SQUARE], self[SpreadRow.BLOCKS])
+        return by_blocks + self._of_units(np.stack([np.ones_like(value), -value], axis=-1), single)
+
+    @property
+    def knows_units(self) -> bool:
+        """Whether an event has named its unit."""
+        return bool(self.array.shape[-1] > known_rows(self.array))
+
+    def _of_units(self, form: Array, single: Array) -> Array | float:
+        """What units add to the design effect; `single`: the square of the residual of one event, `form` its terms."""
+        if not self.knows_units:
+            return 0.0
+        added, squares = clusters.excess(self.array[..., known_rows(self.array) :], form)
+        return np.nan_to_num(ratio(added, single * squares), posinf=0.0, neginf=0.0)
 
     @property
     def lift(self) -> LiftSpread:
@@ -148,9 +189,10 @@ class LiftSpread(Spread):
     @property
     def design_effect(self) -> Array:
         pairs = self.array[..., SPREAD_PAIRS]
-        between = sum_of_squares(linear_form(pairs), self.array[..., BLOCK_PAIRS])
-        within = difference_square(pairs) * pairs[..., PairRow.WEIGHT_SQUARE]
-        return _effect(between, within, self[SpreadRow.PAIR_BLOCKS])
+        form, single = linear_form(pairs), difference_square(pairs)
+        between = sum_of_squares(form, self.array[..., BLOCK_PAIRS])
+        by_blocks = _effect(between, single * pairs[..., PairRow.WEIGHT_SQUARE], self[SpreadRow.PAIR_BLOCKS])
+        return by_blocks + self._of_units(form, single)
 
 
 def _effect(between: Array, within: Array, blocks: Array) -> Array:
