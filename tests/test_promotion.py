@@ -499,6 +499,33 @@ def test_sound_logs_are_blamed_no_more_often_than_promised(make: Any, events: in
     assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
 
 
+def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streameval.promotion.trust.SPAN", 2_000)
+    contest, rng = make_contest(candidates=1, rule="bsea", trust=Trust()), np.random.default_rng(21)
+    state, said, events = contest.start(), [], []
+    for span in range(40):
+        wrong = 0.8 if 20 <= span < 24 else 1.0
+        weight, propensity = smooth_weights(rng, 1_000, 2)
+        evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
+        state = contest.fold(state, evidence, None, np.full(1_000, np.nan), propensity)
+        check = checks_of(contest, state)["mean_weight"]
+        said.append(check.ok)
+        events.append(int(check.reason.partition(" over ")[2].partition(" events")[0].replace(",", "")))
+    assert max(events) == 3_000
+    assert min(events[4:]) == 2_000
+    assert all(said[:20])
+    assert not all(said[20:24]), "propensities wrong by a fifth are found within a span or two"
+    assert all(said[30:])
+
+
+def test_sound_logs_are_blamed_no_more_often_over_many_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.promotion.trust.SPAN", 1_000)
+    blamed = np.isfinite(tripped(smooth_weights, 30_000, streams=200, wrong=1.0, seed=22))
+    assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
+
+
 @pytest.mark.parametrize("wrong", [0.9, 1.1])
 def test_propensities_wrong_by_a_tenth_are_found_within_six_thousand_events(wrong: float) -> None:
     assert np.isfinite(tripped(smooth_weights, 6_000, streams=100, wrong=wrong, seed=15)).mean() >= 0.95
