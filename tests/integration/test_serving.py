@@ -17,12 +17,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from factories import ListSource, records, running, wait_until
+from certificates import make_certificate
+from factories import ListSource, View, make_published, make_report, records, running, wait_until
 
 import streameval as se
 from streameval.daemon import Daemon
 from streameval.events import EventFormat
+from streameval.sections import Http
 from streameval.sinks.http import HttpServer
+from streameval.sinks.security import Security
 from streameval.sources import Records, Source, SourceStatus
 
 CANDIDATES = tuple(f"challenger-{number}" for number in range(10))
@@ -117,7 +120,7 @@ def test_what_is_served_over_http_is_the_report_of_the_events() -> None:
 
 
 @contextmanager
-def prometheus(target: str, folder: Path) -> Iterator[httpx.Client]:
+def prometheus(target: str, folder: Path, **options_of_job: Any) -> Iterator[httpx.Client]:
     """A real Prometheus that scrapes `target` every second, on a free port, its data below `folder`."""
     program = shutil.which("prometheus")
     if program is None:
@@ -127,10 +130,8 @@ def prometheus(target: str, folder: Path) -> Iterator[httpx.Client]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     config = folder / "prometheus.yml"
-    config.write_text(
-        "global: {scrape_interval: 1s}\n"
-        f"scrape_configs: [{{job_name: streameval, static_configs: [{{targets: ['{target}']}}]}}]\n"
-    )
+    job = {"job_name": "streameval", "static_configs": [{"targets": [target]}], **options_of_job}
+    config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}))  # YAML, too
     options = [
         f"--config.file={config}",
         f"--web.listen-address=127.0.0.1:{port}",
@@ -174,3 +175,22 @@ def test_a_real_prometheus_scrapes_the_daemon_and_knows_its_values(tmp_path: Pat
     assert len(values) == len(report.estimates)
     for labels, value in values:
         assert value == report.get(labels["policy"], labels["estimator"], labels["average"]).value
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["with the token", "with another token"])
+def test_a_real_prometheus_scrapes_over_tls_with_a_token(tmp_path: Path, known: bool) -> None:
+    certificate, key = make_certificate(tmp_path)
+    (tmp_path / "tokens").write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef" if known else "another-0123456789abcdef")
+    http = Http(port=0, tls_certfile=certificate, tls_keyfile=key, token_file=str(tmp_path / "tokens"))
+    job = {
+        "scheme": "https",
+        "tls_config": {"ca_file": certificate},
+        "authorization": {"credentials_file": str(tmp_path / "token")},
+    }
+    with HttpServer(View(make_published(make_report())), http.host, http.port, Security(http)) as server:
+        host, port = server.address
+        with prometheus(f"{host}:{port}", tmp_path, **job) as client:
+            wait_until(lambda: bool(query(client, "up")), seconds=60.0)
+            assert query(client, "up")[0][1] == float(known)
+            assert bool(query(client, "streameval_ready")) is known
