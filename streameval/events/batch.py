@@ -15,6 +15,7 @@ from streameval.events.choices import Choices
 from streameval.events.given import choice_columns, column, unit_column
 from streameval.events.origins import NOBODY, Identity, Origin
 from streameval.events.rejections import Rejected
+from streameval.events.rounding import at_most_one
 from streameval.events.rules import Mask, faults
 from streameval.events.slates import SlateColumns
 from streameval.events.wire import Identifier
@@ -196,7 +197,7 @@ class EventBatch:
             timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
             sampling_probability=np.ones(n)
             if sampling_probability is None
-            else column("sampling_probability", sampling_probability, n),
+            else at_most_one(column("sampling_probability", sampling_probability, n)),
             action_sets=sets,
             slates=slates,
             unit=None if unit is None else unit_column(unit, n),

@@ -14,6 +14,7 @@ from streameval.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, offsets_of, reconcile
 from streameval.events.batch import EventBatch
 from streameval.events.origins import units_of
+from streameval.events.rounding import at_most_one
 from streameval.events.wire import NAN, Event, PolicyCell, Slot
 
 Names: TypeAlias = tuple[str, ...]
@@ -66,7 +67,7 @@ def ragged(choices: Sequence[Event] | Sequence[Slot], policies: Names | None) ->
     cells = _open_cells(given, names) if policies is None else _known_cells(given, len(names))
     by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in cells])
     by_policy = by_policy.reshape(len(names), len(choices))
-    propensity = _or([choice.propensity for choice in choices], NAN)
+    propensity = at_most_one(_or([choice.propensity for choice in choices], NAN))
     if all(choice.actions is None for choice in choices):
         return Told(names, by_policy.T, propensity, None)
     sets = _action_sets(choices, cells)
@@ -85,10 +86,10 @@ def _batch(
     return EventBatch(
         policies=names,
         probabilities=by_policy.T,
-        propensity=_or([event.propensity for event in events], NAN) if propensity is None else propensity,
+        propensity=at_most_one(_or([event.propensity for event in events], NAN)) if propensity is None else propensity,
         reward=_rewards([event.reward for event in events]),
         timestamp=seconds([event.timestamp for event in events]),
-        sampling_probability=_or([event.sampling_probability for event in events], 1.0),
+        sampling_probability=at_most_one(_or([event.sampling_probability for event in events], 1.0)),
         action_sets=sets,
         unit=units_of([event.unit for event in events]),
     )
@@ -156,7 +157,7 @@ def _action_sets(events: Sequence[Event] | Sequence[Slot], cells: Cells) -> Acti
     return ActionSets(
         index=np.array([_position(event) for event in events]),
         offsets=offsets_of(sizes),
-        propensities=_end_to_end([event.propensities for event in events], sizes),
+        propensities=at_most_one(_end_to_end([event.propensities for event in events], sizes)),
         features=_features([event.features for event in events], sizes),
         probabilities=np.array([_end_to_end(column, sizes) for column in cells]).reshape(len(cells), sizes.sum()).T,
     )

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from streameval.events.format import EventFormat, Messages
-from streameval.events.rejections import Rejected
+from streameval.events.rejections import Rejected, rejection
 from streameval.events.rules import Fault
-from streameval.events.second_look import UNREADABLE, explained, non_finite, parsed
+from streameval.events.second_look import LONGEST_LOOKED_AT, LONGEST_MESSAGE, UNREADABLE, explained, non_finite, parsed
 from streameval.events.wire import NAN, Event, Slate, Slot, policies_type
 
 BASELINE = "baseline"
@@ -107,16 +107,20 @@ class DsjsonFormat(EventFormat):
     def _event_of(self, message: bytes | None) -> Event | Rejected:
         if message is None:
             return Rejected("malformed", "a tombstone: the message has no value", b"")
+        if len(message) > LONGEST_MESSAGE:
+            return rejection(
+                "malformed", f"{len(message)} bytes, more than the {LONGEST_MESSAGE} that are read", message
+            )
         try:
             message.decode()
             told = self._decode_line(message)
             context = None if self.scores is None else msgspec.json.decode(told.context)
         except UNREADABLE as error:
-            return Rejected(*_unreadable(message, error), message)
+            return rejection(*_unreadable(message, error), message)
         fault = _left_out(told)
         event = fault or (self._bandit(told) if told.outcomes is None else self._of_slots(told, told.outcomes))
         if isinstance(event, Fault):
-            return Rejected(*event, message)
+            return rejection(*event, message)
         return msgspec.structs.replace(event, context=context)
 
     def _bandit(self, told: Interaction) -> Event | Fault:
@@ -237,6 +241,8 @@ def _seconds(moment: datetime | None) -> float:
 
 def _unreadable(message: bytes, error: Exception) -> Fault:
     """Numbers that are not finite have a reason of their own, though they are not JSON."""
+    if len(message) > LONGEST_LOOKED_AT:
+        return Fault("malformed", explained(error))
     try:
         tree, _ = parsed(message)
         if not isinstance(tree, dict):

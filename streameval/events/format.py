@@ -14,12 +14,15 @@ from streameval.events.batch import EventBatch
 from streameval.events.choices import Choices
 from streameval.events.columns import compact_columns, ragged_columns
 from streameval.events.origins import Origin, fingerprints
-from streameval.events.rejections import Rejected
+from streameval.events.rejections import Rejected, rejection
 from streameval.events.rules import Fault, faults
-from streameval.events.second_look import UNREADABLE, Form, second_look
+from streameval.events.second_look import LONGEST_MESSAGE, UNREADABLE, Form, second_look
 from streameval.events.shapes import misfit
 from streameval.events.slots import slate_misfit, with_slates
 from streameval.events.wire import Event, PolicyCell, event_types, policy_cells, policy_names
+
+MOST_POLICIES = 10_000
+"""Names in one event, where all that events name become columns."""
 
 Messages: TypeAlias = Sequence[bytes | None]
 
@@ -97,6 +100,8 @@ class EventFormat:
         """The events among the messages, the others by their place, and the columns of the events."""
         rejected: dict[int, Rejected] = {}
         events = self._read(messages, rejected)
+        if self.policies is None:
+            events = _without(events, _crowded(events), messages, rejected)
         batch = compact_columns(events, self.policies)
         if batch is None:
             misfits = {
@@ -117,7 +122,7 @@ class EventFormat:
 
     def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Event]:
         """What the decoder takes for events: their lists may not fit, nor their numbers make sense."""
-        decode: Any = self._decode if _all_ascii(messages) else self._decode_text
+        decode: Any = self._decode if _are_plain(messages) else self._decode_text
         events: list[Event] = []
         unread = iter(messages)
         while len(events) + len(rejected) < len(messages):
@@ -133,7 +138,9 @@ class EventFormat:
         return events
 
     def _decode_text(self, message: bytes) -> Event:
-        """The decoder does not look into what it skips, but all of a message has to be text."""
+        """The decoder does not look into what it skips, but all of a message has to be text, and of bounded length."""
+        if len(message) > LONGEST_MESSAGE:
+            raise ValueError
         event: Event = self._decode(message)
         message.decode()
         return event
@@ -141,6 +148,8 @@ class EventFormat:
     def _read_slate(self, message: bytes | None) -> Any:
         """What a message is that did not decode as a plain event: a slate, or what a second look makes of it."""
         try:
+            if len(cast(bytes, message)) > LONGEST_MESSAGE:
+                raise ValueError
             slate = self._decode_slate(cast(bytes, message))
             cast(bytes, message).decode()
         except UNREADABLE:
@@ -150,6 +159,16 @@ class EventFormat:
 
 def _placed(rejected: Rejected, place: int, origin: Origin | None) -> Rejected:
     return replace(rejected, place=place, origin=None if origin is None else origin.place(place))
+
+
+def _crowded(events: Sequence[Any]) -> dict[int, Fault]:
+    """The events that name more policies than can be columns of a batch."""
+    counts = [len(event.policies or ()) for event in events]
+    return {
+        row: Fault("malformed", f"policies: {count} names, more than the {MOST_POLICIES} that are read")
+        for row, count in enumerate(counts)
+        if count > MOST_POLICIES
+    }
 
 
 def _misfit(event: Any) -> str | None:
@@ -162,9 +181,11 @@ def _given(policies: Any) -> dict[str, PolicyCell]:
     return {name: cell for name, cell in cells if cell is not None and cell == cell}
 
 
-def _all_ascii(messages: Messages) -> bool:
+def _are_plain(messages: Messages) -> bool:
+    """Whether all are ASCII, and none is very long: then the decoder alone sees to it that they are text."""
+    given = cast(Sequence[bytes], messages)
     try:
-        return all(map(bytes.isascii, cast(Sequence[bytes], messages)))
+        return all(map(bytes.isascii, given)) and max(map(len, given), default=0) <= LONGEST_MESSAGE
     except TypeError:  # a message without a value
         return False
 
@@ -175,5 +196,5 @@ def _without(
     """The events without the bad rows, which are added to `rejected` by the place of their message."""
     places = [place for place in range(len(messages)) if place not in rejected]
     for row, fault in bad.items():
-        rejected[places[row]] = Rejected(fault.reason, fault.detail, messages[places[row]] or b"")
+        rejected[places[row]] = rejection(fault.reason, fault.detail, messages[places[row]] or b"")
     return [event for row, event in enumerate(events) if row not in bad]

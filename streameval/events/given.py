@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from streameval.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, reconcile
 from streameval.events.origins import Identity, units_of
+from streameval.events.rounding import at_most_one
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, SlateColumns, as_one_action
 from streameval.events.wire import Identifier
 
@@ -74,7 +75,7 @@ def compact(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) ->
     probabilities = np.empty((len(policies), n))
     for row, (name, values) in enumerate(policies.items()):
         probabilities[row] = column(f"policies[{name!r}]", values, n)
-    return column("propensity", propensity, n), probabilities.T
+    return at_most_one(column("propensity", propensity, n)), probabilities.T
 
 
 def with_action_sets(
@@ -85,7 +86,7 @@ def with_action_sets(
     policies: Mapping[str, ArrayLike],
 ) -> tuple[Array, Array, ActionSets]:
     """Propensity, probabilities and action sets of events that all choose from the same number of actions."""
-    logged = column("propensities", propensities, n, None)
+    logged = at_most_one(column("propensities", propensities, n, None))
     actions = logged.shape[1]
     index = _positions(action, n, actions)
     per_event, per_action = np.full((len(policies), n), np.nan), np.full((len(policies), n * actions), np.nan)

@@ -19,6 +19,8 @@ REASONS: tuple[str, ...] = (
     "too_early",
 )
 
+LONGEST_DETAIL = 500  # characters
+
 
 class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """A message that is not an event.
@@ -34,3 +36,17 @@ class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     value: bytes
     place: int = 0
     origin: tuple[str, int, int] | None = None
+
+
+def rejection(reason: str, detail: str, value: bytes) -> Rejected:
+    r"""A rejected message whose detail may quote it: it is cut short, and made fit for a terminal and a log.
+
+    >>> rejection("malformed", "\ud800: \x1b[2J", b"").detail
+    '\\ud800: \\x1b[2J'
+    """
+    if len(detail) > LONGEST_DETAIL:
+        detail = detail[:LONGEST_DETAIL] + "..."
+    if not detail.isprintable():
+        shown = (letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in detail)
+        detail = "".join(shown)
+    return Rejected(reason, detail, value)

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.arrays import Array
+from streameval.events.rounding import NOISE, tolerance
 
 if TYPE_CHECKING:
     from streameval.events.action_sets import ActionSets
     from streameval.events.batch import EventBatch
     from streameval.events.slates import ListedSlates, SlateColumns
 
-NOISE = 1e-6
-"""A distribution sums to 1 within this, and a probability may exceed 1 by it: logs are often float32."""
 DISAGREEMENT = 1e-6
 """`propensity` may differ from the logged action's entry of `propensities` by this, relatively."""
 
@@ -154,7 +153,7 @@ def _entries(
 
 def _sums_to_one(sets: ActionSets, field: str, values: Array) -> Rule:
     sums = np.bincount(sets.owner, weights=values, minlength=len(sets.index))
-    broken: Mask = (np.abs(sums - 1.0) > NOISE) & (sets.sizes > 0)
+    broken: Mask = (np.abs(sums - 1.0) > tolerance(sets.sizes)) & (sets.sizes > 0)
     return Rule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
 
 
@@ -203,7 +202,7 @@ def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[Rule]:
 
     yield Rule("propensity_range", np.bincount(owner[broken], minlength=events) > 0, detail)
     sums = np.bincount(owner, weights=listed.probability, minlength=events)
-    uneven: Mask = (np.abs(sums - 1.0) > NOISE) & (sizes > 0)
+    uneven: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
     yield Rule("distribution_sum", uneven, lambda row: f"slate_propensities: sums to {sums[row]:.10g}, not to 1")
     unlisted = (sizes > 0) & (listed.logged < 0)
     yield Rule("unknown_action", unlisted, lambda row: f"slots: not one of the {sizes[row]} `slates`")

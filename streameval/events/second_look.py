@@ -14,13 +14,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from streameval.events.rejections import Rejected
+from streameval.events.rejections import Rejected, rejection
 
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """What a bad message may raise: wrong types, no JSON, not UTF-8 (a ValueError), too deep, no message at all."""
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
+LONGEST_MESSAGE = 16 * 2**20
+"""Bytes; longer messages are not read at all. A broker takes a sixteenth of that unless it is told otherwise."""
+LONGEST_LOOKED_AT = 4 * 2**20
+"""Bytes; what is wrong with longer ones is told by the decoder alone, since this takes a second for ten megabytes."""
 _LONGEST_INTEGER = 300  # digits; longer ones go through float, which knows infinity
 
 
@@ -47,6 +51,8 @@ def second_look(value: bytes | None, event: Form, slate: Form, policies: Collect
     """
     if value is None:
         return Rejected("malformed", "a tombstone: the message has no value", b"")
+    if len(value) > LONGEST_LOOKED_AT:
+        return rejection("malformed", first_trouble(value, event), value)
     try:
         tree, is_json = parsed(value)
         if not isinstance(tree, dict):
@@ -54,9 +60,21 @@ def second_look(value: bytes | None, event: Form, slate: Form, policies: Collect
         form = event if tree.get("slots") is None else slate
         return form.decode(_mended(tree, is_json, form, policies))
     except _Refused as refused:
-        return Rejected(refused.reason, refused.detail, value)
+        return rejection(refused.reason, refused.detail, value)
     except UNREADABLE as error:
-        return Rejected("malformed", explained(error), value)
+        return rejection("malformed", explained(error), value)
+
+
+def first_trouble(value: bytes, form: Form) -> str:
+    """What a decoder has against a message that is too long for a second look, or to be read at all."""
+    if len(value) > LONGEST_MESSAGE:
+        return f"{len(value)} bytes, more than the {LONGEST_MESSAGE} that are read"
+    try:
+        form.decode(value)
+        value.decode()
+    except UNREADABLE as error:
+        return explained(error)
+    return f"{len(value)} bytes, too many to find out what is wrong"
 
 
 def _mended(tree: dict[str, Any], is_json: bool, form: Form, policies: Collection[str] | None) -> bytes:

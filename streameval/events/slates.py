@@ -236,7 +236,8 @@ def _product(slates: SlateColumns, values: Array) -> Array:
     filled = np.flatnonzero(slates.sizes)
     if len(filled):
         columns = np.ascontiguousarray(values.T)
-        products[:, filled] = np.multiply.reduceat(columns, slates.offsets[filled], axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that rules refuse only later
+            products[:, filled] = np.multiply.reduceat(columns, slates.offsets[filled], axis=1)
     return products.T
 
 

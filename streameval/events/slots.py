@@ -12,6 +12,7 @@ import numpy as np
 from streameval.events.action_sets import ActionSets, offsets_of
 from streameval.events.batch import EventBatch
 from streameval.events.columns import Names, ragged
+from streameval.events.rounding import at_most_one
 from streameval.events.shapes import misfit
 from streameval.events.slates import (
     FACTORED,
@@ -92,8 +93,8 @@ def _listed(events: Sequence[Any]) -> ListedSlates | None:
         logged.append(shown.index(own) if own in shown else -1)
     return ListedSlates(
         offsets=offsets_of(np.array(list(map(len, slates)))),
-        probability=np.array(
-            list(chain.from_iterable(event.slate_propensities for event in events if _is_listed(event)))
+        probability=at_most_one(
+            np.array(list(chain.from_iterable(event.slate_propensities for event in events if _is_listed(event))))
         ),
         place=np.array(list(chain.from_iterable(places)), dtype=np.int64),
         logged=np.array(logged, dtype=np.int64),

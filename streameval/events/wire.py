@@ -30,7 +30,7 @@ OpenPolicies: TypeAlias = Annotated[
     dict[str, PolicyCell] | None,
     _schema(
         "By policy name: its probability of the logged action, or its distribution over `actions`, with a sum of 1 "
-        "within 1e-6. A policy that is absent or null is missing for this event only."
+        "but for rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
 
@@ -39,7 +39,8 @@ Actions: TypeAlias = Annotated[
     list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
 ]
 Propensities: TypeAlias = Annotated[
-    list[Probability] | None, _schema("The logging policy's distribution over `actions`, with a sum of 1 within 1e-6.")
+    list[Probability] | None,
+    _schema("The logging policy's distribution over `actions`, with a sum of 1 but for rounding."),
 ]
 Features: TypeAlias = Annotated[
     list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
@@ -116,7 +117,7 @@ class Slate(Event, kw_only=True, frozen=True, gc=False):
     ] = None
     slate_propensities: Annotated[
         list[Probability] | None,
-        _schema("The logging policy's distribution over `slates`, with a sum of 1 within 1e-6."),
+        _schema("The logging policy's distribution over `slates`, with a sum of 1 but for rounding."),
     ] = None
 
 

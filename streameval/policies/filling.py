@@ -11,7 +11,8 @@ from streameval.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.choices import Choices
-from streameval.events.rules import NOISE, Fault
+from streameval.events.rounding import NOISE, tolerance
+from streameval.events.rules import Fault
 from streameval.events.slates import SlateColumns, as_one_action
 from streameval.policies.coded import AnyPolicy, Ask, Logged
 
@@ -89,7 +90,7 @@ def _checked(ask: Ask, sets: ActionSets, choices: Choices) -> tuple[Array, dict[
                 "a probability is not in [0, 1]",
                 _any(owner, (rows < 0) | (rows > 1 + NOISE), events),
             ),
-            ("distribution_sum", "the probabilities do not sum to 1", np.abs(sums - 1) > NOISE),
+            ("distribution_sum", "the probabilities do not sum to 1", np.abs(sums - 1) > tolerance(sets.sizes)),
         )
     for reason, detail, where in broken:
         for event in np.flatnonzero(where).tolist():

@@ -24,7 +24,6 @@ MOST_LETTERS, MOST_BYTES = 10_000, 32 * 2**20
 """What waits for the sink at most. Letters that come while so many wait are dropped, and counted."""
 LONGEST_VALUE = 512 * 1024
 """Bytes of a message that are kept; a broker takes no more than a megabyte by default, and a disk is not endless."""
-LONGEST_DETAIL = 1000  # characters
 AT_ONCE = 500
 PAUSE_FIRST, PAUSE_MOST = 0.5, 30.0
 CLOSE_TIMEOUT = 5.0
@@ -82,7 +81,7 @@ def letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iter
         value = each.value or value
         yield DeadLetter(
             reason=each.reason,
-            detail=each.detail[:LONGEST_DETAIL].encode(errors="backslashreplace").decode(),
+            detail=each.detail,
             topic=topic,
             partition=partition,
             offset=offset,
