@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streameval.arrays import Array, per_block
-from streameval.averages import clusters
+from streameval.averages.clusters import Rows, Sums
 from streameval.averages.moments import ALL_ROWS, PAIRS, ROWS, Row
 from streameval.averages.pairs import PRODUCTS, SUMS, TERMS, PairRow
 from streameval.averages.spread import ALL_SPREAD_ROWS, BLOCK_PAIRS, SPREAD_PAIRS, SPREAD_ROWS, SpreadRow
@@ -226,27 +226,18 @@ class Blocks:
         return self._by_column(spread)
 
     @cached_property
-    def clusters(self) -> Array | None:
-        """What units add to the spread of each block, [blocks, columns, rows]; None while no event has named one."""
+    def clusters(self) -> Rows | None:
+        """What units add to the spread of each block; None while no event has named one."""
         if self.signs is None:
             return None
         covered = self.signs[:, :1, 0] != 0
-        terms = [pair.sums[: len(TERMS)] for pair in self.pairs] or [(places.u, places.v) for places in self.places]
-        squares = np.broadcast_to((self._weight_square * covered)[..., None], (*self._weight_square.shape, len(terms)))
         if not self.pairs:
-            return self._by_column(clusters.rows(self._signed(self.weighted, terms), squares))
-        both = np.broadcast_to((self._shared_square * covered)[..., None], squares.shape)
-        shared = None if self.shared is None else self._signed(self.shared, terms)
-        return self._by_column(clusters.rows(self._signed(self.weighted, terms), squares, shared, both))
-
-    def _signed(self, weighted: Array, terms: Sequence[tuple[int, ...]]) -> Array:
-        """Sums of each estimator's terms with the signs of their units, [blocks, policies, estimators, terms, 64]."""
-        assert self.signs is not None
-        wanted, places = np.unique(terms, return_inverse=True)
-        series = weighted.take(wanted, axis=2)
-        sums = series.reshape(len(self), -1, self.size) @ self.signs
-        by_series = sums.reshape(*series.shape[:3], -1)
-        return by_series.take(places.ravel(), axis=2).reshape(*series.shape[:2], len(terms), -1, sums.shape[-1])
+            terms = [(places.u, places.v) for places in self.places]
+            return Rows.of(Sums.of(self.weighted, self.signs, terms), self._weight_square * covered)
+        pairs = [places.sums[: len(TERMS)] for places in self.pairs]
+        own = Sums.of(self.weighted, self.signs, pairs)
+        shared = None if self.shared is None else Sums.of(self.shared, self.signs, pairs)
+        return Rows.of_pairs(own, self._weight_square * covered, shared, self._shared_square * covered)
 
     def _fill_pair_spread(self, spread: Array) -> None:
         self._fill_pair_sums(spread[..., SPREAD_PAIRS], self._summed_shared[:, :, None], self._shared_square[..., None])

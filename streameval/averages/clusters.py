@@ -28,6 +28,7 @@ approximating the frequency moments, 1999.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,60 +51,103 @@ APART = PAIRED + OWN * SIGNS
 """Rows of a column some of whose events production lacks: u and v on those that both have follow."""
 
 
-def rows(signed: Array, squares: Array, shared: Array | None = None, shared_squares: Array | None = None) -> Array:
-    """The rows of each block, [..., rows], from signed sums [..., terms, 64] and sums of `q^2` [...].
+class Sums(NamedTuple):
+    """What some events say, [..., estimators]: `products` of signed sums, and these sums themselves, term by term."""
 
-    `signed`: of u and v, and of pu and pv where there is a pair. `shared`: of all four on the events that production
-    has too, where it lacks some; `shared_squares`: their `q^2`, where there is a pair.
-    """
-    parts = [squares[..., None], _products(signed[..., :OWN, :])]
-    if shared_squares is not None:
-        parts += [shared_squares[..., None], _products(signed if shared is None else shared)]
-    parts.append(_flat(signed if shared is None else np.concatenate([signed[..., :OWN, :], shared[..., OWN:, :]], -2)))
-    if shared is not None:
-        parts.append(_flat(shared[..., :OWN, :]))
+    products: Array
+    signed: Array
+
+    @classmethod
+    def of(cls, weighted: Array, signs: Array, terms: Sequence[tuple[int, ...]]) -> Sums:
+        """Those of each block, from series [blocks, policies, series, events] and the signs [blocks, events, 64].
+
+        `terms`: of each estimator, the places of its terms among the series.
+        """
+        blocks, policies, _, size = weighted.shape
+        wanted, inverse = np.unique(terms, return_inverse=True)
+        places = inverse.reshape(len(terms), -1)
+        sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
+        by_series = sums.reshape(blocks, policies, len(wanted), SIGNS)
+        gram = by_series @ by_series.swapaxes(-1, -2) / SIGNS
+        first, second = np.triu_indices(places.shape[1])
+        signed = by_series.take(places.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
+        return cls(gram[:, :, places[:, first], places[:, second]], signed)
+
+
+class Rows(NamedTuple):
+    """The rows that blocks add, [blocks, columns, rows]: of those that fade as squares do, and of the signed sums."""
+
+    squares: Array
+    signed: Array
+
+    @classmethod
+    def of(cls, own: Sums, weight_square: Array) -> Rows:
+        """Those of columns without a pair; `weight_square` [blocks, policies]: their sums of `q^2`."""
+        return cls(_with_weight(weight_square, own.products), own.signed)._by_column()
+
+    @classmethod
+    def of_pairs(cls, own: Sums, weight_square: Array, shared: Sums | None, shared_square: Array) -> Rows:
+        """Those of columns and their pairs; `shared`: on the events that production has too, None where it has all."""
+        alone = own.products[..., [0, 1, len(TERMS)]]
+        pair = own if shared is None else shared
+        squares = [_with_weight(weight_square, alone), _with_weight(shared_square, pair.products)]
+        signed, mine = own.signed, OWN * SIGNS
+        if shared is not None:
+            signed = np.concatenate([own.signed[..., :mine], shared.signed[..., mine:], shared.signed[..., :mine]], -1)
+        return cls(np.concatenate(squares, axis=-1), signed)._by_column()
+
+    def _by_column(self) -> Rows:
+        return Rows(*(part.reshape(len(part), -1, part.shape[-1]) for part in self))
+
+    def widened(self, width: int) -> Rows:
+        """With as many rows as there are in a state that has seen more."""
+        missing = width - self.squares.shape[-1] - self.signed.shape[-1]
+        if not missing:
+            return self
+        return self._replace(signed=np.concatenate([self.signed, self.signed[..., : OWN * SIGNS]], axis=-1))
+
+
+def _with_weight(weight_square: Array, products: Array) -> Array:
+    repeated = np.broadcast_to(weight_square[..., None, None], (*products.shape[:-1], 1))
+    return np.concatenate([repeated, products], axis=-1)
+
+
+def fold(state: Array, blocks: Rows, factors: Array) -> Array:
+    """Add the rows of blocks to a past that fades by these factors, [blocks] or [blocks, columns]."""
+    state, blocks = _alike(state, blocks)
+    squares = _squares(state)
+    parts = (
+        fold_sums(state[..., squares], blocks.squares, factors),
+        fold_sums(state[..., squares.stop :], blocks.signed, np.sqrt(factors)),
+    )
     return np.concatenate(parts, axis=-1)
 
 
-def fold(state: Array, blocks: Array, factors: Array) -> Array:
-    """Add the rows of blocks [blocks, columns, rows] to a past that fades by these factors, [blocks(, columns)]."""
-    state, blocks = alike(state, blocks)
-    squares = _squares(state)
-    return np.concatenate(
-        [
-            fold_sums(state[..., squares], blocks[..., squares], factors),
-            fold_sums(state[..., squares.stop :], blocks[..., squares.stop :], np.sqrt(factors)),
-        ],
-        axis=-1,
-    )
-
-
-def path(state: Array, blocks: Array, factor: float) -> Array:
+def path(state: Array, blocks: Rows, factor: float) -> Array:
     """The rows after each of the blocks, [blocks, columns, rows]."""
-    state, blocks = alike(state, blocks)
+    state, blocks = _alike(state, blocks)
     squares = _squares(state)
-    return np.concatenate(
-        [
-            decayed_path(state[..., squares], blocks[..., squares], factor),
-            decayed_path(state[..., squares.stop :], blocks[..., squares.stop :], factor**0.5),
-        ],
-        axis=-1,
+    parts = (
+        decayed_path(state[..., squares], blocks.squares, factor),
+        decayed_path(state[..., squares.stop :], blocks.signed, factor**0.5),
     )
+    return np.concatenate(parts, axis=-1)
 
 
 def merge(earlier: Array, later: Array, factor: float) -> Array:
     """The rows of two parts of a stream; `factor`: how much the later part has faded the earlier one."""
-    earlier, later = alike(earlier, later)
+    width = max(earlier.shape[-1], later.shape[-1])
+    earlier, later = _widened(earlier, width), _widened(later, width)
     squares = _squares(earlier)
     fading = np.full(earlier.shape[-1], factor**0.5)
     fading[squares] = factor
     return np.asarray(earlier * fading + later)
 
 
-def alike(one: Array, other: Array) -> tuple[Array, Array]:
+def _alike(state: Array, blocks: Rows) -> tuple[Array, Rows]:
     """Both with as many rows as the one that has more."""
-    width = max(one.shape[-1], other.shape[-1])
-    return _widened(one, width), _widened(other, width)
+    width = max(state.shape[-1], blocks.squares.shape[-1] + blocks.signed.shape[-1])
+    return _widened(state, width), blocks.widened(width)
 
 
 def excess(rows: Array, form: Array) -> tuple[Array, Array]:
@@ -143,13 +187,3 @@ def _widened(rows: Array, width: int) -> Array:
         return np.zeros((*rows.shape[:-1], width))
     own = slice(PAIR_SQUARES.stop, PAIR_SQUARES.stop + OWN * SIGNS)
     return np.concatenate([rows, rows[..., own]], axis=-1)
-
-
-def _products(signed: Array) -> Array:
-    """Mean over the signs of all products of signed sums, [..., products]."""
-    first, second = np.triu_indices(signed.shape[-2])
-    return np.asarray(np.matmul(signed, signed.swapaxes(-1, -2))[..., first, second] / SIGNS)
-
-
-def _flat(signed: Array) -> Array:
-    return signed.reshape(*signed.shape[:-2], -1)
