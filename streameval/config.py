@@ -22,7 +22,7 @@ from streameval.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.policies import LOGGING, Logged, PythonPolicy, fields_read, named_policies
 from streameval.policies.python import find
 from streameval.problems import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
-from streameval.promotion import Promotion
+from streameval.promotion import NEEDS_LIFT, Promotion
 from streameval.rewards import AnyRewardModel, Ridge
 from streameval.sections import (
     AnyDeadLetters,
@@ -46,9 +46,6 @@ BLOCK = 100
 """Events between two moments at which anything adaptive may change."""
 
 COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
-
-NEEDS_LIFT = ("paired", "anytime")
-"""Rules that look at the lift on a mixture."""
 
 ByName = BeforeValidator(spelled_out)
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
@@ -184,14 +181,20 @@ class Config(Settings):
 
     def without_effect(self) -> list[str]:
         """What is written, and cannot do anything beside the rest; with a hint each."""
-        wanting = [] if self.promotion is None else [rule for rule in self.promotion.rules if rule in NEEDS_LIFT]
-        if "promotion" not in self.model_fields_set or not wanting or self.evaluator().decides_by(described=False):
+        idle = self.idle_rules()
+        if "promotion" not in self.model_fields_set or not idle:
             return []
-        rules = f"{'rules' if len(wanting) > 1 else 'rule'} {' and '.join(wanting)}"
+        rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
         return [
             f"the {rules} of promotion cannot promote: no unbiased estimator is on a mixture\n"
             "hint: add mixture to averages, or stratified_ips to estimators"
         ]
+
+    def idle_rules(self) -> list[str]:
+        """The rules of promotion that have nothing to decide by."""
+        rules = () if self.promotion is None else self.promotion.rules
+        wanting: list[str] = [rule for rule in rules if rule in NEEDS_LIFT]
+        return wanting if wanting and not self.evaluator().decides_by(described=False) else []
 
 
 def _misfits(config: Config) -> Iterator[Problem]:

@@ -268,7 +268,8 @@ class Evaluator:
     def _findings(self, estimates: Sequence[Estimate], now: float | None) -> Findings:
         if self._deciding is None or self._decided is None:
             return NOTHING_FOUND
-        seen = Seen(self._accepted, self._rejected, self._last_timestamp, estimates, now)
+        has_lift = self._described is None or self._deciding.chosen is not None
+        seen = Seen(self._accepted, self._rejected, self._last_timestamp, estimates, now, has_lift)
         return read(self._deciding.contest, self._decided, seen)
 
     def _worked(self) -> list[tuple[Grid, State]]:

@@ -155,8 +155,10 @@ def _promotion(config: Config) -> str:
     asked = config.promotion
     if asked is None:
         return "off"
+    idle = config.idle_rules()
+    beside = f"; {' and '.join(idle)} without a mixture of an unbiased estimator to decide by" if idle else ""
     events, hold = f"after {asked.min_events:,} events", f"held for {asked.hold} block ends"
-    return f"{', '.join(asked.rules)}: lift over {asked.margin:g}, {events}, {hold}"
+    return f"{', '.join(asked.rules)}: lift over {asked.margin:g}, {events}, {hold}{beside}"
 
 
 def _detector(config: Config) -> str:

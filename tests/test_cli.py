@@ -114,9 +114,9 @@ def test_replay_prints_a_table(run: Run, files: Path) -> None:
     assert (outcome.code, outcome.err) == (0, "")
     lines = [" ".join(line.split()) for line in outcome.out.splitlines() if line.strip()]
     assert lines[0] == "3 events until 2019-11-24 00:00:34 UTC, 0 rejected"
-    assert lines[1] == "policy estimator average value 95% interval effective events mean weight"
-    assert lines[3] == "logging (production) ips cumulative 0.667 – 3 1.000"
-    assert lines[4] == "challenger ips cumulative 1.333 – 3 2.000"
+    assert lines[1] == "policy estimator average value 95% interval lift 95% interval effective events mean weight"
+    assert lines[3] == "logging (production) ips cumulative 0.667 – – – 3 1.000"
+    assert lines[4] == "challenger ips cumulative 1.333 – +0.667 – 3 2.000"
 
 
 def test_replay_reads_standard_input(files: Path) -> None:
@@ -192,6 +192,8 @@ intervals: {short: {kind: normal, drift: include}}
         "averages    cumulative: normal interval",
         "            short (window, tau 500): normal (drift include) interval",
         "drift       ADWIN",
+        "promotion   paired: lift over 0, after 10,000 events, held for 10 block ends; paired without a mixture of an "
+        "unbiased estimator to decide by",
         "estimates   8 for 2 policies, 95% intervals",
         "serves      http://127.0.0.1:9108, without a login",
     ]

@@ -208,7 +208,9 @@ def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
     roster, batch = Roster(plan("second", **few)), log(8_000)
     roster.update(batch[:1_000])
-    assert decisions(roster.report())["second", "paired"].lift is None
+    nothing = decisions(roster.report())["second", "paired"]
+    assert nothing.lift is None
+    assert nothing.reason == "there is nothing to decide by: no unbiased estimator is on a mixture"
     join(roster, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
     roster.update(batch[1_000:])
     decision = decisions(roster.report())["second", "paired"]

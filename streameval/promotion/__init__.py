@@ -8,7 +8,18 @@ with `reasons`.
 from streameval.promotion.checks import Seen
 from streameval.promotion.contest import Contest
 from streameval.promotion.reading import NOTHING_FOUND, Findings, read
-from streameval.promotion.settings import Promotion, RuleName, Trust
+from streameval.promotion.settings import NEEDS_LIFT, Promotion, RuleName, Trust
 from streameval.promotion.sums import LiftPath
 
-__all__ = ["NOTHING_FOUND", "Contest", "Findings", "LiftPath", "Promotion", "RuleName", "Seen", "Trust", "read"]
+__all__ = [
+    "NEEDS_LIFT",
+    "NOTHING_FOUND",
+    "Contest",
+    "Findings",
+    "LiftPath",
+    "Promotion",
+    "RuleName",
+    "Seen",
+    "Trust",
+    "read",
+]

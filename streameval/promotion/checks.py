@@ -18,13 +18,17 @@ SEEN_BEFORE = "duplicate"
 
 
 class Seen(NamedTuple):
-    """What is known at the moment of a Report beside the blocks. `newest`, `now`: epoch seconds, None: not known."""
+    """What is known at the moment of a Report beside the blocks.
+
+    `newest`, `now`: epoch seconds, None: not known. `has_lift`: whether a lift is averaged on a mixture.
+    """
 
     accepted: int
     rejected: Mapping[str, int]
     newest: float | None
     estimates: Sequence[Estimate]
     now: float | None = None
+    has_lift: bool = True
 
 
 def checks(

@@ -10,6 +10,7 @@ from streameval.promotion import reasons, trust
 from streameval.promotion.checks import Seen, checks
 from streameval.promotion.contest import Contest
 from streameval.promotion.rules import Rule
+from streameval.promotion.settings import NEEDS_LIFT
 from streameval.report import Decision, Transition, TrustCheck
 
 
@@ -31,14 +32,16 @@ def read(contest: Contest, state: State, seen: Seen) -> Findings:
     failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
     production, *candidates = contest.policies
     decisions = tuple(
-        _decision(contest, rule, state["rules"][name], place, [*failed[candidate], *failed[production]])
+        _decision(contest, rule, state["rules"][name], place, [*failed[candidate], *failed[production]], seen.has_lift)
         for place, candidate in enumerate(candidates)
         for name, rule in contest.rules.items()
     )
     return Findings(decisions, found, tuple(_transition(contest, each) for each in state["transitions"]))
 
 
-def _decision(contest: Contest, rule: Rule, state: State, place: int, failed: Sequence[TrustCheck]) -> Decision:
+def _decision(
+    contest: Contest, rule: Rule, state: State, place: int, failed: Sequence[TrustCheck], has_lift: bool
+) -> Decision:
     lower = rule.lower(state["memory"], state["last"], contest.errors)
     last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
     holding, held = state["holding"], int(state["holding"]["held"][place])
@@ -46,7 +49,9 @@ def _decision(contest: Contest, rule: Rule, state: State, place: int, failed: Se
         policy=contest.policies[1 + place],
         rule=rule.name,
         promotable=held >= contest.promotion.hold and not failed,
-        reason=_reason(contest, rule, last, held, holding["since"]["event"][place], failed),
+        reason=_reason(contest, rule, last, held, holding["since"]["event"][place], failed)
+        if has_lift or rule.name not in NEEDS_LIFT
+        else reasons.NO_LIFT,
         lift=_known(last["lift"]),
         lower=_known(last["lower"]),
         events=int(last["events"]),

@@ -8,6 +8,9 @@ NEVER = -1.0
 """In place of a number of events: no number would do. States hold no infinities."""
 
 
+NO_LIFT = "there is nothing to decide by: no unbiased estimator is on a mixture"
+
+
 def number(value: float) -> str:
     """Three significant digits as people write them.
 

@@ -14,6 +14,8 @@ from streameval.labels import strict
 from streameval.sequences import error_shares
 
 RuleName: TypeAlias = Literal["paired", "anytime", "sea", "bsea"]
+NEEDS_LIFT: tuple[RuleName, ...] = ("paired", "anytime")
+"""Rules that look at the lift on a mixture."""
 OFF = "off"
 
 
