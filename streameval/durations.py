@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -42,6 +42,26 @@ def format_duration(seconds: float) -> str:
 def _seconds(value: object) -> object:
     return parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else value
 
+
+def _duration(value: str) -> str:
+    if parse_duration(value) <= 0:
+        raise ValueError("expected a duration longer than 0, such as 30m")
+    return value
+
+
+def _events_or_duration(value: object) -> object:
+    if isinstance(value, str):
+        return _duration(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError("expected a number of events greater than 0, or a duration such as 30m")
+    return value
+
+
+Duration = Annotated[str, AfterValidator(_duration)]
+"""A pydantic type: a duration string; positive."""
+
+EventsOrDuration = Annotated[float | str, BeforeValidator(_events_or_duration)]
+"""A pydantic type: a number counts events, a duration string is event time."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 """A pydantic type: a duration string, or a plain number of seconds; positive."""

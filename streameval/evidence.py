@@ -30,8 +30,8 @@ class Evidence:
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
     actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
     [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
-    shown. `slates`: what the same events say slot by slot. `signs` [n, 64]: those of the units that events belong to,
-    None while none has named one. Columns are contiguous over events.
+    shown. `slates`: what the same events say slot by slot. `timestamp` [n]: when they happened, in seconds. `signs`
+    [n, 64]: those of the units that events belong to, None while none has named one. Columns are contiguous.
     """
 
     importance_weight: Array
@@ -43,6 +43,7 @@ class Evidence:
     recent: Recent
     actions: Actions | None = None
     slates: Evidence | None = None
+    timestamp: Array | None = None
     signs: Array | None = None
 
     @classmethod
@@ -90,6 +91,7 @@ class Evidence:
             block=block,
             recent=Recent.unknown(max(1, len(batch) // block), len(policies)),
             actions=Actions.from_batch(batch, policies),
+            timestamp=batch.timestamp,
         )
 
     def learning(self, state: State) -> tuple[Evidence, State]:

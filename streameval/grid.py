@@ -215,4 +215,4 @@ def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], pai
         terms,
         paired,
         signs=evidence.signs if paired else None,
-    )
+    ).at(evidence.timestamp)

@@ -116,8 +116,8 @@ def _horizons(plan: Plan) -> dict[str, float]:
 
 def _worth(average: AnyAverage) -> float | None:
     match average:
-        case Window():
+        case Window(span=None):
             return float(average.tau)
-        case Decay():
+        case Decay() if average.timed is None:
             return (1 + average.decay) / (1 - average.decay)
     return None

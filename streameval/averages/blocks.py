@@ -171,6 +171,15 @@ class Blocks:
             None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
         )
 
+    times: Array
+    """When each event happened, in seconds, [blocks, events]; set where somebody may ask."""
+
+    def at(self, times: Array | None) -> Blocks:
+        """The same blocks, of events that happened at these times [n]; None: nobody knows when."""
+        known = np.full(self.size * len(self), np.nan) if times is None else times
+        self.times = known.reshape(len(self), -1)
+        return self
+
     def __len__(self) -> int:
         return int(self.weighted.shape[0])
 
@@ -182,6 +191,10 @@ class Blocks:
     def since(self, event: int) -> Blocks:
         """The events from this place of each block on."""
         return self._with(lambda series: series[..., event:])
+
+    def only(self, block: int) -> Blocks:
+        """One of the blocks."""
+        return self._with(lambda series: series[block : block + 1])
 
     def by_bucket(self, resolution: int) -> Blocks:
         """The same events in blocks of `resolution` events, which divides the size."""
@@ -253,7 +266,14 @@ class Blocks:
         """
         alpha = np.asarray(alpha)
         alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
-        kernel = powers(alpha, self.size)
+        return self._weighed(powers(alpha, self.size))
+
+    def weighed(self, weights: Array) -> Array:
+        """Moments of each block in which events count so much [blocks, events], [blocks, columns, rows]."""
+        return self._weighed(weights[:, None, None])
+
+    def _weighed(self, kernel: Array) -> Array:
+        """The same for weights [blocks or 1, policies or 1, estimators or 1, events]."""
         summed, weight = _kernel_sums(self.weighted, kernel)
         square = np.einsum("bpei,bpei->bpe", weight, weight)
         largest_term = (self._magnitudes * kernel).max(axis=-1)

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from streameval.arrays import Array, State
@@ -18,9 +18,11 @@ from streameval.averages.lipschitz import Lipschitz, Pace
 from streameval.averages.moments import Moments, fade, fold, merge, nothing, total
 from streameval.averages.reading import Reading
 from streameval.averages.spread import LONGER, Spread
+from streameval.averages.timed import TimedDecay, TimedWindow
+from streameval.durations import Duration, EventsOrDuration, parse_duration
 from streameval.labels import strict
 
-DEFAULT_ALPHA = 0.9999
+DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
 BUCKETS = 100
 """A window is kept in about this many buckets unless its resolution says otherwise."""
 
@@ -63,21 +65,31 @@ class Window(Average):
     `tau - resolution` and `tau` events and is exact at the ends of buckets. `resolution` must divide the block (100
     events) or be a multiple of it; by default it makes about a hundred buckets.
 
+    With a `span`, a duration such as `1h`, in place of `tau` the events of that time count: see `TimedWindow`.
+
     >>> Window(tau=10_000).bucket(block=100), Window(tau=4).bucket(block=100)
     (100, 1)
     """
 
-    tau: PositiveInt = 10_000
+    tau: PositiveInt = DEFAULT_TAU
     resolution: PositiveInt | None = None
+    span: Duration | None = None
     kind: Literal["window"] = field(default="window", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.resolution is not None and self.resolution > self.tau:
             raise ValueError(f"resolution {self.resolution} is larger than the window of {self.tau} events")
+        if self.span is not None and (self.tau != DEFAULT_TAU or self.resolution is not None):
+            raise ValueError("give either span, a time, or tau and resolution in events, not both")
 
     @property
-    def drift(self) -> Lipschitz:
-        return Lipschitz("window")
+    def timed(self) -> TimedWindow | None:
+        """What keeps it, where it is measured by the clock."""
+        return None if self.span is None else TimedWindow(parse_duration(self.span))
+
+    @property
+    def drift(self) -> Lipschitz | None:
+        return None if self.span is not None else Lipschitz("window")
 
     def bucket(self, block: int) -> int:
         """Events in a bucket."""
@@ -94,6 +106,8 @@ class Window(Average):
         self.bucket(block)
 
     def start(self, columns: int, block: int) -> State:
+        if self.timed is not None:
+            return self.timed.start(columns, block)
         return {
             "resolution": self.bucket(block),
             "ring": ring.start(columns, self.tau // self.bucket(block)),
@@ -101,6 +115,8 @@ class Window(Average):
         }
 
     def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        if self.timed is not None:
+            return self.timed.fold(state, blocks)
         return {
             "resolution": state["resolution"],
             "ring": ring.push(state["ring"], blocks, state["resolution"]),
@@ -108,12 +124,16 @@ class Window(Average):
         }
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        if self.timed is not None:
+            return self.timed.read(state, tail)
         moments, events = ring.last_events(state["ring"], self.tau, state["resolution"], tail)
         details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
         bias = window_bias(rate, events)
         return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
+        if self.timed is not None:
+            return self.timed.merge(earlier, later)
         since = ring.events(later["ring"], later["resolution"])
         return {
             "resolution": later["resolution"],
@@ -122,25 +142,25 @@ class Window(Average):
         }
 
     def to_state(self, state: State) -> State:
-        return {**state, "ring": ring.to_state(state["ring"])}
+        return state if self.timed is not None else {**state, "ring": ring.to_state(state["ring"])}
 
     def from_state(self, saved: State) -> State:
-        return {**saved, "ring": ring.from_state(saved["ring"])}
+        return saved if self.timed is not None else {**saved, "ring": ring.from_state(saved["ring"])}
 
 
 @dataclass(frozen=True, config=strict)
 class Decay(Average):
     """An event that is `age` events old counts `alpha^age`, normalised (equation 5.11 of Jagerman's thesis).
 
-    `alpha` in (0, 1), default 0.9999; or a `half_life` in events. The horizon, `1 / (1 - alpha)`, is the mean age
-    plus one.
+    `alpha` in (0, 1), default 0.9999; or a `half_life` in events, or as a duration such as `30m`: see `TimedDecay`. The
+    horizon, `1 / (1 - alpha)`, is the mean age plus one.
 
     >>> round(Decay(half_life=100).decay ** 100, 12)
     0.5
     """
 
     alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
-    half_life: PositiveFloat | None = None
+    half_life: EventsOrDuration | None = None
     kind: Literal["decay"] = field(default="decay", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -148,17 +168,26 @@ class Decay(Average):
             raise ValueError("give either alpha or half_life, not both")
 
     @property
-    def drift(self) -> Lipschitz:
-        return Lipschitz("decay")
+    def timed(self) -> TimedDecay | None:
+        """What keeps it, where it is measured by the clock."""
+        return TimedDecay(parse_duration(self.half_life)) if isinstance(self.half_life, str) else None
+
+    @property
+    def drift(self) -> Lipschitz | None:
+        return None if self.timed is not None else Lipschitz("decay")
 
     @property
     def decay(self) -> float:
         """The factor by which an event counts less with each event that follows."""
+        if isinstance(self.half_life, str):
+            raise ValueError(f"{self.label!r} decays by the clock, not by events")
         if self.half_life is not None:
             return float(0.5 ** (1 / self.half_life))
         return DEFAULT_ALPHA if self.alpha is None else self.alpha
 
     def start(self, columns: int, block: int) -> State:
+        if self.timed is not None:
+            return self.timed.start(columns, block)
         return {
             "events": 0,
             "kernel": nothing(columns),
@@ -166,6 +195,8 @@ class Decay(Average):
         }
 
     def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        if self.timed is not None:
+            return self.timed.fold(state, blocks)
         factors = np.full(len(blocks), self.decay**blocks.size)
         return {
             "events": state["events"] + len(blocks) * blocks.size,
@@ -174,6 +205,8 @@ class Decay(Average):
         }
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        if self.timed is not None:
+            return self.timed.read(state, tail)
         moments, events = state["kernel"], state["events"]
         if tail is not None:
             events += tail.size
@@ -187,6 +220,8 @@ class Decay(Average):
         return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
+        if self.timed is not None:
+            return self.timed.merge(earlier, later)
         since = later["events"]
         return {
             "events": earlier["events"] + since,

@@ -89,7 +89,7 @@ def path(state: Array, blocks: Blocks, horizon: float) -> Array:
     return np.concatenate([after, clusters.path(state[..., known.shape[-1] :], blocks.clusters, factor)], axis=-1)
 
 
-def merge(earlier: Array, later: Array, events: int, horizon: float) -> Array:
+def merge(earlier: Array, later: Array, events: float, horizon: float) -> Array:
     """The spread of two parts of a stream, the later one `events` long."""
     factor = float(np.exp(-events / horizon))
     known = known_rows(earlier)

@@ -47,6 +47,8 @@ def watch(
 
 def span(average: AnyAverage, block: int) -> Span:
     """The stretch of the stream that a sequence on this average is about; ValueError where there is none."""
+    if isinstance(average, Window) and average.timed is not None:
+        raise ValueError(f"{average.label!r} is measured by the clock: confidence_sequence takes a window in events")
     if isinstance(average, Window):
         return Restarted(average.tau, block)
     if isinstance(average, Cumulative):
