@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from integration.broker import Broker, MockBroker, RealBroker
+from integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
 from integration.reading import Reading, numbers, reading
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorNotAvailableError
 
 from streameval.errors import SourceError
+from streameval.logs import discreet
 from streameval.sinks.producer import create_topic, produce
 from streameval.sources import Bookmark
 from streameval.sources.opening import open_source
@@ -322,6 +324,28 @@ def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) 
     assert reader.seen == Counter(numbers(8000))
 
 
+def megabytes() -> float:
+    """Memory of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
+def test_who_reads_slower_than_others_write_sees_the_lag_grow_and_not_the_memory(broker: Broker, topic: str) -> None:
+    produce((b"x" * 2000 for _ in range(60_000)), topic, broker.connection)
+    with reading(broker.connection, topic, max_poll_records=2) as reader:
+        reader.poll_until(lambda: reader.status.lag is not None)
+        before, first = megabytes(), reader.status.lag or 0
+        produce((b"x" * 2000 for _ in range(6000)), topic, broker.connection)
+        deadline = time.monotonic() + 20.0
+        while (reader.status.lag or 0) < first + 4000:
+            assert time.monotonic() < deadline, reader.status
+            reader.source.poll(0.2)
+            time.sleep(0.05)
+        assert first > 55_000
+        assert megabytes() - before < 40.0
+
+
 def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
     rewards = f"{topic}-rewards"
     broker.create_topic(rewards, 2)
@@ -368,12 +392,17 @@ def test_a_tombstone_is_a_message_without_a_value(broker: Broker, topic: str) ->
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_topic_is_read_through_tls_with_a_login(real_kafka: RealBroker, topic: str, mechanism: str) -> None:
+def test_a_topic_is_read_through_tls_with_a_login_that_no_log_tells(
+    real_kafka: RealBroker, topic: str, mechanism: str, caplog: pytest.LogCaptureFixture
+) -> None:
     secure = real_kafka.secure_connection(mechanism)
     produce(numbers(100), topic, secure)
-    with reading(secure, topic) as reader:
+    caplog.handler.addFilter(discreet)  # as `configure_logging` does
+    with caplog.at_level("DEBUG"), reading(secure, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 100)
     assert reader.seen == Counter(numbers(100))
+    assert "SaslHandshakeRequest" in caplog.text, "nothing else is held back"
+    assert PASSWORD not in caplog.text
 
 
 @pytest.fixture
