@@ -30,6 +30,7 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:
     ]
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_formatter(shared, as_json))
+    handler.addFilter(discreet)
     handler.addFilter(RateLimit(CHATTY))
     handler.setLevel(level.upper())
     root = logging.getLogger()
@@ -69,6 +70,13 @@ def _quiet_kafka(level: str) -> None:
     """kafka-python tells of every connection at level info; that is for those who debug."""
     least = logging.DEBUG if level.upper() == "DEBUG" else max(logging.WARNING, logging.getLevelName(level.upper()))
     logging.getLogger("kafka").setLevel(least)
+
+
+def discreet(record: logging.LogRecord) -> bool:
+    """Whether a record may be written: kafka-python, at level debug, tells logins and whole messages byte by byte."""
+    if record.levelno > logging.DEBUG or not record.name.startswith("kafka."):
+        return True
+    return record.name != "kafka.protocol.parser" and "SaslAuthenticate" not in record.getMessage()
 
 
 @dataclass

@@ -80,6 +80,15 @@ def test_the_kafka_clients_chatter_is_for_those_who_debug(capsys: Capture, level
     assert bool(capsys.readouterr().err) is heard
 
 
+def test_logins_and_messages_are_not_for_those_who_debug_either(capsys: Capture) -> None:
+    configure_logging("debug")
+    logging.getLogger("kafka.net.connection").debug("Request 3: %s", "SaslAuthenticateRequest(auth_bytes=b'sesame')")
+    logging.getLogger("kafka.protocol.parser").debug("Send: %r", bytearray(b"sesame"))
+    logging.getLogger("kafka.net.connection").debug("Request 4: %s", "MetadataRequest()")
+    logging.getLogger("kafka.protocol.parser").error("cannot parse")
+    assert [line["event"] for line in lines(capsys)] == ["Request 4: MetadataRequest()", "cannot parse"]
+
+
 class Clock:
     now = 0.0
 
