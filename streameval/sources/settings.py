@@ -144,6 +144,10 @@ class RewardTopic(Settings):
 class KafkaSettings(KafkaConnection):
     """A Kafka topic as the source of events.
 
+    `on_lost_offsets` is `continue` by default: what deletes messages goes on deleting while nobody reads, so that a stop
+    costs more of them, and averages over the events that are left are still estimates of what they were before. The gap
+    is logged, counted, and an alert. `fail` is for who would rather have no number than one with a gap.
+
     >>> KafkaSettings(topic="interactions", stall_timeout="1m").stall_timeout
     60.0
     """
