@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from streameval.events.batch import EventBatch
     from streameval.events.slates import ListedSlates, SlateColumns
 
+LATEST = 1e11
+"""Seconds since 1970, in the year 5138: what is beyond is counted in smaller units."""
 DISAGREEMENT = 1e-6
 """`propensity` may differ from the logged action's entry of `propensities` by this, relatively."""
 
@@ -57,6 +59,7 @@ def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded
     if rewarded:
         yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
     yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
+    yield Rule("malformed", np.abs(batch.timestamp) > LATEST, lambda row: f"timestamp: {_too_large(batch.timestamp[row])}")
     yield _chance("sampling_probability", batch.sampling_probability)
     if batch.slates is not None:
         yield from _slate_rules(batch.slates, batch.policies)
@@ -89,6 +92,10 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
         broken = _improbable(values, 1.0 + NOISE)
         yield _entries("probability_range", sets, f"policies.{policy}", values[:, None], broken[:, None])
         yield _sums_to_one(sets, f"policies.{policy}", values)
+
+
+def _too_large(timestamp: float) -> str:
+    return f"{timestamp:.10g} is no time in seconds since 1970; is it in milliseconds?"
 
 
 def _finite(field: str, column: Array, broken: Mask) -> Rule:

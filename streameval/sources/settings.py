@@ -137,7 +137,7 @@ class RewardTopic(Settings):
     window: Seconds = Field(default=600.0, description="How long after a decision its rewards count.")
     default: float = Field(default=0.0, allow_inf_nan=False, description="The reward of a decision that got none.")
     combine: Literal["first", "sum", "last"] = Field(
-        default="first", description="Which of several rewards of a decision counts, or their sum."
+        default="first", description="Which of several rewards of a decision counts, or their sum (then, one sent twice counts twice)."
     )
 
 
