@@ -67,6 +67,7 @@ class Rows:
                 details={
                     **{name: column[place] for name, column in details.items()},
                     **bound.says(),
+                    **({"design_effect_of": "units"} if reading.knows_units else {}),
                     **self._by_slot(place // len(self.estimators)),
                 },
             )

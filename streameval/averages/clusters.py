@@ -43,6 +43,8 @@ OWN_SQUARES = slice(0, 4)
 """Sum of `q^2`, and the sums over blocks of the mean product of a block's signed sums: uu, uv, vv."""
 PAIR_SQUARES = slice(4, 15)
 """The same on the events that production has too, of all products of TERMS."""
+MINE = slice(PAIR_SQUARES.stop, PAIR_SQUARES.stop + OWN * SIGNS)
+"""The signed sums of u and v in a column with a pair."""
 ALONE = OWN_SQUARES.stop + OWN * SIGNS
 """Rows of a column without a pair."""
 PAIRED = PAIR_SQUARES.stop + len(TERMS) * SIGNS
@@ -150,6 +152,16 @@ def _alike(state: Array, blocks: Rows) -> tuple[Array, Rows]:
     return _widened(state, width), blocks.widened(width)
 
 
+def without_pairs(rows: Array) -> Array:
+    """The rows of columns that go on while their pairs begin anew: from here on these have other events."""
+    if rows.shape[-1] <= ALONE:
+        return rows
+    kept = np.zeros((*rows.shape[:-1], APART))
+    for own in (OWN_SQUARES, MINE):
+        kept[..., own] = rows[..., own]
+    return kept
+
+
 def excess(rows: Array, form: Array) -> tuple[Array, Array]:
     """What units add to the sum of squares of residuals beyond blocks, and the `sum q^2` of the events behind it.
 
@@ -185,5 +197,4 @@ def _widened(rows: Array, width: int) -> Array:
         return rows
     if not rows.shape[-1]:
         return np.zeros((*rows.shape[:-1], width))
-    own = slice(PAIR_SQUARES.stop, PAIR_SQUARES.stop + OWN * SIGNS)
-    return np.concatenate([rows, rows[..., own]], axis=-1)
+    return np.concatenate([rows, rows[..., MINE]], axis=-1)

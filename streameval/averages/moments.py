@@ -67,6 +67,13 @@ def merge(older: Array, newer: Array) -> Array:
     return merged
 
 
+def without_pairs(array: Array) -> Array:
+    """The same moments, and nothing of the pairs."""
+    kept = array.copy()
+    kept[..., PAIRS] = 0.0
+    return kept
+
+
 def total(parts: Array) -> Array:
     """Moments of all parts along the first axis together; of no parts: nothing."""
     merged = np.asarray(parts.sum(axis=0))

@@ -18,9 +18,10 @@ class Reading:
     """What an average knows at one moment, one entry a column; what is not known is NaN.
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
-    `design_effect`: by how much dependent events inflate it (finished blocks only). `bias`: bound on the bias from
-    drift. `details`: what the average has to say of itself. `parts`: the standard deviations `se`, `spread` and
-    `drift` that make up the error of the present value, where the average knows them.
+    `design_effect`: by how much dependent events inflate it (finished blocks only), where `knows_units` those of one
+    unit, too. `bias`: bound on the bias from drift. `details`: what the average has to say of itself. `parts`: the
+    standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the average knows
+    them.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Reading:
         parts: Mapping[str, Array] = MappingProxyType({}),
     ) -> None:
         self.moments, self.bias, self.details, self.parts = moments, bias, details, parts
-        self.design_effect = spread.design_effect
+        self.design_effect, self.knows_units = spread.design_effect, spread.knows_units
         self.spread = spread.with_tail(tail)
         self._finished = spread
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
+from streameval.arrays import Array
+from streameval.averages import moments, spread
 
-from streameval.averages.moments import ALL_ROWS, PAIRS
-from streameval.averages.spread import ALL_SPREAD_ROWS, SPREAD_ROWS
+KEPT: dict[str, Callable[[Array], Array]] = {
+    **dict.fromkeys(("all", "buckets", "kernel", "open"), moments.without_pairs),
+    "spread": spread.without_pairs,
+}
+"""The names under which averages keep moments and spreads, and what takes their pair sums out."""
 
 
-def without_pairs(state: Any) -> Any:
-    """The state of an average without its pair sums. Moments and spreads are told by how many rows they have."""
+def without_pairs(state: Any, name: str = "") -> Any:
+    """The state of an average without its pair sums."""
     if isinstance(state, dict):
-        return {key: without_pairs(value) for key, value in state.items()}
-    if not isinstance(state, np.ndarray) or not state.ndim or state.shape[-1] not in (ALL_ROWS, ALL_SPREAD_ROWS):
-        return state
-    kept = state.copy()
-    kept[..., PAIRS if state.shape[-1] == ALL_ROWS else slice(SPREAD_ROWS, None)] = 0.0
-    return kept
+        return {key: without_pairs(value, key) for key, value in state.items()}
+    return KEPT[name](state) if name in KEPT else state

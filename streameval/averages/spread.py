@@ -97,6 +97,14 @@ def merge(earlier: Array, later: Array, events: float, horizon: float) -> Array:
     return np.concatenate([earlier[..., :known] * factor + later[..., :known], units], axis=-1)
 
 
+def without_pairs(array: Array) -> Array:
+    """The same spread, and nothing of the pairs."""
+    known = known_rows(array)
+    kept = array[..., :known].copy()
+    kept[..., SPREAD_ROWS:] = 0.0
+    return np.concatenate([kept, clusters.without_pairs(array[..., known:])], axis=-1)
+
+
 def known_rows(array: Array) -> int:
     """How many of its rows say nothing of units."""
     width = array.shape[-1]
