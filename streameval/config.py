@@ -232,9 +232,11 @@ def _dead_letter_misfits(config: Config) -> Iterator[Problem]:
     if not isinstance(config.source, KafkaSettings):
         hint = "write dead_letters: {kind: file, path: FILE}"
         yield Problem(("dead_letters", "kind"), expecting("'file', as the source is no topic", "'kafka'"), hint)
-    elif config.dead_letters.topic == config.source.topic:
+        return
+    read = [config.source.topic, *([config.source.rewards.topic] if config.source.rewards else [])]
+    if config.dead_letters.topic in read:
         hint = "rejected messages would come again and again"
-        yield Problem(place, expecting("another topic than that of the source", f"'{config.source.topic}'"), hint)
+        yield Problem(place, expecting("a topic that is not read", f"'{config.dead_letters.topic}'"), hint)
 
 
 def _default_misfits(config: Config) -> Iterator[Problem]:

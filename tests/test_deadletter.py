@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from streameval.errors import InputError
+from streameval.config import Config
+from streameval.errors import ConfigError, InputError
 from streameval.events import EventFormat, Rejected
 from streameval.sections import DeadLetterFile
 from streameval.sinks import deadletter
@@ -245,3 +246,22 @@ def test_headers_tell_reason_and_origin() -> None:
     assert told["streameval.reason"] == b"malformed"
     assert told["streameval.offset"] == b"7"
     assert "streameval.timestamp" not in dict(headers_of(DeadLetter("duplicate", "", "t", 0, 1, None, b"", 0)))
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "told"),
+    [
+        ({"kind": "file", "path": "log"}, "dead_letters.kind", "the source is no topic"),
+        ({"topic": "rejected"}, "dead_letters.topic", "a topic that is not read"),
+        ({"topic": "clicks", "rewards": {"topic": "rejected"}}, "dead_letters.topic", "a topic that is not read"),
+    ],
+)
+def test_a_topic_for_dead_letters_must_be_one_that_is_not_read(
+    tmp_path: Path, source: dict[str, Any], place: str, told: str
+) -> None:
+    path = tmp_path / "streameval.yaml"
+    letters = {"kind": "kafka", "topic": "rejected"}
+    path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "dead_letters": letters}))
+    with pytest.raises(ConfigError, match=told) as raised:
+        Config.load(path, {})
+    assert place in raised.value.message
