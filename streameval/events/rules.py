@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from streameval.events.batch import EventBatch
     from streameval.events.slates import ListedSlates, SlateColumns
 
-LATEST = 1e11
-"""Seconds since 1970, in the year 5138: what is beyond is counted in smaller units."""
+LATEST = 1e12
+"""Seconds since 1970, far beyond the year 9999: what is later is counted in smaller units."""
 DISAGREEMENT = 1e-6
 """`propensity` may differ from the logged action's entry of `propensities` by this, relatively."""
 
