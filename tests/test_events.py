@@ -229,6 +229,11 @@ REJECTED: list[tuple[dict[str, Any], str, str]] = [
     ({"reward": 10**400}, "not_finite", "reward: inf is not a finite number"),
     ({"reward": -(10**5000)}, "not_finite", "reward: -inf is not a finite number"),
     ({"timestamp": math.inf}, "not_finite", "timestamp: inf is not a finite number"),
+    (
+        {"timestamp": 1574553634760},
+        "malformed",
+        "timestamp: 1.574553635e+12 is no time in seconds since 1970; is it in milliseconds?",
+    ),
     ({"policies": {"bts": math.nan}}, "not_finite", "policies.bts: nan is not a finite number"),
     ({"context": {"x": [0, -math.inf]}}, "not_finite", "context.x[1]: -inf is not a finite number"),
     ({"actions": ["1", "2", 14]}, "unknown_action", "action: not one of the 3 `actions`"),

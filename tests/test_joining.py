@@ -289,6 +289,10 @@ def test_a_joined_reward_takes_the_place_of_what_the_decision_says() -> None:
         (b'{"event_id": 1, "timestamp": 1, "reward": 1e999}', "not_finite", "reward"),
         (b'{"event_id": 1, "timestamp": 1, "reward": NaN}', "not_finite", "reward"),
         (b'{"event_id": 1, "timestamp": 1, "reward": "x"}', "malformed", "reward: expected"),
+        (b'{"event_id": 1, "timestamp": 1e999, "reward": 1}', "not_finite", "timestamp"),
+        (b'{"event_id": 1, "timestamp": 1574553634760, "reward": 1}', "malformed", "timestamp: 1.574553635e+12"),
+        (b'{"event_id": 1, "timestamp": 1, "reward": 1, "x": "' + b"x" * 2**24 + b'"}', "malformed", "16777"),
+        (b"[" * 100_000, "malformed", "n"),
         (b'{"event_id": 1, "timestamp": 1, "reward": 1, "x": "\xff"}', "malformed", "not UTF-8"),
     ],
 )
@@ -303,3 +307,16 @@ def test_a_message_that_is_no_reward_is_rejected_with_its_reason(
     (rejected,) = batch.rejected
     assert (rejected.reason, rejected.origin, rejected.place) == (reason, (REWARDS, 4, 8), 1)
     assert rejected.detail.startswith(detail)
+
+
+@given(
+    st.lists(
+        st.binary(max_size=40) | st.none() | st.from_regex(rb'\{"event_id": ?[^}]{0,9}, ?"timestamp": ?[^}]{0,9}\}')
+    )
+)
+def test_nonsense_is_told_from_rewards(messages: list[bytes | None]) -> None:
+    origin = Origin.of(REWARDS, [(0, range(len(messages)))])
+    batch = RewardFormat().decode_batch(messages, origin)
+    assert len(batch) + len(batch.rejected) == len(messages)
+    assert np.isfinite(batch.reward).all()
+    assert sorted([*batch.origin.offset.tolist(), *[each.place for each in batch.rejected]]) == [*range(len(messages))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,9 @@ from streameval.arrays import Array, Mask
 from streameval.events.action_sets import Index
 from streameval.events.columns import floats, seconds
 from streameval.events.origins import Origin, fingerprints
-from streameval.events.rejections import Rejected
-from streameval.events.second_look import UNREADABLE, Form, second_look
+from streameval.events.rejections import Rejected, rejection
+from streameval.events.rules import LATEST
+from streameval.events.second_look import LONGEST_MESSAGE, UNREADABLE, Form, second_look
 from streameval.events.wire import Identifier, Moment, Reward
 
 _REQUIRED = ("event_id", "timestamp")
@@ -77,16 +79,18 @@ class RewardFormat:
         )
 
     def _read(self, value: bytes | None) -> Any:
+        if value is None or len(value) > LONGEST_MESSAGE:
+            return second_look(value, self._form, self._form, None)
         try:
-            reward = self._decode(value)  # type: ignore[arg-type]  # None raises TypeError
-            if not value.isascii():  # type: ignore[union-attr]
-                value.decode()  # type: ignore[union-attr]
+            reward: Any = self._decode(value)
+            if not value.isascii():
+                value.decode()
         except UNREADABLE:
             reward = second_look(value, self._form, self._form, None)
-        if isinstance(reward, Rejected) or _is_finite(reward):
+        if isinstance(reward, Rejected):
             return reward
-        return Rejected("not_finite", "reward or timestamp: not a finite number", value or b"")
-
-
-def _is_finite(reward: Any) -> bool:
-    return abs(reward.reward) < np.inf and not (isinstance(reward.timestamp, float) and abs(reward.timestamp) == np.inf)
+        if not math.isfinite(reward.reward):
+            return rejection("not_finite", f"reward: {reward.reward} is not a finite number", value)
+        if isinstance(reward.timestamp, float) and not abs(reward.timestamp) <= LATEST:
+            return rejection("malformed", f"timestamp: {reward.timestamp:.10g} is no time in seconds since 1970", value)
+        return reward
