@@ -108,13 +108,14 @@ def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[f
     return lowers
 
 
-def spans_by_hand(passed: list[bool], hold: int) -> list[tuple[int, bool]]:
+def spans_by_hand(passed: list[bool], hold: int, kept: list[bool] | None = None) -> list[tuple[int, bool]]:
     """The block ends at which a candidate became promotable, or ceased to be."""
     changes, run, promotable = [], 0, False
     for place, ok in enumerate(passed, start=1):
         run = run + 1 if ok else 0
-        if (run >= hold) != promotable:
-            promotable = run >= hold
+        stays = promotable and (kept or passed)[place - 1]
+        if (run >= hold or stays) != promotable:
+            promotable = not promotable
             changes.append((place * BLOCK, promotable))
     return changes
 
@@ -132,6 +133,24 @@ def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
         assert changes == spans_by_hand([lower >= 0.0 for lower in lowers], hold=3)
 
 
+def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
+    """Three block ends pass, then every other one; the narrower interval is above the margin all the while."""
+    log, contest = Log(blocks=20, seed=2), make_contest(rule="paired", hold=3, min_events=0)
+    log.variance[:] = np.array([1e-4, 0.0, np.nan])[:, None, None]
+    log.value[:] = 0.025
+    log.value[:3] = log.value[3::2] = 0.031
+    changes = [(int(t[2]), t[4]) for t in log.folded(contest)["transitions"] if t[1] == 0]
+    assert changes == [(3 * BLOCK, True)]
+    decision = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
+    assert decision.promotable
+    log.value[18] = 0.025
+    still = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
+    assert still.promotable
+    assert "0.005 over margin 0 by the narrower interval" in still.reason
+    log.value[18] = 0.019
+    assert not found(contest, log.folded(contest, last=19))["candidate-1", "paired"].promotable
+
+
 def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
     log = Log(blocks=60, seed=4)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
@@ -145,15 +164,16 @@ def test_paired_equals_a_loop_over_the_path() -> None:
     contest = make_contest(rule="paired", margin=0.001, hold=2, min_events=900)
     state = log.folded(contest)
     for candidate in (0, 1):
-        passed = []
+        passed, kept = [], []
         for block in range(40):
             se2, spread2, drift2 = log.variance[:, block, candidate]
             known = se2 + spread2 + (0.0 if math.isnan(drift2) else drift2)
-            lower = log.value[block, candidate] - 3 * math.sqrt(known) * 1.959963984540054 / 1.96
-            events = log.present[: (block + 1) * BLOCK, candidate + 1].sum()
-            passed.append(lower > 0.001 and events >= 900)
+            enough = log.present[: (block + 1) * BLOCK, candidate + 1].sum() >= 900
+            for factor, outcome in ((3, passed), (2, kept)):
+                lower = log.value[block, candidate] - factor * math.sqrt(known) * 1.959963984540054 / 1.96
+                outcome.append(lower > 0.001 and enough)
         changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
-        assert changes == spans_by_hand(passed, hold=2)
+        assert changes == spans_by_hand(passed, 2, kept)
         assert changes, "the test needs a path that crosses the margin"
 
 
@@ -177,7 +197,8 @@ def test_a_state_that_was_written_down_goes_on_to_the_last_bit() -> None:
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(0, 20))
 def test_holding_counts_block_ends_in_a_row(passed: list[bool], before: int) -> None:
-    path = held(np.array(passed, dtype=bool).reshape(-1, 1), np.array([float(before)]))
+    outcome = np.array(passed, dtype=bool).reshape(-1, 1)
+    path = held(outcome, outcome, np.array([float(before)]), hold=5)
     run, expected = before, []
     for ok in passed:
         run = run + 1 if ok else 0

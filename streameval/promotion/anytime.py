@@ -11,7 +11,7 @@ import numpy as np
 
 from streameval.arrays import Array, State
 from streameval.promotion import reasons
-from streameval.promotion.rules import Facts, Judged, Rule, nothing_known, paired_lower, paired_more
+from streameval.promotion.rules import STAYING, WIDENING, Facts, Judged, Rule, nothing_known, paired_lower, paired_more
 from streameval.sequences.proof import LiftProof
 
 NOTHING = -1e300
@@ -44,15 +44,17 @@ class Anytime(Rule):
         also = {"wealth": wealth[-1], "needed": needed}
         if facts.path is None:
             judged = nothing_known(len(facts.errors), facts.evidence.blocks)
-            return judged._replace(also={**also, "present": judged.lower[-1]}), after
-        present = paired_lower(facts.path, facts.confidence)
+            unknown = judged.lower[-1]
+            return judged._replace(also={**also, "present": unknown, "staying": unknown}), after
+        present, staying = (paired_lower(facts.path, facts.confidence, widening) for widening in (WIDENING, STAYING))
         passed = (wealth >= needed) & (present > facts.margin)
+        kept = (wealth >= needed) & (staying > facts.margin)
         events = facts.path.events
         more = np.where(
             proven, paired_more(facts.path, facts.margin, facts.confidence), _more(wealth[-1], needed, events[-1])
         )
-        also["present"] = present[-1]
-        return Judged(facts.path.value, present, passed, events, more, also), after
+        also |= {"present": present[-1], "staying": staying[-1]}
+        return Judged(facts.path.value, present, passed, kept, events, more, also), after
 
     def lower(self, memory: State, last: State, errors: Array) -> Array:
         """The lower end of the average lift's confidence sequence."""
@@ -69,6 +71,12 @@ class Anytime(Rule):
             return f"{average} not above margin {reasons.number(margin)}{short}"
         present = reasons.of_bound(last["lift"], last["present"], margin, last["more"], what="present lift")
         return f"{average} over margin {reasons.number(margin)}, {present}"
+
+    def says_of_promotable(self, last: Mapping[str, float], margin: float) -> str:
+        if last["wealth"] < last["needed"] or last["present"] > margin:
+            return self.says(last, margin)
+        average = f"lower bound of average lift {reasons.number(last['lower'])} over margin {reasons.number(margin)}"
+        return f"{average}, present {reasons.of_staying(last['staying'], margin)}"
 
 
 def _more(wealth: Array, needed: Array, events: Array) -> Array:

@@ -95,8 +95,11 @@ class Contest:
         for name, rule in self.rules.items():
             before = state["rules"][name]
             judged, memory = rule.judge(before["memory"], facts)
-            passed = judged.passed & (judged.events >= self.promotion.min_events) & believed[:, 1:] & believed[:, :1]
-            held, changes = holding.fold(before["holding"], passed, judged.lift, clock, self.promotion.hold, self.block)
+            sound = (judged.events >= self.promotion.min_events) & believed[:, 1:] & believed[:, :1]
+            passed, kept = judged.passed & sound, judged.kept & sound
+            held, changes = holding.fold(
+                before["holding"], passed, kept, judged.lift, clock, self.promotion.hold, self.block
+            )
             rules[name] = {"memory": memory, "holding": held, "last": judged.last}
             transitions += [
                 [name, candidate, clock.events[place], clock.times[place], begins, judged.lift[place, candidate]]

@@ -12,18 +12,20 @@ KEPT = 200
 """Transitions that are remembered, the newest ones."""
 
 
-def held(passed: Mask, before: Array) -> Array:
+def held(passed: Mask, kept: Mask, before: Array, hold: int) -> Array:
     """For how many block ends in a row each test has passed, after each block, [blocks, candidates].
 
-    A test that fails begins anew.
+    A test that fails begins anew; but once it has passed `hold` times, it is let through for as long as what `kept`
+    asks is fulfilled, which is less: a bound that wavers about its limit must not ring each time it crosses.
 
-    >>> passed = np.array([[True], [True], [False], [True]])
-    >>> held(passed, before=np.array([5.0])).ravel()
-    array([6., 7., 0., 1.])
+    >>> passed, kept = np.array([[True], [False], [False], [True]]), np.array([[True], [True], [False], [True]])
+    >>> held(passed, kept, before=np.array([5.0]), hold=3).ravel(), held(passed, kept, np.array([0.0]), 3).ravel()
+    (array([6., 6., 0., 1.]), array([1., 0., 0., 1.]))
     """
-    place = np.arange(1, len(passed) + 1)[:, None]
-    failed = np.maximum.accumulate(np.where(passed, 0, place))
-    return np.asarray(np.where(failed > 0, place - failed, before + place), dtype=float)
+    path, now = np.empty(passed.shape), before
+    for place, (passes, keeps) in enumerate(zip(passed, kept, strict=True)):
+        path[place] = now = np.where(passes, now + 1, np.where(keeps & (now >= hold), now, 0.0))
+    return path
 
 
 class Clock(NamedTuple):
@@ -47,7 +49,7 @@ def start(candidates: int) -> State:
 
 
 def fold(
-    state: State, passed: Mask, lift: Array, clock: Clock, hold: int, block: int
+    state: State, passed: Mask, kept: Mask, lift: Array, clock: Clock, hold: int, block: int
 ) -> tuple[State, list[tuple[int, int, bool]]]:
     """The state after some blocks, and what changed: candidate, block, and whether it is promotable since.
 
@@ -55,7 +57,7 @@ def fold(
     tell of the stretch that lasts (NaN: none) and of the first one, `later` sums the lift at all block ends after its
     beginning.
     """
-    path = held(passed, state["held"])
+    path = held(passed, kept, state["held"], hold)
     promotable = np.concatenate([state["held"][None], path]) >= hold
     after = {
         "held": path[-1],

@@ -75,9 +75,9 @@ def _reason(
         return reasons.of_too_few(last["events"], settings.min_events)
     if failed:
         return "; ".join(dict.fromkeys(_about(each, contest) for each in failed))
-    said = rule.says(last, settings.margin)
     if held >= settings.hold:
-        return f"{said} since event {since:,.0f}"
+        return f"{rule.says_of_promotable(last, settings.margin)} since event {since:,.0f}"
+    said = rule.says(last, settings.margin)
     return f"{said}, {reasons.of_held(held, settings.hold)}" if held else said
 
 

@@ -54,6 +54,16 @@ def of_bound(lift: float, lower: float, margin: float, more: float, what: str = 
     return said if math.isnan(more) else f"{said}; {of_more(more)}"
 
 
+def of_staying(lower: float, margin: float) -> str:
+    """What keeps a candidate promotable whose bound is under the margin again.
+
+    >>> of_staying(0.0042, 0.0)
+    'lower bound of lift 0.0042 over margin 0 by the narrower interval that keeps it promotable'
+    """
+    said = f"lower bound of lift {number(lower)} over margin {number(margin)}"
+    return f"{said} by the narrower interval that keeps it promotable"
+
+
 def of_more(more: float) -> str:
     """How many more events are needed.
 
