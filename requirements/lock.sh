@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
-# Writes the three locks; one set of versions, of which the smaller locks are parts. Arguments go to every resolution.
+# Writes the locks; one set of versions, of which the smaller locks are parts. Arguments go to every resolution.
+# runtime: the package with all extras; image: without, for deploy/Dockerfile; build: what makes its wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 compile() {
   local lock=$1
   shift
-  "${UV:-.venv/bin/uv}" pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+  "${UV:-.venv/bin/uv}" pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --custom-compile-command "make lock" --output-file "requirements/$lock.lock" "$@"
 }
 
-compile dev --extra all --group dev "$@"
-compile test --extra all --group test --constraints requirements/dev.lock
-compile runtime --extra all --constraints requirements/dev.lock
+compile dev pyproject.toml --extra all --group dev "$@"
+compile test pyproject.toml --extra all --group test --constraints requirements/dev.lock
+compile runtime pyproject.toml --extra all --constraints requirements/dev.lock
+compile image pyproject.toml --constraints requirements/dev.lock "$@"
+compile build --group pyproject.toml:build --constraints requirements/dev.lock "$@"

@@ -84,7 +84,7 @@ def test_the_changelog_has_a_section_for_this_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lock", "groups"), [("runtime.lock", []), ("test.lock", ["test"]), ("dev.lock", ["test", "lint", "dev"])]
+    ("lock", "groups"), [("runtime.lock", []), ("test.lock", ["test"]), ("dev.lock", ["test", "lint", "build", "dev"])]
 )
 def test_the_lock_satisfies_pyproject(lock: str, groups: list[str]) -> None:
     pins = pinned(lock)
@@ -99,7 +99,7 @@ def test_the_lock_satisfies_pyproject(lock: str, groups: list[str]) -> None:
 
 def test_all_locks_pin_the_same_versions() -> None:
     everything = pinned("dev.lock")
-    for lock in ("runtime.lock", "test.lock"):
+    for lock in ("runtime.lock", "test.lock", "image.lock", "build.lock"):
         assert pinned(lock).items() <= everything.items()
 
 
