@@ -91,6 +91,19 @@ def test_parquet_csv_and_json_of_the_same_events_give_the_same_report(tmp_path: 
         assert replayed(tmp_path, file) == expected
 
 
+def test_a_column_may_name_the_unit_of_each_row(tmp_path: Path) -> None:
+    units = np.arange(2_000) // 20
+    table = {**columns(2_000), "session": units}
+    text = CONFIGURED.replace("columns: {", "columns: {unit: session, ")
+    as_text = {**table, "session": [str(unit) for unit in units]}
+    files = [as_parquet(tmp_path / "log.parquet", table), as_csv(tmp_path / "log.csv", table)]
+    files += [as_parquet(tmp_path / "text.parquet", as_text), as_csv(tmp_path / "text.csv", as_text)]
+    first, *others = (replayed(tmp_path, file, text=text) for file in files)
+    assert first.events.accepted == 2_000
+    assert first.get("challenger", "ips", "cumulative").details["design_effect_of"] == "units"
+    assert all(other == first for other in others)
+
+
 def test_files_of_all_kinds_may_be_mixed(tmp_path: Path) -> None:
     parts = [{name: column[start : start + 100] for name, column in columns().items()} for start in range(0, 500, 100)]
     compressed = tmp_path / "2.csv.gz"

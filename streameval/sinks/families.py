@@ -62,7 +62,7 @@ PER_ESTIMATE = (
     ),
     Family(
         "streameval_policy_design_effect",
-        "Variance of block means over that of independent events; well above 1 (sessions), intervals are too narrow.",
+        "Variance over that of independent events, by blocks and by units that events name; above 1, intervals are widened.",
         in_details("design_effect"),
     ),
     Family(

@@ -236,7 +236,7 @@ def _value(field: str, text: str) -> Any:
     text = text.strip()
     if not text:
         return None
-    if field in ("event_id", "action"):
+    if field in ("event_id", "action", "unit"):
         return text
     if text[0] in "[{":
         return msgspec.Raw(text.encode(errors="surrogateescape"))
