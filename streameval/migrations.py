@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from streameval import predictions
-from streameval.arrays import State
+from streameval.arrays import State, from_plain, to_plain
+from streameval.averages.moments import Row
+from streameval.evaluator import Evaluator
 from streameval.plan import Candidates, Plan
 from streameval.policies import AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.rewards import AnyRewardModel, Ridge
 from streameval.roster import Roster, cells_of, needs_model
+
+MOMENTS_OF_1 = [row for row in Row if row != Row.TERM_IMPORTANCE]
+"""Where the moments of schema 1 lie today."""
 
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
 
@@ -37,7 +43,39 @@ def migrated(roster: State) -> State:
 def _member_of_1(place: int, member: State) -> State:
     """Schema 1 named candidates; production was shown by the first member, and everything that a member had."""
     production = [member["evaluator"]["settings"]["production"]] if place == 0 else []
-    return {"policies": [*production, *member["candidates"]], "cells": None, "evaluator": member["evaluator"]}
+    evaluator = _evaluator_of_1(member["evaluator"])
+    return {"policies": [*production, *member["candidates"]], "cells": None, "evaluator": evaluator}
+
+
+def _evaluator_of_1(state: State) -> State:
+    """Schema 1 knew values and no lifts, decisions, or units: those begin now."""
+    names = list(named_policies(state["settings"]["candidates"]))
+    fresh = Evaluator.of(Plan.from_settings({**state["settings"], "candidates": names}))
+    if state["described"] is not None:
+        fresh._open(state["described"])
+    begun = fresh.state()
+    old = from_plain({key: state[key] for key in ("recent", "slates", "grids")})
+    for recent in (old["recent"], old["slates"]["recent"]):
+        recent["weighed"] = recent["weighed"][:, [0, 1, 1]]  # as if weights had been compared with none
+    grids = _filled(from_plain(begun["grids"]), old["grids"])
+    settings = {**begun["settings"], "candidates": state["settings"]["candidates"]}
+    return {**begun, **state, **to_plain({**old, "grids": grids}), "settings": settings, "schema": 2}
+
+
+def _filled(fresh: Any, old: Any, name: str = "") -> Any:
+    """What the old state says, in the shape of the fresh one, which says the rest."""
+    if isinstance(fresh, dict):
+        return {key: _filled(value, old[key], key) if key in old else value for key, value in fresh.items()}
+    if isinstance(fresh, list | tuple) and len(fresh) == len(old):
+        return [_filled(*pair, name) for pair in zip(fresh, old, strict=True)]
+    if isinstance(old, np.ndarray) and fresh.shape[-1:] != old.shape[-1:]:
+        rows = MOMENTS_OF_1 if name != "spread" else slice(0, old.shape[-1])
+        wider = np.zeros((*old.shape[:-1], fresh.shape[-1]))
+        wider[..., rows] = old
+        if name != "spread":
+            wider[..., Row.TERM_IMPORTANCE] = np.nan  # was not kept, and what is not known must not be taken for 0
+        return wider
+    return old
 
 
 def _without_code(member: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
