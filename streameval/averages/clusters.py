@@ -13,9 +13,9 @@ Gelbach & Miller for clusters in two directions:
     blocks + units - (units inside of blocks)
 
 In simulations of sessions of 20 events with an intra-class correlation of .2, one after the other or 50 at a time, with
-or without shocks that the events of a block share, standard errors were right within 4 % and normal intervals covered
-93 to 96 % of the time; the larger of both variances alone fell to 80 % of the error, and 88 % coverage, where sessions
-side by side meet shocks.
+or without shocks that the events of a block share, its standard errors were right within 7 % and normal intervals
+covered 93 to 96 % of the time. The larger of both variances alone fell to 80 % of the error, and 88 % coverage, where
+sessions side by side meet shocks.
 
 Sums over events fade with `f` and are those of squares; the signed sums fade with `sqrt f`, so that their squares fade
 alike.
