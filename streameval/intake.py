@@ -186,6 +186,5 @@ class Intake:
 
 
 def _held_in(state: Mapping[str, Any]) -> set[tuple[str, int, int]]:
-    held = state["merging"]["held"]
-    batch = EventBatch.concat([]) if held is None else EventBatch.from_state(held)
+    batch = EventBatch.concat(map(EventBatch.from_state, state["merging"]["held"]))
     return set() if batch.origin is None else {batch.origin.place(row) for row in range(len(batch))}

@@ -91,15 +91,13 @@ class Held:
         self._parts = parts
         self.nbytes = sum(part.events.nbytes for part in parts)
 
-    def state(self) -> State | None:
-        """All of them as a plain value."""
-        return EventBatch.concat([part.left for part in self._parts]).to_state() if self._parts else None
+    def state(self) -> list[State]:
+        """All of them as plain values: as they lie in memory, since this takes a while."""
+        return [part.left.to_state() for part in self._parts]
 
-    def restore(self, state: State | None) -> None:
+    def restore(self, state: Sequence[State]) -> None:
         """Go on from a state."""
-        self._keep([])
-        if state is not None:
-            self.add(EventBatch.from_state(state))
+        self._keep([Part(EventBatch.from_state(part)) for part in state])
 
 
 def in_order(batch: EventBatch) -> EventBatch:
