@@ -62,7 +62,7 @@ PER_ESTIMATE = (
     ),
     Family(
         "streameval_policy_design_effect",
-        "Variance over that of independent events, by blocks and by units that events name; above 1, intervals are widened.",
+        "Variance over that of independent events, by blocks and by named units; above 1, intervals are widened by it.",
         in_details("design_effect"),
     ),
     Family(
