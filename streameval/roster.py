@@ -18,7 +18,7 @@ from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.needs import Need
 from streameval.plan import Candidates, Plan
-from streameval.policies import Logged
+from streameval.policies import AnyPolicy, Logged
 from streameval.report import Report
 from streameval.rewards import AnyRewardModel
 from streameval.shortfalls import Shortfall
@@ -153,8 +153,8 @@ class Roster:
         changes no value; lifts, and decisions about them, begin anew. Nobody may be waiting.
         """
         described = self._members[0].evaluator.described
-        if described is None:  # no event has come: nothing has begun
-            self._members = [Member(Evaluator.of(plan), plan.policies)]
+        if described is None:  # no event has come: nothing has begun, but some may have been rejected
+            self._members = [Member(_rejecting(self._members[0].evaluator, plan), plan.policies)]
             self._added = len(plan.policies) - 1
             return []
         first, *others = (member.under(plan, described) for member in self._members)
@@ -311,6 +311,16 @@ def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]
     return {label: bound for label, bound in plan.intervals.items() if label in labels}
 
 
+def _rejecting(evaluator: Evaluator, plan: Plan) -> Evaluator:
+    """A fresh evaluator of the plan that has rejected what this one has."""
+    state = {**Evaluator.of(plan).state(), "events": evaluator.state()["events"]}
+    return Evaluator.from_state(state, plan.reward_model, _named(plan))
+
+
+def _named(plan: Plan) -> dict[str, AnyPolicy]:
+    return dict.fromkeys(plan.policies[1:], Logged()) | dict(plan.coded)
+
+
 def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     """The evaluator going on under a plan that computes the same; lifts begin anew over another production."""
     if evaluator.plan == plan:
@@ -320,7 +330,7 @@ def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     state = evaluator.state()
     kept = replace(plan, policies=policies, coded=coded, drift=before.drift, ranks=ranks)
     state["settings"] = kept.settings()
-    going_on = Evaluator.from_state(state, plan.reward_model, dict.fromkeys(policies[1:], Logged()) | dict(coded))
+    going_on = Evaluator.from_state(state, plan.reward_model, _named(before))
     if plan.policies[0] == policies[0]:
         return going_on
     known = {name: ranks.get(name, len(ranks) + place) for place, name in enumerate(plan.policies[1:], start=1)}

@@ -11,9 +11,10 @@ import pytest
 
 import streameval as se
 from streameval.errors import ConfigError, StateError
+from streameval.events import Rejected
 from streameval.plan import Plan
 from streameval.policies import PythonPolicy
-from streameval.report import Report
+from streameval.report import EventCounts, Report
 from streameval.rewards import Tabular
 from streameval.roster import Roster
 
@@ -336,3 +337,11 @@ def test_a_new_production_keeps_all_values_and_lifts_begin_anew(production: str,
         lift = fresh.report().get(name, "ips", "cumulative").lift
         expected = None if lift is None else pytest.approx(lift, rel=1e-9)
         assert report[name, "ips", "cumulative"].lift == expected
+
+
+def test_what_was_rejected_before_the_first_event_stays_rejected() -> None:
+    roster, batch = opened()
+    roster.update(replace(batch[:0], rejected=(Rejected("duplicate", "", b""),)))
+    roster.adopt(plan("early", "late"))
+    roster.update(batch[:10])
+    assert roster.report().events == EventCounts(10, {"duplicate": 1}, None)
