@@ -138,7 +138,7 @@ def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
     log, contest = Log(blocks=20, seed=2), make_contest(rule="paired", hold=3, min_events=0)
     log.variance[:] = np.array([1e-4, 0.0, np.nan])[:, None, None]
     log.value[:] = 0.025
-    log.value[:3] = log.value[3::2] = 0.031
+    log.value[:3] = log.value[3::2] = 0.028
     changes = [(int(t[2]), t[4]) for t in log.folded(contest)["transitions"] if t[1] == 0]
     assert changes == [(3 * BLOCK, True)]
     decision = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
@@ -166,10 +166,13 @@ def test_paired_equals_a_loop_over_the_path() -> None:
     for candidate in (0, 1):
         passed, kept = [], []
         for block in range(40):
-            se2, spread2, drift2 = log.variance[:, block, candidate]
-            known = se2 + spread2 + (0.0 if math.isnan(drift2) else drift2)
+            se2, spread2, _ = log.variance[:, block, candidate]
+            drifts = [(drift, block - place) for place, drift in enumerate(log.variance[2, : block + 1, candidate])]
+            seen_ = [(drift, math.exp(-age * BLOCK / 100_000)) for drift, age in drifts if not math.isnan(drift)]
+            drift2 = sum(drift * weight for drift, weight in seen_) / sum(weight for _, weight in seen_) if seen_ else 0
+            known = se2 + spread2 + drift2
             enough = log.present[: (block + 1) * BLOCK, candidate + 1].sum() >= 900
-            for factor, outcome in ((3, passed), (2, kept)):
+            for factor, outcome in ((2.75, passed), (2, kept)):
                 lower = log.value[block, candidate] - factor * math.sqrt(known) * 1.959963984540054 / 1.96
                 outcome.append(lower > 0.001 and enough)
         changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
@@ -258,7 +261,7 @@ def test_paired_says_how_many_events_are_missing() -> None:
     contest = make_contest(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.present[:] = 1.0
-    log.variance[0] = 4e-4 / 9  # a lower bound of 0.01 - 0.02; four times the events make it 0
+    log.variance[0] = 4e-4 / 2.75**2  # a lower bound of 0.01 - 0.02; four times the events make it 0
     decision = found(contest, log.folded(contest))["candidate-1", "paired"]
     assert decision.reason.startswith("lower bound of lift -0.01 under margin 0; needs about 3,000 more events")
 

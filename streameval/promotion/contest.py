@@ -15,7 +15,7 @@ from streameval.promotion.anytime import Anytime
 from streameval.promotion.holding import Clock
 from streameval.promotion.rules import Bsea, Facts, Paired, Rule, Sea, nothing_known
 from streameval.promotion.settings import Promotion
-from streameval.promotion.sums import BlockSums, LiftPath, running_sum
+from streameval.promotion.sums import BlockSums, LiftPath, lately, running_sum
 from streameval.sequences.proof import LiftProof
 from streameval.sequences.spans import Restarted, SinceStart
 
@@ -62,6 +62,7 @@ class Contest:
             "events": 0,
             "newest": np.nan,
             "paired": np.zeros(candidates),
+            "moved": np.zeros((candidates, 2)),
             "trust": trust.start(len(self.policies)),
             "rules": {
                 name: {
@@ -85,9 +86,10 @@ class Contest:
         evidence = evidence.slates or evidence
         sums = BlockSums.of(evidence)
         believed, trusted = trust.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
-        paired = state["paired"]
+        paired, moved = state["paired"], state["moved"]
         if path is not None:
-            path = path._replace(events=running_sum(paired, path.events))
+            drift2, moved = lately(path.drift2, moved, self.block)
+            path = path._replace(events=running_sum(paired, path.events), drift2=drift2)
             paired = path.events[-1]
         facts = self._facts(evidence, sums, path)
         clock = self._clock(state, timestamp, evidence.blocks)
@@ -111,6 +113,7 @@ class Contest:
             "events": int(clock.events[-1]),
             "newest": float(clock.times[-1]),
             "paired": paired,
+            "moved": moved,
             "trust": trusted,
             "rules": rules,
             "transitions": transitions[-holding.KEPT :],

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, per_block
+from streameval.arrays import Array, decayed_path, per_block, ratio
+from streameval.averages.bank import MEMORY
 from streameval.evidence import Evidence
 
 
@@ -80,6 +82,18 @@ def running_sum(state: Array, steps: Array) -> Array:
     array([11., 13.])
     """
     return np.asarray(np.cumsum(np.concatenate([state[None], steps]), axis=0)[1:])
+
+
+def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:
+    """The mean of the last 100,000 events of values [blocks, candidates], NaN while none is known; and the sums after.
+
+    How far a lift has drifted is itself known only roughly: some of the time it seems to stand still, and a bound made
+    for that would be too narrow.
+    """
+    known = ~np.isnan(values)
+    steps = np.stack([np.where(known, values, 0.0), known], axis=-1)
+    path = decayed_path(before, steps, math.exp(-block / MEMORY))
+    return ratio(path[..., 0], path[..., 1]), path[-1]
 
 
 def running_max(state: Array, steps: Array) -> Array:
