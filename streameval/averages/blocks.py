@@ -192,9 +192,9 @@ class Blocks:
         """The events from this place of each block on."""
         return self._with(lambda series: series[..., event:])
 
-    def only(self, block: int) -> Blocks:
-        """One of the blocks."""
-        return self._with(lambda series: series[block : block + 1])
+    def piece(self, block: int, start: int, stop: int) -> Blocks:
+        """Consecutive events of one of the blocks."""
+        return self._with(lambda series: series[block : block + 1, :, :, start:stop])
 
     def by_bucket(self, resolution: int) -> Blocks:
         """The same events in blocks of `resolution` events, which divides the size."""

@@ -8,7 +8,9 @@ counts as of now. Events that came late count as of the time they are dated. Wit
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ BUCKETS = 100
 """A window is kept in so many buckets of equal time."""
 REACHED_BY = 0.1
 """The clock shows a time that this share of a block has reached."""
+FEW_RUNS = 8
+"""Up to so many runs of events of one bucket are summed run by run, else event by event."""
 NEVER = -math.inf
 
 NO_BUCKET = int(np.iinfo(np.int64).min)
@@ -60,14 +64,10 @@ class TimedWindow:
         numbers = self._numbers(blocks, clocks)
         first = self._first(clocks[-1])
         kept = {name: state[name] for name in ("numbers", "events", "buckets")}
-        for block, own in enumerate(numbers):
-            if own[0] == own[-1] and (own == own[0]).all():
-                if own[0] >= first:
-                    _add(kept, int(own[0]), len(own), blocks.moments[block])
-            elif own.max() >= first:
-                single = blocks.only(block).by_bucket(1).moments
-                for number in np.unique(own[own >= first]).tolist():
-                    _add(kept, number, int(np.count_nonzero(own == number)), total(single[own == number]))
+        for block in np.flatnonzero(numbers.max(axis=1) >= first).tolist():
+            for number, events, moments in _by_number(blocks, block, numbers[block]):
+                if number >= first:
+                    _add(kept, number, events, moments)
         fading = _horizon(state["clock"], clocks, LONGER * self.span, blocks)
         return {
             **state,
@@ -179,6 +179,20 @@ class TimedDecay:
 
     def _faded(self, seconds: Array) -> Array:
         return np.asarray(0.5 ** (seconds / self.half_life))
+
+
+def _by_number(blocks: Blocks, block: int, numbers: NDArray[np.int64]) -> Iterator[tuple[int, int, Array]]:
+    """The buckets of the events of a block, the number of its events in each, and their moments."""
+    starts = np.flatnonzero(np.diff(numbers)) + 1
+    if not len(starts):
+        yield int(numbers[0]), len(numbers), blocks.moments[block]
+    elif len(starts) < FEW_RUNS:
+        for start, stop in pairwise([0, *starts.tolist(), len(numbers)]):
+            yield int(numbers[start]), stop - start, blocks.piece(block, start, stop).moments[0]
+    else:
+        single = blocks.piece(block, 0, len(numbers)).by_bucket(1).moments
+        for number in np.unique(numbers).tolist():
+            yield number, int(np.count_nonzero(numbers == number)), total(single[numbers == number])
 
 
 def _clocks(state: State, blocks: Blocks) -> Array:
