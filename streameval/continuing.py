@@ -18,6 +18,7 @@ from streameval.evaluator import Evaluator
 from streameval.intake import Intake, Stages
 from streameval.migrations import roster_from
 from streameval.plan import Plan
+from streameval.policies import LOGGING
 from streameval.published import NEVER, Snapshotting
 from streameval.roster import Roster
 from streameval.sources import Bookmark, Bookmarks
@@ -115,11 +116,12 @@ def _said(value: Any) -> str:
 
 def _without(roster: Roster, plan: Plan, reset: Collection[str]) -> Roster:
     """Forget policies that are to begin anew."""
-    unknown = sorted(set(reset) - set(plan.policies))
+    retrainable = [name for name in plan.policies if name != LOGGING]
+    unknown = sorted(set(reset) - set(retrainable))
     if unknown:
         raise InputError(
-            f"--reset-policy: there is no policy {', '.join(unknown)}",
-            hint=f"the policies of the configuration are {', '.join(plan.policies)}",
+            f"--reset-policy: there is no policy {', '.join(unknown)} that could have been retrained",
+            hint=f"the policies of the configuration are {', '.join(retrainable)}; `logging` is what took the actions",
         )
     for policy in reset:
         roster.forget(policy)

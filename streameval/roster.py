@@ -18,7 +18,7 @@ from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.needs import Need
 from streameval.plan import Candidates, Plan
-from streameval.policies import AnyPolicy, Logged
+from streameval.policies import LOGGING, AnyPolicy, Logged
 from streameval.report import Report
 from streameval.rewards import AnyRewardModel
 from streameval.shortfalls import Shortfall
@@ -194,7 +194,13 @@ class Roster:
         return replace(plan, ranks={name: ranks[name] for name in plan.policies[1:]})
 
     def forget(self, policy: str) -> None:
-        """What is known of a candidate; a later `change` to a plan that has it begins it anew."""
+        """What is known of a policy, which begins anew: production at once, a candidate when a plan with it is adopted.
+
+        Lifts over production begin anew with it.
+        """
+        if policy == self._members[0].evaluator.policies[0]:
+            self._members = [replace(each, evaluator=_of_new_production(each.evaluator)) for each in self._members]
+            return
         self._members = [
             replace(member, policies=tuple(name for name in member.policies if name != policy))
             for member in self._members
@@ -309,6 +315,12 @@ def _of_some(plan: Plan, policies: tuple[str, ...]) -> Plan:
 def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]:
     labels = {average.label for average in averages}
     return {label: bound for label, bound in plan.intervals.items() if label in labels}
+
+
+def _of_new_production(evaluator: Evaluator) -> Evaluator:
+    plan = evaluator.plan
+    between = changed(evaluator, replace(plan, policies=(LOGGING, *plan.policies[1:])))
+    return changed(between, plan)
 
 
 def _rejecting(evaluator: Evaluator, plan: Plan) -> Evaluator:

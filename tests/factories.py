@@ -15,7 +15,7 @@ from streameval.daemon import Daemon
 from streameval.events import EventBatch, Rejected
 from streameval.published import NEVER, NO_DELAYS, Published
 from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
-from streameval.sources import PartitionStatus, Records, SourceStatus
+from streameval.sources import Bookmark, Bookmarks, PartitionStatus, Records, SourceStatus
 
 NOW = 1_700_000_000.0
 ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")
@@ -116,10 +116,12 @@ class ListSource:
         self._polls = iter(polls)
         self._exhausted, self.reached, self.detail = exhausted, reached, ""
         self.ended = self.closed = False
+        self.handed_out = 0
 
     def poll(self, timeout: float) -> list[Records]:
         """The next entry, `[]` after the last."""
         entry = next(self._polls, None)
+        self.handed_out += entry is not None
         if entry is None:
             self.ended = self._exhausted
             return []
@@ -130,6 +132,10 @@ class ListSource:
     def status(self) -> SourceStatus:
         """As reached as it was told to be."""
         return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
+
+    def bookmarks(self) -> Bookmarks:
+        """How many polls have been handed out."""
+        return {"interactions": Bookmark({0: self.handed_out} if self.handed_out else {})}
 
     def close(self) -> None:
         """Remember that it was closed."""
@@ -170,6 +176,10 @@ class Recorder:
         self.reports += 1
         events = EventCounts(len(self.rewards), {}, None)
         return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
+
+    def state(self) -> Any:
+        """The rewards."""
+        return {"rewards": list(self.rewards)}
 
 
 @contextmanager

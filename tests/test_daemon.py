@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from streameval.daemon import Daemon
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
-from streameval.published import NO_DELAYS, Histogram, Published
+from streameval.published import NEVER, NO_DELAYS, Histogram, LettersStatus, Published
 from streameval.summaries import RejectionLog
 
 
@@ -262,3 +262,68 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
     program.send_signal(number)
     out, _ = program.communicate(timeout=10)
     assert (program.returncode, out) == (code, "")
+
+
+class Keeper:
+    """Takes every document it can get."""
+
+    def __init__(self) -> None:
+        self.status = NEVER
+        self.kept: list[Any] = []
+        self.closed = False
+
+    def turn(self, document: Any) -> None:
+        self.kept.append(document())
+
+    finish = turn
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None:
+    keeper = Keeper()
+    daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], keeper=keeper)
+    daemon.run()
+    told = [(each["bookmarks"]["interactions"]["positions"], each["roster"]["rewards"]) for each in keeper.kept[1:]]
+    assert keeper.kept[0] is None, "nothing is kept while the log has not been reached"
+    assert told == [
+        ([[0, 1]], [1.0, 2.0]),
+        ([[0, 2]], [1.0, 2.0]),
+        ([[0, 3]], [1.0, 2.0, 3.0]),
+        ([[0, 3]], [1.0, 2.0, 3.0]),
+    ]
+    assert keeper.closed
+    assert daemon.published.snapshots == NEVER
+
+
+def test_what_is_known_is_kept_when_the_source_cannot_go_on_and_not_after_a_bug() -> None:
+    for trouble, kept in ((SourceError("gone", hint=""), 3), (ZeroDivisionError("a bug"), 2)):
+        keeper = Keeper()
+        daemon, _, _ = make_daemon([[records(b"1")], trouble], keeper=keeper)
+        with pytest.raises(type(trouble)):
+            daemon.run()
+        assert len(keeper.kept) == kept
+        assert keeper.closed
+
+
+def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> None:
+    class Letters:
+        put_aside: ClassVar[list[Any]] = []
+        closed = False
+
+        def put(self, records: Any, rejected: Any) -> None:
+            self.put_aside.append((len(records), [each.value for each in rejected]))
+
+        def status(self) -> LettersStatus:
+            return LettersStatus(written=len(self.put_aside))
+
+        def close(self) -> None:
+            self.closed = True
+
+    letters = Letters()
+    daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], letters=letters)
+    daemon.run()
+    assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]
+    assert letters.closed
+    assert daemon.published.dead_letters == LettersStatus(written=2)
