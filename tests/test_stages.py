@@ -10,6 +10,8 @@ from operator import itemgetter
 import msgspec
 import numpy as np
 import pytest
+from factories import make_published
+from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.averages import Cumulative, Decay, Window
 from streameval.estimators import IPS, SNIPS
@@ -17,6 +19,7 @@ from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
 from streameval.intake import Intake, Stages
 from streameval.report import Report
+from streameval.sinks.prometheus import MetricsPage
 from streameval.sources import PartitionStatus, Records, SourceStatus
 from streameval.sources.settings import KafkaSettings
 
@@ -135,3 +138,24 @@ def test_late_clicks_are_rejected_and_all_others_count() -> None:
     ]
     assert value is not None
     assert value * read.events.accepted == pytest.approx(clicks - late, abs=0.05 * clicks)
+
+
+def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
+    written, intake = logs(seed=11), Intake(EventFormat(["challenger"], rewarded=False, identified=True), stages(True))
+    for records, status in polls(written, np.random.default_rng(1), 0.0, 1.0):
+        if status.partitions[-1].position > 300:
+            break
+        intake.take(records, status)
+    held = intake.holding()
+    assert held is not None
+    assert held.rewards is not None
+    text = MetricsPage(lambda: make_published(holding=held)).render().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert found["streameval_events_held",] == held.events > 100
+    assert found["streameval_watermark_timestamp_seconds",] == held.watermark > BEGIN
+    assert found["streameval_events_hurried_total",] == 0
+    assert found["streameval_rewards_total", "joined"] == held.rewards.joined > 50
+    assert found["streameval_rewards_total", "late"] == held.rewards.late > 0
+    assert found["streameval_rewards_total", "unmatched"] == held.rewards.unmatched == 0
+    assert found["streameval_rewards_late_share",] == held.rewards.late_share
