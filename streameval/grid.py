@@ -20,7 +20,6 @@ from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
 from streameval.lifts import fold_lifts, lift_layout
 from streameval.needs import Needs
-from streameval.recent import Recent
 from streameval.sequences import Watch, Watched
 
 
@@ -97,7 +96,7 @@ class Grid:
         """The state after these whole blocks, and how the lifts on each mixture, by its label, fared meanwhile."""
         visible = evidence.of_events_with(self.needs)
         terms, remembered, blocks = self._weigh(state, visible)
-        parts = _parts(terms, visible, evidence.recent) if self.mixes else None
+        parts = _parts(terms, visible) if self.mixes else None
         paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
         measured = []
         for measure, before in zip(self.measures, state["drift"], strict=True):
@@ -193,8 +192,9 @@ def _start_watch(watch: Watch | None, policies: int, block: int) -> State | None
     return None if watch is None else watch.start(policies, block)
 
 
-def _parts(terms: Sequence[Terms], evidence: Evidence, recent: Recent) -> Parts:
+def _parts(terms: Sequence[Terms], evidence: Evidence) -> Parts:
     """The components of all terms side by side, with what each begins with."""
+    recent = evidence.recent
     components = [component for term in terms for component in term.parts(recent.reward)]
     nothing = np.full_like(recent.weight_square, np.nan)
     priors = [nothing if component.prior is None else component.prior for component in components]
