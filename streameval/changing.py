@@ -42,6 +42,17 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     return other
 
 
+def with_new_production(evaluator: Evaluator) -> Evaluator:
+    """The same for a production policy that is another one under its name: it begins with the next event, lifts too."""
+    plan, production = evaluator.plan, evaluator.policies[0]
+    without = changed(evaluator, replace(plan, policies=(LOGGING, *plan.policies[1:])))
+    without._pending = [
+        batch.with_policies(name for name in batch.policies if name != production).with_policies(batch.policies)
+        for batch in without._pending
+    ]
+    return changed(without, plan)
+
+
 def _memory(evaluator: Evaluator) -> State:
     """What is remembered of each policy, but for lifts and decisions."""
     learned = evaluator._learned

@@ -11,14 +11,14 @@ from msgspec.structs import replace as with_fields
 from streameval.arrays import State
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
-from streameval.changing import changed
+from streameval.changing import changed, with_new_production
 from streameval.errors import StateError
 from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.needs import Need
 from streameval.plan import Candidates, Plan
-from streameval.policies import LOGGING, AnyPolicy, Logged
+from streameval.policies import AnyPolicy, Logged
 from streameval.report import Report
 from streameval.rewards import AnyRewardModel
 from streameval.shortfalls import Shortfall
@@ -199,7 +199,7 @@ class Roster:
         Lifts over production begin anew with it.
         """
         if policy == self._members[0].evaluator.policies[0]:
-            self._members = [replace(each, evaluator=_of_new_production(each.evaluator)) for each in self._members]
+            self._members = [replace(each, evaluator=with_new_production(each.evaluator)) for each in self._members]
             return
         self._members = [
             replace(member, policies=tuple(name for name in member.policies if name != policy))
@@ -315,12 +315,6 @@ def _of_some(plan: Plan, policies: tuple[str, ...]) -> Plan:
 def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]:
     labels = {average.label for average in averages}
     return {label: bound for label, bound in plan.intervals.items() if label in labels}
-
-
-def _of_new_production(evaluator: Evaluator) -> Evaluator:
-    plan = evaluator.plan
-    between = changed(evaluator, replace(plan, policies=(LOGGING, *plan.policies[1:])))
-    return changed(between, plan)
 
 
 def _rejecting(evaluator: Evaluator, plan: Plan) -> Evaluator:
