@@ -13,7 +13,7 @@ from streameval.errors import StreamevalError
 from streameval.events import EventBatch
 from streameval.intake import Intake
 from streameval.published import Backfilling
-from streameval.sources import SourceStatus
+from streameval.sources import Place, SourceStatus
 from streameval.sources.second_reading import SecondReading
 
 SLICE = 0.2
@@ -47,7 +47,7 @@ class Backfill:
     has come between when they are equal. Each slice reads more than the live loop did meanwhile, so the end is reached.
     """
 
-    def __init__(self, latecomer: Latecomer, open: Callable[[Mapping[int, int]], SecondReading]) -> None:
+    def __init__(self, latecomer: Latecomer, open: Callable[[Mapping[Place, int]], SecondReading]) -> None:
         self._latecomer, self._open = latecomer, open
         self._reading: SecondReading | None = None
         self._intake: Intake | None = None
@@ -59,7 +59,7 @@ class Backfill:
         if not self._latecomer.awaited:
             log.info("backfill_given_up", policies=list(self._latecomer.policies), reason="no longer configured")
             return self._end()
-        positions = {part.partition: part.position for part in live.partitions}
+        positions = live.positions
         if not positions:
             return False
         try:
@@ -77,7 +77,7 @@ class Backfill:
 
     def progress(self, live: SourceStatus) -> Backfilling:
         """How far it is."""
-        positions = {part.partition: part.position for part in live.partitions}
+        positions = live.positions
         waiting = self._reading.behind(positions) if self._reading else None
         return Backfilling(tuple(self._latecomer.policies), self._read, waiting)
 
@@ -88,7 +88,7 @@ class Backfill:
 
     def _advance(self, intake: Intake, live: SourceStatus, at_least: int) -> bool:
         """Read on; at the end also give what is held back here and was not held back from the others."""
-        positions = {part.partition: part.position for part in live.partitions}
+        positions = live.positions
         self._reading = self._reading or self._open(positions)
         self._intake = self._intake or intake.fresh()
         self._intake.decode_with(intake.events)
@@ -105,7 +105,7 @@ class Backfill:
         self._latecomer.update(self._intake.held_beyond(intake))
         return True
 
-    def _tell(self, positions: Mapping[int, int]) -> None:
+    def _tell(self, positions: Mapping[Place, int]) -> None:
         if self._reading is not None and time.monotonic() > self._logged_at + LOG_EVERY:
             self._logged_at = time.monotonic()
             waiting = self._reading.behind(positions)

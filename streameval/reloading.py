@@ -15,6 +15,7 @@ from streameval.errors import ConfigError, StreamevalError
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.roster import Roster
+from streameval.sources import Place
 from streameval.sources.second_reading import SecondReading
 
 log = structlog.get_logger("streameval")
@@ -55,7 +56,7 @@ class Reloading:
         path: Path,
         config: Config,
         roster: Roster,
-        history: Callable[[Mapping[int, int]], SecondReading] | None = None,
+        history: Callable[[Mapping[Place, int]], SecondReading] | None = None,
     ) -> None:
         self._path, self._config, self._roster, self._history = path, config, roster, history
 

@@ -24,7 +24,7 @@ from streameval.published import Backfilling
 from streameval.reloading import Reloading, needing_restart
 from streameval.roster import Roster
 from streameval.sinks.prometheus import MetricsPage
-from streameval.sources import PartitionStatus, Records, SourceStatus
+from streameval.sources import PartitionStatus, Place, Records, SourceStatus
 from streameval.sources.opening import beginning, open_again
 from streameval.sources.second_reading import MOST_AHEAD, SecondReading
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
@@ -76,8 +76,8 @@ def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
     live, source = Log(sizes, live_lots, gap), Log(sizes, late_lots, gap)
     reading, seen = SecondReading(source), []
 
-    def positions() -> dict[int, int]:
-        return {part.partition: part.position for part in live.status().partitions}
+    def positions() -> dict[Place, int]:
+        return live.status().positions
 
     for lives in turns:
         if lives:
@@ -101,19 +101,19 @@ def test_what_lies_beyond_the_live_reader_is_kept_within_bounds() -> None:
     source = Log([10 * MOST_AHEAD], lots=[5000])
     reading = SecondReading(source)
     for _ in range(100):
-        assert reading.poll({0: 0}, 0.0) == []
+        assert reading.poll({("log", 0): 0}, 0.0) == []
     assert source.asked * 5000 == MOST_AHEAD
-    assert len(values(reading.poll({0: 7000}, 0.0))) == 7000
+    assert len(values(reading.poll({("log", 0): 7000}, 0.0))) == 7000
 
 
 def test_live_positions_that_fall_are_of_another_log() -> None:
     reading = SecondReading(Log([10]))
-    reading.poll({0: 5}, 0.0)
+    reading.poll({("log", 0): 5}, 0.0)
     with pytest.raises(SourceError, match="made anew"):
-        reading.poll({0: 2}, 0.0)
+        reading.poll({("log", 0): 2}, 0.0)
 
 
-def polled_often(reading: SecondReading, live: dict[int, int]) -> None:
+def polled_often(reading: SecondReading, live: dict[Place, int]) -> None:
     for _ in range(10):
         reading.poll(live, 0.01)
 
@@ -122,9 +122,9 @@ def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tm
     log = tmp_path / "log.ndjson"
     log.write_bytes(b"1\n2\n3\n")
     for follow in (False, True):
-        reading = open_again(FileSettings(path=[str(log)], follow=follow), "earliest", {0: 11})
+        reading = open_again(FileSettings(path=[str(log)], follow=follow), "earliest", {(str(log), 0): 11})
         with pytest.raises(SourceError, match="rotated or replaced"):
-            polled_often(reading, {0: 11})
+            polled_often(reading, {(str(log), 0): 11})
         reading.close()
 
 
@@ -145,12 +145,12 @@ def test_where_a_second_reading_may_begin() -> None:
 
 
 def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
-    reading = open_again(SimulatedSettings(rate=1.0, candidates=1), "earliest", {0: 2500})
+    reading = open_again(SimulatedSettings(rate=1.0, candidates=1), "earliest", {("simulated", 0): 2500})
     read = 0
     for _ in range(5):
-        read += len(values(reading.poll({0: 2500}, 0.0)))
+        read += len(values(reading.poll({("simulated", 0): 2500}, 0.0)))
     assert read == 2500
-    assert reading.caught_up({0: 2500})
+    assert reading.caught_up({("simulated", 0): 2500})
 
 
 class Newcomer(Recorder):
@@ -216,17 +216,37 @@ def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress
 def test_a_log_that_cannot_be_read_again_is_logged_and_the_candidate_begins_with_the_next_event() -> None:
     class Broken(ListSource):
         def status(self) -> SourceStatus:
-            return SourceStatus(True, partitions=(PartitionStatus("log", 0, 0, 1),))
+            return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 0, 1),))
 
     source, newcomer = Broken([[records(b"1", b"2")], SourceError("gone", hint="keep it longer")]), Newcomer()
     backfill = Backfill(newcomer, lambda _: SecondReading(source))
-    live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 9, 0),))
+    live = SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 9, 0),))
     with capture_logs() as logs:
         assert not backfill.slice(Intake(NumberFormat()), SourceStatus(False), 0)
         assert backfill.slice(Intake(NumberFormat()), live, 0)
     assert newcomer.joined == [True]
     assert source.closed
     assert [(entry["event"], entry["error"]) for entry in logs] == [("backfill_failed", "gone")]
+
+
+def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
+    class Two(ListSource):
+        read = 0
+
+        def poll(self, timeout: float) -> list[Records]:
+            self.read += 4
+            offsets = range(self.read - 4, self.read)
+            return [Records(topic, 0, offsets, [b"%d" % offset for offset in offsets]) for topic in ("orders", "log")]
+
+        def status(self) -> SourceStatus:
+            return SourceStatus(True, partitions=tuple(PartitionStatus(t, 0, self.read, 0) for t in ("orders", "log")))
+
+    reading = SecondReading(Two([]), first=2, of="log")
+    live = {("log", 0): 7, ("orders", 0): 4}
+    seen = [(part.topic, value) for _ in range(3) for part in reading.poll(live, 0.0) for value in part.values]
+    assert sorted(seen) == [("log", b"%d" % n) for n in range(2, 7)] + [("orders", b"%d" % n) for n in range(4)]
+    assert reading.caught_up(live)
+    assert reading.behind({("log", 0): 1000, ("orders", 0): 4}) == 1000 - 12
 
 
 def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:

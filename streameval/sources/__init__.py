@@ -88,6 +88,11 @@ class SourceStatus:
     gaps: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def positions(self) -> dict[Place, int]:
+        """The next offset of each partition."""
+        return {(part.topic, part.partition): part.position for part in self.partitions}
+
+    @property
     def lag(self) -> int | None:
         """Events waiting in all partitions; None while any of them is unknown."""
         lags = [partition.lag for partition in self.partitions]

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from streameval.errors import InputError
-from streameval.sources import Bookmark, Bookmarks, Source
+from streameval.sources import Bookmark, Bookmarks, Place, Source
 from streameval.sources.second_reading import SecondReading
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
@@ -70,16 +70,32 @@ def beginning(text: str, settings: AnySettings) -> Beginning:
     return time
 
 
-def open_again(settings: AnySettings, begin: Beginning, live: Mapping[int, int]) -> SecondReading:
-    """A second reading of a source, from `begin` to where its first one is: `live`, the next offset by partition."""
-    if isinstance(settings, KafkaSettings):
-        from streameval.sources.kafka import KafkaSource
+def open_again(settings: AnySettings, begin: Beginning, live: Mapping[Place, int]) -> SecondReading:
+    """A second reading of a source, from `begin` to where its first one is: `live`, the next offset by partition.
 
-        if not isinstance(begin, int):
-            return SecondReading(KafkaSource(settings.model_copy(update={"start": begin})))
-        positions = {partition: min(begin, position) for partition, position in live.items()}
-        return SecondReading(KafkaSource(settings, Bookmark(positions)), begin)
+    Of a topic of rewards an offset of the decisions says nothing: it is read whole then.
+    """
+    if isinstance(settings, KafkaSettings):
+        return SecondReading(
+            _topics_again(settings, begin, live), begin if isinstance(begin, int) else 0, of=settings.topic
+        )
     if isinstance(settings, SimulatedSettings):  # what has happened need not be waited for
         settings = settings.model_copy(update={"rate": 0.0})
     first = begin if isinstance(begin, int) else 0
     return SecondReading(open_source(settings), first, knows_its_end=isinstance(settings, FileSettings))
+
+
+def _topics_again(settings: KafkaSettings, begin: Beginning, live: Mapping[Place, int]) -> Source:
+    from streameval.sources.kafka import KafkaSource
+    from streameval.sources.several import SeveralSources
+
+    start = "earliest" if isinstance(begin, int) else begin
+    bookmark = None
+    if isinstance(begin, int):
+        here = {number: position for (topic, number), position in live.items() if topic == settings.topic}
+        bookmark = Bookmark({partition: min(begin, position) for partition, position in here.items()})
+    decisions = KafkaSource(settings.model_copy(update={"start": start}), bookmark)
+    if settings.rewards is None:
+        return decisions
+    rewards = settings.model_copy(update={"start": start, "topic": settings.rewards.topic, "rewards": None})
+    return SeveralSources([decisions, KafkaSource(rewards)])

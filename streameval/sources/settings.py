@@ -137,14 +137,15 @@ class RewardTopic(Settings):
     window: Seconds = Field(default=600.0, description="How long after a decision its rewards count.")
     default: float = Field(default=0.0, allow_inf_nan=False, description="The reward of a decision that got none.")
     combine: Literal["first", "sum", "last"] = Field(
-        default="first", description="Which of several rewards of a decision counts, or their sum (then, one sent twice counts twice)."
+        default="first",
+        description="Which of several rewards of a decision counts, or their sum (then, one sent twice counts twice).",
     )
 
 
 class KafkaSettings(KafkaConnection):
     """A Kafka topic as the source of events.
 
-    `on_lost_offsets` is `continue` by default: what deletes messages goes on deleting while nobody reads, so that a stop
+    `on_lost_offsets` is `continue` by default: what deletes messages goes on deleting while nobody reads, so a stop
     costs more of them, and averages over the events that are left are still estimates of what they were before. The gap
     is logged, counted, and an alert. `fail` is for who would rather have no number than one with a gap.
 
