@@ -13,7 +13,7 @@ WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint tests bench fuzz lock dashboards clean
+.PHONY: help demo test lint tests bench fuzz lock dashboards manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -29,6 +29,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/mypy
 	.venv/bin/mypy examples/nonstationary
 	MYPYPATH=deploy/grafana .venv/bin/mypy -p streameval_dashboards
+	.venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes
 	.venv/bin/lint-imports --no-logo
 
 tests: .venv-test/ready
@@ -48,6 +49,9 @@ lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPG
 
 dashboards: .venv/ready  ## write deploy/grafana/dashboards/ anew from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
+
+manifests: .venv/ready  ## write deploy/kubernetes/prometheusrule.yaml anew from deploy/prometheus/rules
+	.venv/bin/python deploy/kubernetes/prometheusrule.py
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-test dist build

@@ -1,0 +1,171 @@
+"""A small recommender that logs what streameval needs, and people who use it and change their minds.
+
+    python recommender.py --events 20000 > log.ndjson           a file, as fast as it goes
+    python recommender.py --kafka localhost:9092 --rate 200     a topic, at this pace, until it is stopped
+
+The upper half (policies, exploring, the event) is what your own recommender needs; the lower half stands in for users.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+Context = dict[str, str]
+Policy = Callable[[Context], list[float]]
+
+GENRES = ("news", "sport", "music")
+ITEMS = {f"{genre}-{number}": (genre, quality) for genre in GENRES for number, quality in enumerate((0.6, 0.8, 1.0))}
+NAMES = list(ITEMS)
+POPULARITY = {"news": 1.2, "sport": 0.4, "music": 0.0}  # learned long ago, when most people came for the news
+EXPLORATION = 0.2
+"""Share of decisions that are left to chance. No item is shown with less than EXPLORATION / 9 = 0.022."""
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    """Probabilities that grow with the scores; none is 0."""
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+def exploring(probabilities: list[float], share: float) -> list[float]:
+    """The same with a floor: now and then any item, each as often."""
+    return [(1 - share) * probability + share / len(probabilities) for probability in probabilities]
+
+
+def scores() -> list[float]:
+    """What the model in production thinks of each item, whoever asks."""
+    return [POPULARITY[genre] + quality for genre, quality in ITEMS.values()]
+
+
+def production(context: Context) -> list[float]:
+    """Popular items for everybody, with exploration: what users get."""
+    return exploring(softmax(scores()), EXPLORATION)
+
+
+def personal(context: Context) -> list[float]:
+    """A candidate: items like those that this user looked at last."""
+    liked = [2.0 * (genre == context["recent"]) for genre, _ in ITEMS.values()]
+    return softmax([score + like for score, like in zip(scores(), liked, strict=True)])
+
+
+def bold(context: Context) -> list[float]:
+    """A candidate: what is popular, and little else."""
+    return softmax([3 * score for score in scores()])
+
+
+CANDIDATES: dict[str, Policy] = {"personal": personal, "bold": bold}
+
+
+def decide(context: Context, rng: random.Random) -> dict[str, Any]:
+    """Choose an item and write down how; the reward is not known yet.
+
+    The item is drawn from the very list that is logged, and the candidates are asked now, for the same items and with
+    what was known now: afterwards nobody can tell any more.
+    """
+    propensities = production(context)
+    return {
+        "event_id": f"{rng.getrandbits(64):016x}",
+        "context": context,
+        "actions": NAMES,
+        "features": [[*(float(genre == each) for each in GENRES), quality] for genre, quality in ITEMS.values()],
+        "propensities": propensities,
+        "action": rng.choices(NAMES, propensities)[0],
+        "policies": {name: policy(context) for name, policy in CANDIDATES.items()},
+        "logging_policy": "popular-3",
+    }
+
+
+# From here on: people, in place of yours.
+
+PERIOD = 1800.0
+"""Seconds in which most people move from news to sport to music and back."""
+
+
+def tastes(moment: float) -> list[float]:
+    """The share of people who want each genre, at some time."""
+    phase = 2 * math.pi * moment / PERIOD
+    return softmax([1.5 * math.cos(phase - 2 * math.pi * number / len(GENRES)) for number in range(len(GENRES))])
+
+
+def click_rate(taste: str, item: str) -> float:
+    """How likely somebody with this taste clicks on the item."""
+    genre, quality = ITEMS[item]
+    return 0.02 + (0.15 * quality if genre == taste else 0.0)
+
+
+def recent_given(taste: str) -> list[float]:
+    """What people with this taste looked at last: mostly what they like."""
+    return [0.8 if genre == taste else 0.1 for genre in GENRES]
+
+
+def value(policy: Policy, moment: float) -> float:
+    """The truth that streameval estimates: clicks for each decision, if this policy made them now."""
+    return sum(
+        share * seen * chance * click_rate(taste, item)
+        for taste, share in zip(GENRES, tastes(moment), strict=True)
+        for recent, seen in zip(GENRES, recent_given(taste), strict=True)
+        for item, chance in zip(NAMES, policy({"recent": recent}), strict=True)
+    )
+
+
+def visit(moment: float, rng: random.Random) -> dict[str, Any]:
+    """Somebody comes, is shown an item, and clicks or does not."""
+    taste = rng.choices(GENRES, tastes(moment))[0]
+    event = decide({"recent": rng.choices(GENRES, recent_given(taste))[0]}, rng)
+    clicked = rng.random() < click_rate(taste, event["action"])
+    return {**event, "timestamp": moment, "unit": f"user-{rng.randrange(10_000)}", "reward": int(clicked)}
+
+
+def visits(began: float, rate: float, seed: int | None) -> Iterator[dict[str, Any]]:
+    """One visit after another, `rate` a second from `began` on (epoch seconds), without an end."""
+    rng = random.Random(seed)
+    number = 0
+    while True:
+        yield visit(began + number / rate, rng)
+        number += 1
+
+
+def send(events: Iterator[dict[str, Any]], servers: str, topic: str) -> None:
+    """Write each event to Kafka when its time has come. The user is the key: one user's events stay in order."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=servers.split(","), linger_ms=20, acks="all")
+    for event in events:
+        time.sleep(max(0.0, event["timestamp"] - time.time()))
+        producer.send(topic, json.dumps(event).encode(), key=event["unit"].encode())
+    producer.flush()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--events", type=int, help="stop after so many; 10,000 without --kafka")
+    parser.add_argument("--rate", type=float, default=200.0, help="visits a second, by their timestamps")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="write to a topic there, not to standard output")
+    parser.add_argument("--topic", default="interactions")
+    parser.add_argument("--seed", type=int, help="equal seeds make equal visits; 1 without --kafka")
+    chosen = parser.parse_args()
+    if chosen.kafka:
+        events = visits(time.time(), chosen.rate, chosen.seed)
+        send(events if chosen.events is None else first(events, chosen.events), chosen.kafka, chosen.topic)
+        return
+    began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    for event in first(visits(began, chosen.rate, chosen.seed or 1), chosen.events or 10_000):
+        sys.stdout.write(json.dumps(event) + "\n")
+
+
+def first(events: Iterator[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
+    """The first so many of them."""
+    return (event for event, _ in zip(events, range(count), strict=False))
+
+
+if __name__ == "__main__":
+    main()
