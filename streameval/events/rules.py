@@ -59,7 +59,9 @@ def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded
     if rewarded:
         yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
     yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
-    yield Rule("malformed", np.abs(batch.timestamp) > LATEST, lambda row: f"timestamp: {_too_large(batch.timestamp[row])}")
+    yield Rule(
+        "malformed", np.abs(batch.timestamp) > LATEST, lambda row: f"timestamp: {_too_large(batch.timestamp[row])}"
+    )
     yield _chance("sampling_probability", batch.sampling_probability)
     if batch.slates is not None:
         yield from _slate_rules(batch.slates, batch.policies)
