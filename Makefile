@@ -33,7 +33,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/lint-imports --no-logo
 
 tests: .venv-test/ready
-	$(WHEEL_PYTHON) -m pytest --doctest-modules --pyargs streameval tests $(ARGS)
+	$(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile --doctest-modules --pyargs streameval tests $(ARGS)
 
 bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
