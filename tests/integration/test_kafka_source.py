@@ -14,9 +14,10 @@ from uuid import uuid4
 import pytest
 from integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
-from integration.reading import Reading, numbers, reading
+from integration.reading import Reading, log_lines, numbers, reading
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorNotAvailableError
+from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.logs import discreet
@@ -80,7 +81,11 @@ def test_a_broker_that_is_away_for_a_minute_costs_no_message_and_doubles_none(
 
 def outage(broker: Broker, topic: str, seconds: float) -> None:
     produce(numbers(20_000), topic, broker.connection)
-    with reading(broker.connection, topic, max_poll_records=100) as reader:
+    with (
+        log_lines() as theirs,
+        capture_logs() as ours,
+        reading(broker.connection, topic, max_poll_records=100) as reader,
+    ):
         reader.poll_until(lambda: reader.seen.total() >= 5000)
         broker.stop()
         reader.poll_for(seconds)
@@ -93,6 +98,7 @@ def outage(broker: Broker, topic: str, seconds: float) -> None:
     assert not away.reached
     assert broker.bootstrap in away.detail
     assert reader.seen == Counter(numbers(25_000))
+    assert len(theirs) + len(ours) < 100, [*theirs, *ours]
 
 
 def test_a_broker_that_is_away_at_the_start_is_waited_for(stoppable_broker: Broker, topic: str) -> None:
