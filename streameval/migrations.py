@@ -65,6 +65,8 @@ def _evaluator_of_1(state: State) -> State:
 def _filled(fresh: Any, old: Any, name: str = "") -> Any:
     """What the old state says, in the shape of the fresh one, which says the rest."""
     if isinstance(fresh, dict):
+        if "places" in fresh and "buckets" in old:
+            fresh = {"buckets" if key == "places" else key: value for key, value in fresh.items()}
         return {key: _filled(value, old[key], key) if key in old else value for key, value in fresh.items()}
     if isinstance(fresh, list | tuple) and len(fresh) == len(old):
         return [_filled(*pair, name) for pair in zip(fresh, old, strict=True)]

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+import streameval as se
 from streameval.arrays import to_plain
 from streameval.errors import StateError, StreamevalError
 from streameval.sinks.checkpoints import Checkpoints
@@ -328,6 +329,26 @@ def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: Snapshots) -
     }
     longest = [stalls(threading.Thread(target=snapshots.write, args=(document,))) for _ in range(3)]
     assert min(longest) < 0.1, longest
+
+
+@pytest.mark.slow
+def test_taking_100_megabytes_of_state_does_not_hold_up_the_loop() -> None:
+    names = [f"candidate-{number}" for number in range(9)]
+    averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
+    evaluator = se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        policies = {name: rng.random(6000) for name in names}
+        evaluator.update(
+            se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies)
+        )
+    seconds = []
+    for _ in range(7):
+        started = time.perf_counter()
+        state = evaluator.state()
+        seconds.append(time.perf_counter() - started)
+    assert sum(map(len, pieces(state))) > 100_000_000
+    assert min(seconds) < 0.1, seconds
 
 
 def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: Snapshots) -> None:

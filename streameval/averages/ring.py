@@ -90,14 +90,21 @@ def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) ->
 
 
 def to_state(state: State) -> State:
-    """The ring from old to new without its empty places, as it is kept in a file."""
-    return {**state, "buckets": newest(state, len(state["buckets"])), "capacity": len(state["buckets"])}
+    """The ring as it lies in memory, without the places that are still empty: nothing is copied."""
+    kept = {key: value for key, value in state.items() if key != "buckets"}
+    ring = state["buckets"]
+    return {**kept, "places": ring[: min(state["written"], len(ring))], "capacity": len(ring)}
 
 
 def from_state(saved: State) -> State:
-    """The inverse of `to_state`."""
+    """The inverse of `to_state`; earlier versions wrote `buckets` from old to new."""
     saved = dict(saved)
-    buckets = saved["buckets"]
-    ring = np.zeros((saved.pop("capacity"), *buckets.shape[1:]))
-    _place(ring, buckets, saved["written"])
+    if "buckets" in saved:
+        buckets = saved["buckets"]
+        ring = np.zeros((saved.pop("capacity"), *buckets.shape[1:]))
+        _place(ring, buckets, saved["written"])
+        return {**saved, "buckets": ring}
+    places = saved.pop("places")
+    ring = np.zeros((saved.pop("capacity"), *places.shape[1:]))
+    ring[: len(places)] = places
     return {**saved, "buckets": ring}

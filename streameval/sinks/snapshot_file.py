@@ -68,7 +68,7 @@ def _decompressed(data: memoryview) -> bytes:
     return zstandard.ZstdDecompressor().decompressobj().decompress(data)
 
 
-def pieces(value: Any) -> Iterator[bytes]:
+def pieces(value: Any) -> Iterator[bytes | memoryview]:
     """A plain value as msgpack, in pieces of which none takes long to make.
 
     >>> value = {"a": [1, "two", {"b": b"three"}]}
@@ -94,7 +94,7 @@ def pieces(value: Any) -> Iterator[bytes]:
             else:
                 for item in part:
                     yield from pieces(item)
-    elif isinstance(value, bytes) and len(value) >= _LONG:
+    elif isinstance(value, bytes | memoryview) and len(value) >= _LONG:
         yield b"\xc6" + len(value).to_bytes(4, "big")
         yield value
     else:
