@@ -122,9 +122,14 @@ class Intake:
         return () if self._merging is None else self._merging.ahead()
 
     def held_beyond(self, other: Intake) -> EventBatch:
-        """The events that are held back here and not by the other one, which has read the same."""
+        """The events that are held back here and not by the other one, which has read the same.
+
+        What both hold back, the other one then holds as it was decoded here: it may have been read there before the
+        policies were asked for that it is now to tell of.
+        """
         if self._merging is None or other._merging is None:
             return EventBatch.concat([])
+        other._merging.waiting.renew(self._merging.waiting)
         held = self._merging.flush()
         there = _held_in(other.state())
         kept = [row for row in range(len(held)) if held.origin is None or held.origin.place(row) not in there]

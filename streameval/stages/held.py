@@ -83,6 +83,22 @@ class Held:
         self._keep(kept)
         return EventBatch.concat(beyond)
 
+    def renew(self, other: Held) -> None:
+        """Keep the same events as the other one has them, where it has them and where they say more there.
+
+        That is so when policies were added meanwhile: what waits here was decoded before, and does not tell of them.
+        """
+        theirs = EventBatch.concat([part.left for part in other._parts])
+        if theirs.origin is None or all(part.events.policies == theirs.policies for part in self._parts):
+            return
+        ours = EventBatch.concat([part.left for part in self._parts])
+        assert ours.origin is not None, "events must be decoded with their origin"
+        row_of = {theirs.origin.place(row): row for row in range(len(theirs))}
+        rows = [row_of.get(ours.origin.place(row), -1) for row in range(len(ours))]
+        self._keep([])
+        self.add(theirs.take(np.array([row for row in rows if row >= 0], dtype=np.int64)))
+        self.add(ours.take(np.flatnonzero(np.array(rows) < 0)))
+
     def time_of(self, count: int) -> float:
         """The time of the oldest but `count` events, of which there are more."""
         return float(np.partition(np.concatenate([part.left.timestamp for part in self._parts]), count)[count])

@@ -67,6 +67,11 @@ class Joining:
         return self._rewards.counts
 
     @property
+    def waiting(self) -> Held:
+        """The events that wait."""
+        return self._held
+
+    @property
     def held(self) -> int:
         """Decisions that wait."""
         return len(self._held)

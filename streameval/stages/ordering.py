@@ -32,6 +32,11 @@ class Ordering:
         self.hurried = 0
 
     @property
+    def waiting(self) -> Held:
+        """The events that wait."""
+        return self._held
+
+    @property
     def held(self) -> int:
         """Events that wait."""
         return len(self._held)
