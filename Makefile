@@ -13,7 +13,7 @@ WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint tests bench fuzz lock dashboards manifests clean
+.PHONY: help demo test lint tests bench fuzz soak lock dashboards manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -43,6 +43,9 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 
 fuzz: .venv/ready  ## ten million mutated messages, none of which may crash anything or leave a number that is not finite
 	.venv/bin/python tests/fuzz.py $(ARGS)
+
+soak: .venv/ready  ## 20 minutes at 20,000 events a second with a fault every minute: memory, descriptors, scrapes, every event
+	.venv/bin/python tests/soak.py $(ARGS)
 
 lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)

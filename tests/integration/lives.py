@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import yaml
+from factories import wait_until
 
 from streameval.arrays import from_plain
 from streameval.events import EventBatch
 from streameval.migrations import roster_from
+from streameval.roster import Roster
 from streameval.sinks.snapshot_file import read_document
 from streameval.sinks.snapshots import found_in
 
@@ -32,6 +35,7 @@ class Lives:
         self.folder, self.log, self._program = folder, folder / "log", program
         self.state = folder / "streameval-state"
         folder.mkdir(exist_ok=True)
+        self.log.touch()
         (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -58,8 +62,10 @@ class Lives:
         """So many lives that end suddenly, some after having stood still; the number of moments of either kind."""
         moments = 0
         for _ in range(kills):
+            reached = len(self.said("source_reached"))
             self.begin()
-            time.sleep(chance.uniform(0.8, 2.5))
+            wait_until(lambda before=reached: len(self.said("source_reached")) > before, PATIENCE)  # type: ignore[misc]
+            time.sleep(chance.uniform(0.2, 1.5))
             if chance.random() < 0.4:
                 self.sleep(chance.uniform(0.2, 1.0))
                 time.sleep(chance.uniform(0.0, 0.8))
@@ -102,8 +108,8 @@ class Lives:
         found = []
         for line in self.log.read_text().splitlines():
             with suppress(ValueError):
-                entry = yaml.safe_load(line) if not line.startswith("{") else _json(line)
-                if isinstance(entry, dict) and entry.get("event") == event:
+                entry = msgspec.json.decode(line)
+                if entry["event"] == event:
                     found.append(entry)
         return found
 
@@ -112,20 +118,22 @@ class Lives:
         return found_in(self.state)
 
 
-def _json(line: str) -> Any:
-    import msgspec
-
-    return msgspec.json.decode(line)
-
-
-def final_state(state: Path) -> dict[str, Any]:
-    """What the newest snapshot knows, all whole blocks folded, with arrays; and what is held back."""
+def final_state(state: Path) -> Any:
+    """What the newest snapshot knows of policies, nothing being held back."""
     document = read_document(found_in(state)[-1])
-    roster = roster_from(document["roster"])
-    roster.report()
     merging = document["intake"]["merging"]
-    held = 0 if merging is None or merging["held"] is None else len(EventBatch.from_state(merging["held"]))
-    return {"roster": from_plain(roster.state()), "held": held, "bookmarks": document["bookmarks"]}
+    assert merging is None or not any(len(EventBatch.from_state(part)) for part in merging["held"])
+    return settled(roster_from(document["roster"]))
+
+
+def settled(roster: Roster) -> Any:
+    """The state of a roster with all whole blocks folded, however its events were cut into batches."""
+    roster.report()
+    state = from_plain(roster.state())
+    for member in state["members"]:
+        if member["evaluator"]["pending"] is not None:
+            member["evaluator"]["pending"]["origin"] = None
+    return state
 
 
 def assert_same(one: Any, other: Any, where: str = "") -> None:
