@@ -1,4 +1,4 @@
-"""Writes prometheusrule.yaml: the groups of ../prometheus/rules for the Prometheus Operator. `make manifests` runs it."""
+"""Writes prometheusrule.yaml: the groups of ../prometheus/rules for the Prometheus Operator (`make manifests`)."""
 
 from __future__ import annotations
 
