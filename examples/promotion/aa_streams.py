@@ -1,0 +1,103 @@
+"""A/A streams: candidates that choose otherwise than the logging policy, and are worth the same.
+
+Rewards do not depend on actions. Each candidate draws weights of its own, as if it had been logged for it alone. Given
+the rewards, the candidates of a stream are then independent, and a valid rule promotes each with no more than the
+probability that was promised: how many are promoted is at most binomial, though a hundred of them share the rewards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from experiment import RULES
+from numpy.typing import NDArray
+
+from streameval import Evaluator, EventBatch, Mixture, Promotion, StratifiedIPS
+from streameval.evidence import Evidence
+from streameval.sequences.family import error_shares
+from streameval.sequences.proof import LiftProof
+
+Floats = NDArray[np.float64]
+
+CANDIDATES = 100
+EVENTS = 40_000
+CONFIDENCE = 0.95
+REWARD = 0.1
+"""The chance of a reward, whatever is done."""
+AT_ONCE = 5_000
+PROOF = "proof alone"
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Importance weights, and how often each comes up; their mean is 1. `propensity` is told of every event."""
+
+    values: tuple[float, ...]
+    shares: tuple[float, ...]
+    propensity: float
+
+    def draw(self, random: np.random.Generator, events: int, candidates: int) -> Floats:
+        """Independent weights, [events, candidates]."""
+        upper = np.cumsum(self.shares)[:-1]
+        return np.asarray(self.values)[np.searchsorted(upper, random.random((events, candidates)), side="right")]
+
+
+KINDS: Mapping[str, Weights] = {
+    "mild": Weights((0.2, 0.6, 1.0, 2.2), (0.25, 0.25, 0.25, 0.25), propensity=0.25),
+    "heavy": Weights((0.0, 1 / 0.808, 125.0), (0.592, 0.404, 0.004), propensity=0.008),
+}
+"""Mild: four actions logged evenly, taken with .05, .15, .25 and .55. Heavy: a greedy candidate against an
+epsilon-greedy logging policy on 25 actions (epsilon .2), whose favourite it shares half of the time."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How many candidates of one stream were ever promotable, by rule.
+
+    All of them with the error probability of `confidence` each; `PROOF` counts the evidence of `anytime` alone, from
+    the first block on. `family`: with the shares of the error that a hundred candidates in a row get by default.
+    """
+
+    weights: str
+    seed: int
+    candidates: int
+    events: int
+    ever: dict[str, int]
+    family: dict[str, int]
+
+
+def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVENTS) -> Outcome:
+    """One stream under all rules, and under the evidence that `anytime` stands on alone."""
+    names = [f"candidate {place}" for place in range(1, candidates + 1)]
+    promotion = Promotion(rule=RULES, family_size=1)
+    evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)
+    proof = LiftProof((0.0, 1.0))
+    memory, largest = proof.start(1 + candidates), np.full(1 + candidates, -np.inf)
+    for reward, weight in _draw(KINDS[kind], kind, seed, candidates, events):
+        evaluator.update(_batch(reward, weight, KINDS[kind].propensity, names))
+        both = np.concatenate([np.ones((len(reward), 1)), weight], axis=1)
+        wealth, memory = proof.fold(memory, Evidence.of(both, reward))
+        largest = np.maximum(largest, wealth.max(axis=0))
+    ever: dict[str, int] = dict.fromkeys(RULES, 0)
+    for decision in evaluator.report().promotion:
+        ever[decision.rule] += decision.times > 0
+    error = 1 - CONFIDENCE
+    ever[PROOF] = int(np.count_nonzero(largest[1:] >= math.log(1 / error)))
+    shares = error_shares(error, range(1, candidates + 1))
+    family = {PROOF: int(np.count_nonzero(largest[1:] >= np.log(1 / shares)))}
+    return Outcome(kind, seed, candidates, events, ever, family)
+
+
+def _draw(weights: Weights, kind: str, seed: int, candidates: int, events: int) -> Iterator[tuple[Floats, Floats]]:
+    for first in range(0, events, AT_ONCE):
+        random = np.random.default_rng([seed, list(KINDS).index(kind), first])
+        count = min(AT_ONCE, events - first)
+        yield (random.random(count) < REWARD).astype(float), weights.draw(random, count, candidates)
+
+
+def _batch(reward: Floats, weight: Floats, propensity: float, names: list[str]) -> EventBatch:
+    policies = {name: column * propensity for name, column in zip(names, weight.T, strict=True)}
+    return EventBatch.from_arrays(reward=reward, propensity=np.full(len(reward), propensity), policies=policies)

@@ -1,0 +1,88 @@
+"""One run: a stream, and every rule of promotion that watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
+from streameval.promotion import RuleName
+from streameval.simulation import Drift, World, simulate
+
+RULES: tuple[RuleName, ...] = ("paired", "anytime", "sea", "bsea")
+AT_ONCE = 60
+"""Batches between two Reports. Rules see every block; Reports only tell what they saw."""
+
+
+class Stretch(NamedTuple):
+    """A candidate (0-based) is promotable by a rule from one block end until another (None: to the end of the run)."""
+
+    rule: str
+    candidate: int
+    start: int
+    end: int | None
+
+
+Change = tuple[str, str, int]
+"""A rule, a policy, and the event after which something changed."""
+
+
+def watch(
+    world: World, drift: Drift, events: int, seed: int, look: Callable[[Report], object] | None = None
+) -> list[Stretch]:
+    """When each candidate was promotable by each rule, exact to the block, all settings as they are by default.
+
+    `look` is shown a Report every 6,000 events.
+    """
+    evaluator = Evaluator(world.candidates, [StratifiedDR()], [Mixture()], promotion=RULES, drift=None)
+    changes: dict[Change, bool] = {}
+    batches: list[EventBatch] = []
+    for number, moment in enumerate(simulate(world, drift, events, seed, action_sets=True), start=1):
+        batches.append(moment.events)
+        if number % AT_ONCE == 0:
+            evaluator.update(EventBatch.concat(batches))
+            batches, report = [], evaluator.report()
+            changes.update(_changes(report))
+            if look is not None:
+                look(report)
+    if batches:
+        evaluator.update(EventBatch.concat(batches))
+    report = evaluator.report()
+    stretches = stretches_of({**changes, **dict(_changes(report))}, world.candidates)
+    _check(stretches, report, world.candidates)
+    return stretches
+
+
+def _changes(report: Report) -> Iterator[tuple[Change, bool]]:
+    for each in report.transitions:
+        yield (each.rule, each.policy, each.event), each.promotable
+
+
+def stretches_of(changes: Mapping[Change, bool], candidates: Sequence[str]) -> list[Stretch]:
+    """Stretches from what changed when (True: became promotable), in the order of rules and candidates.
+
+    >>> stretches_of({("sea", "a", 300): True, ("sea", "a", 900): False, ("sea", "a", 1000): True}, ["a"])
+    [Stretch(rule='sea', candidate=0, start=300, end=900), Stretch(rule='sea', candidate=0, start=1000, end=None)]
+    """
+    stretches = []
+    for rule in RULES:
+        for place, candidate in enumerate(candidates):
+            own = {event: begins for (by, of, event), begins in changes.items() if (by, of) == (rule, candidate)}
+            starts = sorted(event for event, begins in own.items() if begins)
+            ends = sorted(event for event, begins in own.items() if not begins)
+            stretches += [
+                Stretch(rule, place, start, ends[number] if number < len(ends) else None)
+                for number, start in enumerate(starts)
+            ]
+    return stretches
+
+
+def _check(stretches: Sequence[Stretch], report: Report, candidates: Sequence[str]) -> None:
+    """A Report remembers the newest 200 changes, decisions count all of them: none may have been missed."""
+    for decision in report.promotion:
+        place = candidates.index(decision.policy)
+        found = sum((each.rule, each.candidate) == (decision.rule, place) for each in stretches)
+        if found != decision.times:
+            raise RuntimeError(
+                f"{decision.times - found} starts of {decision.rule} were forgotten before they were read"
+            )

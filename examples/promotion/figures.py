@@ -1,0 +1,146 @@
+"""The pictures: one run with its lift, its band and what each rule made of it; and delays and false starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from experiment import RULES, Stretch, watch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scoring import EVERY, Score
+from worlds import Scene, leads
+
+from streameval import Report
+from streameval.plots import COLOURS, FAINT, GRID, INK
+
+BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
+OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
+Floats = NDArray[np.float64]
+
+
+class Looks(NamedTuple):
+    """The lift of each candidate and the ends of its interval at some moments, [moments, candidates]."""
+
+    events: Floats
+    value: Floats
+    lower: Floats
+    upper: Floats
+
+
+def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
+    """One candidate in the smooth setting: its lift, its true lead, and when each rule called it promotable."""
+    world = scene.make()
+    drift = scene.drift("smooth", world)
+    reports: list[Report] = []
+    stretches = watch(world, drift, events, seed, look=reports.append)
+    looks = _looks(reports, world.candidates)
+    checks = np.arange(EVERY, events + 1, EVERY)
+    lead = leads(world, drift, checks)
+    candidate = int((np.diff(lead > 0, axis=0) != 0).sum(axis=0).argmax())
+    figure = Figure(figsize=(10.5, 6.2), dpi=150, facecolor="white")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
+    lower, upper = looks.lower[:, candidate], looks.upper[:, candidate]
+    above.fill_between(looks.events, lower, upper, color=BLUE, alpha=0.16, linewidth=0)
+    above.plot(looks.events, looks.value[:, candidate], color=BLUE, linewidth=1.5, label="estimated lift, 95% interval")
+    above.plot(checks, lead[:, candidate], color="black", linewidth=1.2, linestyle=(0, (5, 2)), label="true lead")
+    above.axhline(0, color=FAINT, linewidth=0.8)
+    room = 0.6 * float(np.ptp(lead[:, candidate]))
+    above.set_ylim(lead[:, candidate].min() - room, lead[:, candidate].max() + room)
+    above.set_ylabel("reward per event", color=FAINT, fontsize=9)
+    _rules(below, stretches, candidate, events)
+    below.fill_between(
+        checks, -0.5, len(RULES) - 0.5, where=(lead[:, candidate] < 0).tolist(), color=GRID, alpha=0.7, linewidth=0
+    )
+    for axes in (above, below):
+        _plain(axes)
+        axes.set_xlim(0, events)
+    below.grid(visible=False)
+    below.xaxis.set_major_formatter(_thousands)
+    below.set_xlabel("events; grey: production is better in truth", loc="left", color=FAINT, fontsize=9)
+    above.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
+    title = "When is the candidate better, and when does each rule say so?"
+    figure.text(0.06, 0.945, title, fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.09, right=0.985, top=0.91, bottom=0.09, hspace=0.06)
+    _save(figure, path)
+
+
+def _looks(reports: Sequence[Report], candidates: Sequence[str]) -> Looks:
+    numbers = np.full((3, len(reports), len(candidates)), np.nan)
+    for place, report in enumerate(reports):
+        for estimate in report.estimates:
+            if estimate.policy in candidates:
+                found = (estimate.lift, estimate.lift_lower, estimate.lift_upper)
+                column = candidates.index(estimate.policy)
+                numbers[:, place, column] = [np.nan if number is None else number for number in found]
+    return Looks(np.array([float(report.events.accepted) for report in reports]), *numbers)
+
+
+def _rules(axes: Axes, stretches: Sequence[Stretch], candidate: int, events: int) -> None:
+    for height, rule in enumerate(reversed(RULES)):
+        own = [each for each in stretches if (each.rule, each.candidate) == (rule, candidate)]
+        bars = [(each.start, (events if each.end is None else each.end) - each.start) for each in own]
+        axes.broken_barh(bars, (height - 0.3, 0.6), color=OF_RULE[rule], linewidth=0, zorder=3)
+    axes.set_yticks(range(len(RULES)), [f"{rule}" for rule in reversed(RULES)])
+    axes.set_ylim(-0.5, len(RULES) - 0.5)
+
+
+def delays(scores: Sequence[Score], path: Path) -> None:
+    """How many of the leads each rule has found after so many events, in settings that move."""
+    settings = [name for name in ("smooth", "abrupt") if any(each.setting == name for each in scores)]
+    figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
+    panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
+    for axes, setting in zip(panels, settings, strict=True):
+        for rule in RULES:
+            own = [each for each in scores if (each.setting, each.rule) == (setting, rule)]
+            waited = np.sort([math.inf if delay is None else delay for each in own for delay in each.delays])
+            if len(waited):
+                share = np.arange(1, len(waited) + 1) / len(waited)
+                known = np.isfinite(waited)
+                axes.step(
+                    waited[known],
+                    share[known],
+                    where="post",
+                    color=OF_RULE[rule],
+                    linewidth=1.7,
+                    label=_said(rule, own),
+                )
+        axes.axhline(0.5, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
+        _plain(axes)
+        axes.set_xlim(0, 100_000)
+        axes.set_ylim(0, 1)
+        axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
+        axes.xaxis.set_major_formatter(_thousands)
+        axes.set_xlabel("events since the candidate became better", loc="left", color=FAINT, fontsize=9)
+        axes.legend(loc="lower right", fontsize=8.5, facecolor="white", edgecolor="none", framealpha=0.85)
+    panels[0].set_ylabel("leads found", color=FAINT, fontsize=9)
+    title = "How soon is a lead found, and how often is a worse candidate called better?"
+    figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.83, bottom=0.13, wspace=0.06)
+    _save(figure, path)
+
+
+def _said(rule: str, own: Sequence[Score]) -> str:
+    promotable = sum(each.promotable for each in own)
+    worse = sum(each.worse for each in own) / max(1, promotable)
+    return f"{rule}: worse at {worse:.1%} of the checks it was promotable at"
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
+
+
+def _thousands(count: float, _: int | None) -> str:
+    return f"{count / 1000:g}k" if count else "0"
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Software": None})

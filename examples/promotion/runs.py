@@ -1,0 +1,85 @@
+"""Many runs on many processes, stored as soon as each is finished; what is there already is not done again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+from aa_streams import KINDS, Outcome, follow
+from experiment import RULES, watch
+from scoring import Run, Score, score
+from worlds import scene
+
+from streameval.simulation import DriftKind
+
+Line = TypeVar("Line", bound=msgspec.Struct)
+Job = TypeVar("Job")
+
+
+class Store(Generic[Line]):
+    """Lines of JSON in a file."""
+
+    def __init__(self, path: Path, kind: type[Line]) -> None:
+        self.path, self.kind = path, kind
+
+    def read(self) -> list[Line]:
+        """All lines; a last one that was cut off by an interruption is left out."""
+        return [msgspec.json.decode(line, type=self.kind) for line in self._whole().splitlines()]
+
+    def add(self, some: Iterable[Line]) -> None:
+        """Append lines, in the place of a last one that was cut off."""
+        with self.path.open("ab") as file:
+            file.truncate(len(self._whole()))
+            file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in some))
+
+    def _whole(self) -> bytes:
+        return b"".join(self.path.read_bytes().rpartition(b"\n")[:2]) if self.path.exists() else b""
+
+
+def missing_runs(
+    store: Store[Score], world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int
+) -> list[tuple[str, Run]]:
+    """What has not been run yet, setting by setting; a run is stored as a whole or not at all."""
+    done = {(each.world, each.setting, each.seed, each.events) for each in store.read() if each.rule == RULES[-1]}
+    runs = [Run(scene(world).name, setting, seed, events) for setting in settings for seed in seeds]
+    return [(world, run) for run in runs if (run.world, run.setting, run.seed, run.events) not in done]
+
+
+def perform(job: tuple[str, Run]) -> list[Score]:
+    """One run under all rules."""
+    world_name, run = job
+    stage = scene(world_name)
+    world = stage.make()
+    drift = stage.drift(run.setting, world)
+    stretches = watch(world, drift, run.events, run.seed)
+    return [score(run, rule, stretches, world, drift) for rule in RULES]
+
+
+def missing_streams(store: Store[Outcome], streams: int, events: int) -> list[tuple[str, int, int]]:
+    """A/A streams that have not been followed yet."""
+    done = {(each.weights, each.seed, each.events) for each in store.read()}
+    jobs = [(kind, seed, events) for seed in range(streams) for kind in KINDS]
+    return [job for job in jobs if job not in done]
+
+
+def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
+    """One A/A stream with all its candidates."""
+    kind, seed, events = job
+    return [follow(kind, seed, events=events)]
+
+
+def perform_all(
+    work: Callable[[Job], list[Line]], jobs: Sequence[Job], store: Store[Line], processes: int, done: Callable[[], None]
+) -> None:
+    """All jobs, each stored as soon as it is finished; `done` is told of every one."""
+    for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")  # one run, one core: read by new processes when they load numpy
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for finished in as_completed([pool.submit(work, job) for job in jobs]):
+            store.add(finished.result())
+            done()

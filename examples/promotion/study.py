@@ -1,0 +1,107 @@
+"""Can a pager be wired to it? The rules of promotion on moving worlds, and on candidates that are worth the same.
+
+python study.py run lastfm.npz      20 seeds x 3 settings, resumable
+python study.py same                10,000 candidates that are worth the same as production
+python study.py table               results/*.jsonl -> the tables of README.md
+python study.py figures lastfm.npz  the pictures
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import aa_streams
+import typer
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from runs import Store, missing_runs, missing_streams, perform, perform_all, perform_stream
+from scoring import Score
+from summary import fill_in
+from worlds import SETTINGS, scene
+
+from streameval.simulation import DriftKind
+from streameval.terminal import run_app
+
+SEEDS = range(20)
+"""Fixed before the first run, and taken as they fall."""
+STREAMS = 50
+"""Of each kind of weights, with a hundred candidates each."""
+CORES = os.cpu_count() or 1
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
+Results = Annotated[Path, typer.Option(help="directory of the results")]
+Processes = Annotated[int, typer.Option(min=1, help="runs at a time")]
+
+
+@app.command()
+def run(
+    world: Annotated[str, typer.Argument(help="a prepared .npz file, or softmax")],
+    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt, stationary; default all")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = len(SEEDS),
+    events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 1_000_000,
+    processes: Processes = CORES,
+    results: Results = RESULTS,
+) -> None:
+    """Run what is missing on a moving world, and store it."""
+    kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS)
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results / f"{scene(world).name}.jsonl", Score)
+    jobs = missing_runs(store, world, kinds, range(seeds), events)
+    _with_progress(len(jobs), lambda done: perform_all(perform, jobs, store, processes, done))
+
+
+@app.command()
+def same(
+    streams: Annotated[int, typer.Option(min=1, help="of each kind of weights, 100 candidates each")] = STREAMS,
+    events: Annotated[int, typer.Option(min=100, help="of one stream")] = aa_streams.EVENTS,
+    processes: Processes = CORES,
+    results: Results = RESULTS,
+) -> None:
+    """Follow the A/A streams that are missing, and store what was found."""
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results / "same.jsonl", aa_streams.Outcome)
+    jobs = missing_streams(store, streams, events)
+    _with_progress(len(jobs), lambda done: perform_all(perform_stream, jobs, store, processes, done))
+
+
+@app.command()
+def table(
+    world: Annotated[str, typer.Option(help="whose results, by the name of its file")] = "lastfm",
+    results: Results = RESULTS,
+    readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
+) -> None:
+    """Make the tables of the README from what is stored."""
+    scores = Store(results / f"{world}.jsonl", Score).read()
+    outcomes = Store(results / "same.jsonl", aa_streams.Outcome).read()
+    readme.write_text(fill_in(readme.read_text(), scores, outcomes))
+
+
+@app.command()
+def figures(
+    world: Annotated[str, typer.Argument(help="the world that was run")],
+    events: Annotated[int, typer.Option(min=20_000, help="of the run that is drawn")] = 1_000_000,
+    results: Results = RESULTS,
+) -> None:
+    """Draw the pictures, one from the results, the other from one more run."""
+    from figures import delays, one_run
+
+    stage = scene(world)
+    delays(Store(results / f"{stage.name}.jsonl", Score).read(), results / f"{stage.name}_delays.png")
+    one_run(stage, results / f"{stage.name}_run.png", events)
+
+
+def _with_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> None:
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=jobs)
+        work(lambda: progress.advance(bar))
+
+
+if __name__ == "__main__":
+    run_app(app)

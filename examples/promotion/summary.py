@@ -1,0 +1,282 @@
+"""From stored runs to the tables of README.md."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from aa_streams import CONFIDENCE, PROOF, Outcome
+from experiment import RULES
+from scipy.stats import binom, chi2
+from scoring import EVERY, Score
+from worlds import SETTINGS
+
+CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4), "abrupt": (2, 3, 4), "stationary": ()}
+"""Seeds on which the factors of `paired` and how long it averages the drift were chosen."""
+CANDIDATE_EVENTS = 10_000_000
+SURE = 0.999
+NONE = "–"
+
+
+class Row(NamedTuple):
+    """A rule in one setting, over all runs.
+
+    `false_starts` per ten million candidate-events, and the upper end of their one-sided 95% interval (Poisson).
+    `worse`, `much_worse`: checks at which a candidate was promotable at a lead below 0, and below -.01. `power` is that
+    of all runs together, `power_se` its standard error over runs. `delay`: the median over all episodes, infinite for
+    those that were never found.
+    """
+
+    setting: str
+    rule: str
+    runs: int
+    starts: float
+    false_starts: int
+    false_rate: float
+    false_upper: float
+    checks: int
+    promotable: int
+    worse: int
+    much_worse: int
+    lowest_lead: float | None
+    within: int
+    power: float
+    power_se: float
+    episodes: int
+    unfound: int
+    delay: float
+
+
+def rows_of(scores: Sequence[Score], *, fresh: bool = False) -> list[Row]:
+    """One row for each setting and rule; `fresh`: without the seeds on which constants were chosen."""
+    rows = []
+    for setting in SETTINGS:
+        for rule in RULES:
+            some = [each for each in scores if (each.setting, each.rule) == (setting, rule)]
+            some = [each for each in some if not fresh or each.seed not in CHOSEN_ON[setting]]
+            if some:
+                rows.append(_row(setting, rule, some))
+    return rows
+
+
+def _row(setting: str, rule: str, some: Sequence[Score]) -> Row:
+    false = sum(len(each.false_starts) for each in some)
+    exposure = sum(each.checks for each in some) * EVERY / CANDIDATE_EVENTS
+    delays = [math.inf if delay is None else delay for each in some for delay in each.delays]
+    within, found = (np.array([getattr(each, name) for each in some]) for name in ("within", "found"))
+    lowest = [each.lowest_lead for each in some if each.lowest_lead is not None]
+    return Row(
+        setting,
+        rule,
+        len(some),
+        sum(each.starts for each in some) / len(some),
+        false,
+        false / exposure,
+        float(chi2.ppf(0.95, 2 * (false + 1)) / 2 / exposure),
+        sum(each.checks for each in some),
+        sum(each.promotable for each in some),
+        sum(each.worse for each in some),
+        sum(each.much_worse for each in some),
+        min(lowest, default=None),
+        int(within.sum()),
+        float(found.sum() / max(1, within.sum())),
+        _error_of_ratio(found, within),
+        len(delays),
+        sum(map(math.isinf, delays)),
+        float(np.median(delays)) if delays else math.nan,
+    )
+
+
+def _error_of_ratio(found: np.ndarray, within: np.ndarray) -> float:
+    """Standard error of `sum found / sum within` over runs; NaN for one."""
+    runs, total = len(found), within.sum()
+    if runs < 2 or not total:
+        return math.nan
+    residual = found - found.sum() / total * within
+    return float(np.sqrt(runs / (runs - 1) * (residual**2).sum()) / total)
+
+
+class SameRow(NamedTuple):
+    """How many candidates that are worth the same were ever promotable, and what was promised.
+
+    `bound`: as many, or fewer, there are with 99.9% probability where the promise is kept; None without a promise.
+    """
+
+    weights: str
+    rule: str
+    candidates: int
+    events: int
+    ever: int
+    promised: float | None
+    bound: int | None
+
+
+PROMISES: Collection[str] = ("anytime", "sea", PROOF)
+"""`paired` is calibrated, and `bsea` has no error probability at all."""
+
+
+def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
+    """One row for each kind of weights and rule."""
+    rows = []
+    for weights in dict.fromkeys(each.weights for each in outcomes):
+        some = [each for each in outcomes if each.weights == weights]
+        candidates = sum(each.candidates for each in some)
+        for rule in (*RULES, PROOF):
+            promised = 1 - CONFIDENCE if rule in PROMISES else None
+            bound = None if promised is None else int(binom.ppf(SURE, candidates, promised))
+            ever = sum(each.ever[rule] for each in some)
+            rows.append(SameRow(weights, rule, candidates, some[0].events, ever, promised, bound))
+    return rows
+
+
+def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome]) -> str:
+    """A document whose tables, each after a line `<!-- table: name -->`, are those of these results."""
+    tables = {
+        "all": _rules(rows_of(scores)),
+        "fresh": _rules(rows_of(scores, fresh=True)),
+        "delays": _delays(rows_of(scores)),
+        "targets": _targets(rows_of(scores), rows_of(scores, fresh=True)),
+        "same": _same(same_rows(outcomes)),
+    }
+    pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
+    return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+
+
+def _rules(rows: Iterable[Row]) -> str:
+    head = [
+        "",
+        "rule",
+        "runs",
+        "false starts per 10 million",
+        "starts a run",
+        "checks promotable",
+        "… while worse",
+        "… by .01 or more",
+        "power at .02 to .05",
+        "median delay",
+    ]
+    body = [
+        [
+            row.setting,
+            f"`{row.rule}`",
+            f"{row.runs}",
+            f"{row.false_rate:.2f} ({row.false_starts}; at most {row.false_upper:.2f})",
+            f"{row.starts:.1f}",
+            f"{row.promotable / row.checks:.1%}",
+            f"{row.worse:,}",
+            f"{row.much_worse:,}",
+            _power(row),
+            _events(row.delay),
+        ]
+        for row in rows
+    ]
+    return _table(head, body)
+
+
+def _delays(rows: Iterable[Row]) -> str:
+    head = ["", "rule", "leads that lasted", "never found", "median delay", "lowest lead while promotable"]
+    body = [
+        [
+            row.setting,
+            f"`{row.rule}`",
+            f"{row.episodes:,}",
+            f"{row.unfound:,} ({row.unfound / row.episodes:.0%})",
+            _events(row.delay),
+            NONE if row.lowest_lead is None else f"{row.lowest_lead:.4f}",
+        ]
+        for row in rows
+        if row.episodes
+    ]
+    return _table(head, body)
+
+
+class Target(NamedTuple):
+    """What `paired` must reach in some settings, how to say what was found, and whether that is enough."""
+
+    text: str
+    settings: tuple[str, ...]
+    says: Callable[[Row], str]
+    reached: Callable[[Row], bool]
+
+
+TARGETS = (
+    Target(
+        "at most 1 false start per 10 million candidate-events",
+        SETTINGS,
+        lambda row: f"{row.false_rate:.2f}",
+        lambda row: row.false_rate <= 1,
+    ),
+    Target(
+        "never promotable while worse by .01 or more",
+        ("smooth",),
+        lambda row: f"{row.much_worse:,} of {row.promotable:,} checks",
+        lambda row: row.much_worse == 0,
+    ),
+    Target("power at least .70", ("smooth",), lambda row: _power(row), lambda row: row.power >= 0.70),
+    Target(
+        "median delay at most 45,000 events",
+        ("smooth",),
+        lambda row: _events(row.delay),
+        lambda row: row.delay <= 45_000,
+    ),
+    Target(
+        "median delay at most 18,000 events",
+        ("abrupt",),
+        lambda row: _events(row.delay),
+        lambda row: row.delay <= 18_000,
+    ),
+)
+
+
+def _targets(rows: Sequence[Row], fresh: Sequence[Row]) -> str:
+    head = ["`paired` should", "", "all seeds", "seeds not used for choosing"]
+    body = [
+        [target.text, setting, *(_reached(target, setting, some) for some in (rows, fresh))]
+        for target in TARGETS
+        for setting in target.settings
+    ]
+    return _table(head, body)
+
+
+def _reached(target: Target, setting: str, rows: Sequence[Row]) -> str:
+    for row in rows:
+        if (row.setting, row.rule) == (setting, "paired"):
+            return f"{target.says(row)}, {'reached' if target.reached(row) else '**missed**'}"
+    return NONE
+
+
+def _same(rows: Iterable[SameRow]) -> str:
+    head = ["weights", "", "candidates", "ever promotable", "share", "promised", "with 99.9% at most"]
+    body = [
+        [
+            row.weights,
+            row.rule if row.rule == PROOF else f"`{row.rule}`",
+            f"{row.candidates:,}",
+            f"{row.ever:,}",
+            f"{row.ever / row.candidates:.2%}",
+            NONE if row.promised is None else f"{row.promised:.0%}",
+            NONE if row.bound is None else f"{row.bound:,}",
+        ]
+        for row in rows
+    ]
+    return _table(head, body)
+
+
+def _power(row: Row) -> str:
+    if not row.within:
+        return NONE
+    return f"{row.power:.3f}" if math.isnan(row.power_se) else f"{row.power:.3f} ± {row.power_se:.3f}"
+
+
+def _events(count: float) -> str:
+    if math.isnan(count):
+        return NONE
+    return "never" if math.isinf(count) else f"{count:,.0f}"
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
