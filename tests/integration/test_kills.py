@@ -205,7 +205,9 @@ main()
 """
 
 
-def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(shorter: Log, tmp_path: Path) -> None:
+def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
+    shorter: Log, undisturbed: Any, tmp_path: Path
+) -> None:
     lives = Lives(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500))
     killed = Lives(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500), KILLED_AT)
     for step in STEPS:

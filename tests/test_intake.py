@@ -1,0 +1,166 @@
+"""What lies between a source and the evaluators: one chain, however messages arrive, and over restarts at any point."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from streameval.config import Config
+from streameval.continuing import begin_anew
+from streameval.events import EventBatch
+from streameval.intake import Intake, Stages
+from streameval.sources import PartitionStatus, Records, SourceStatus
+
+TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
+EVENTS = 600
+
+
+def config(**source: Any) -> Config:
+    patience = {"max_lateness": "2s", "idle_timeout": "5s"}
+    return Config.model_validate(
+        {"source": {"kind": "kafka", "topic": TOPIC} | patience | source, "policies": {"candidates": ["a"]}}
+    )
+
+
+def message(number: int, **fields: Any) -> bytes:
+    event = {"event_id": f"e-{number}", "timestamp": 1000.0 + 0.1 * number, "action": "x", "propensity": 0.5}
+    return json.dumps(event | {"reward": number % 2, "policies": {"a": 0.5}} | fields).encode()
+
+
+class Log:
+    """Partitions of messages, and how far a reader is in each."""
+
+    def __init__(self, parts: dict[tuple[str, int], list[bytes]]) -> None:
+        self.parts, self.positions = parts, dict.fromkeys(parts, 0)
+
+    def read(self, chance: np.random.Generator) -> list[Records]:
+        """Some messages of some partitions."""
+        polled = []
+        for (topic, partition), values in self.parts.items():
+            first = self.positions[topic, partition]
+            some = values[first : first + int(chance.integers(0, 40))]
+            if some:
+                self.positions[topic, partition] += len(some)
+                polled.append(Records(topic, partition, range(first, first + len(some)), some))
+        return polled
+
+    def status(self, ended: bool = False) -> SourceStatus:
+        """Where the reader is; `ended`: a question has shown that nothing waits."""
+        parts = [
+            PartitionStatus(*place, position, 0, 1e9 if ended else None) for place, position in self.positions.items()
+        ]
+        return SourceStatus(True, partitions=tuple(parts))
+
+    @property
+    def ended(self) -> bool:
+        return all(self.positions[place] == len(values) for place, values in self.parts.items())
+
+
+def spread(count: int = EVENTS, copies: int = 0) -> Log:
+    """Events over partitions, the first of every ten sent so many times more."""
+    parts: dict[tuple[str, int], list[bytes]] = {(TOPIC, partition): [] for partition in range(PARTITIONS)}
+    for number in range(count):
+        repeated = 1 + copies * (number % 10 == 0)
+        parts[TOPIC, number * 7 % 11 % PARTITIONS] += [message(number)] * repeated
+    return Log(parts)
+
+
+def went_through(intake: Intake, log: Log, settings: Config, restarts: bool, seed: int) -> EventBatch:
+    """All that comes out, in its order, with all that was rejected."""
+    chance, passed = np.random.default_rng(seed), []
+    while not log.ended:
+        passed.append(intake.take(log.read(chance), log.status()))
+        if restarts and chance.random() < 0.3:
+            state = msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state()))
+            stages = Stages.of(settings.required_source(), settings.reward.field)
+            intake = Intake.from_state(state, settings.event_format(), stages)
+    passed.append(intake.take([], log.status(ended=True)))
+    return EventBatch.concat(passed)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_event_time_the_order_is_that_of_time_however_partitions_are_read(restarts: bool, seed: int) -> None:
+    settings = config(order="event_time", duplicates=100)
+    out = went_through(begin_anew(settings).intake, spread(copies=2), settings, restarts, seed)
+    np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
+    assert [each.reason for each in out.rejected] == ["duplicate"] * (2 * EVENTS // 10)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_in_the_order_of_arrival_all_come_through_at_once_and_once(restarts: bool) -> None:
+    settings = config(order="arrival", duplicates=100)
+    out = went_through(begin_anew(settings).intake, spread(copies=1), settings, restarts, 3)
+    np.testing.assert_allclose(np.sort(out.timestamp), 1000.0 + 0.1 * np.arange(EVENTS))
+    assert len(out.rejected) == EVENTS // 10
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
+    settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
+    log = spread()
+    late = [
+        json.dumps({"event_id": f"e-{number}", "timestamp": 1000.0 + 0.1 * number + 3, "reward": 0.25}).encode()
+        for number in range(0, EVENTS, 3)
+        for _ in range(2)
+    ]
+    log.parts[REWARDS, 0], log.positions[REWARDS, 0] = late, 0
+    out = went_through(begin_anew(settings).intake, log, settings, restarts, 4)
+    expected = np.where(np.arange(EVENTS) % 3 == 0, 0.5, 0.0)
+    np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
+    np.testing.assert_allclose(out.reward, expected)
+
+
+def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_the_order_of_time() -> None:
+    one, several = begin_anew(config()).intake, begin_anew(config()).intake
+    alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
+    assert len(one.take(alone.read(np.random.default_rng(9)), alone.status())) > 0
+    assert not one.by_time
+    assert one.holding() is None
+    log = spread(30)
+    several.take(log.read(np.random.default_rng(9)), log.status())
+    assert several.by_time
+    holding = several.holding()
+    assert holding is not None
+    assert holding.events > 0
+
+
+def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
+    intake = begin_anew(config()).intake
+    alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
+    intake.take(alone.read(np.random.default_rng(9)), alone.status())
+    again = Intake.from_state(intake.state(), config().event_format(), Stages.of(config().required_source(), "reward"))
+    log = spread(30)
+    again.take(log.read(np.random.default_rng(9)), log.status())
+    assert not again.by_time
+
+
+def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time() -> None:
+    before, after = config(order="event_time"), config(order="arrival")
+    log, chance = spread(60), np.random.default_rng(5)
+    intake = begin_anew(before).intake
+    first = intake.take(log.read(chance), log.status())
+    again = Intake.from_state(intake.state(), after.event_format(), Stages.of(after.required_source(), "reward"))
+    saved = Intake.from_state(again.state(), after.event_format(), Stages.of(after.required_source(), "reward"))
+    rest = saved.take(log.read(chance), log.status())
+    read = sum(log.positions.values())
+    assert len(first) + len(rest) == read
+    assert saved.holding() is None
+
+
+def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> None:
+    settings = config(order="event_time")
+    live = begin_anew(settings).intake
+    late = live.fresh()
+    log, chance = spread(), np.random.default_rng(6)
+    polls = [log.read(chance) for _ in range(6)]
+    out = [live.take(polled, log.status()) for polled in polls]
+    out.append(live.take([], log.status(ended=True)))
+    behind = [late.take(polled, log.status()) for polled in polls]
+    behind.append(late.held_beyond(live))
+    given, again = EventBatch.concat(out), EventBatch.concat(behind)
+    assert sorted(given.timestamp.tolist()) == sorted(again.timestamp.tolist())
