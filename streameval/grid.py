@@ -20,7 +20,7 @@ from streameval.estimators import AnyEstimator, Terms
 from streameval.evidence import Evidence
 from streameval.lifts import fold_lifts, lift_layout
 from streameval.needs import Needs
-from streameval.sequences import Watch, Watched
+from streameval.sequences import Look, Watch, Watched
 
 
 class Read(NamedTuple):
@@ -112,8 +112,9 @@ class Grid:
                 after = average.fold(before, blocks, paces[average.drift])
             averaged.append(after)
             lifts.append(lift)
+        look = Look(visible, terms)
         watched = [
-            None if watch is None else watch.fold(before, visible, terms)
+            None if watch is None else watch.fold(before, look)
             for watch, before in zip(self.watches, state["watched"], strict=True)
         ]
         return {
@@ -133,7 +134,7 @@ class Grid:
         if tail is not None:
             visible = tail.of_events_with(self.needs)
             terms, _, blocks = self._weigh(state, visible)
-            late = (visible, terms)
+            late = Look(visible, terms)
         rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)

@@ -31,7 +31,7 @@ from streameval.estimators import (
 from streameval.evaluator import Evaluator
 from streameval.evidence import Evidence
 from streameval.extremes import Extremes
-from streameval.sequences import LiftProof, Restarted, SinceStart, Watched, boundaries, watch
+from streameval.sequences import LiftProof, Look, Restarted, SinceStart, Watched, boundaries, watch
 from streameval.sequences.bernstein import EmpiricalBernstein
 from streameval.sequences.engine import COUNT, TOTAL, Engine, running_centre
 from streameval.sequences.heavy import EDGES, LARGEST_OBSERVATION, HeavyTailed
@@ -64,6 +64,41 @@ def sums_of(engine: Engine, observed: Array, present: Any = None) -> Array:
 
 def interval(engine: Engine, observed: Array, error: float) -> list[float]:
     lower = engine.lower(sums_of(engine, observed), np.full(2, error / 2))
+    return [float(lower[0]), float(1 - lower[1])]
+
+
+def exact_up_to_a_line(engine: Engine, deviation: float) -> Array:
+    """What one deviation from the centre of a block costs."""
+    if isinstance(engine, EmpiricalBernstein):
+        return np.array([deviation**2])
+    least, most = (end * engine.lambdas for end in (-1.0, 3.0))  # type: ignore[attr-defined]
+    steep = [(staked - np.log1p(staked)) / end**2 for staked, end in ((least, -1.0), (most, 3.0))]
+    line: Array = steep[0] + (steep[1] - steep[0]) * (deviation + 1) / 4
+    return line * deviation**2 if deviation <= 3 else engine.sums(np.array([deviation]), np.zeros(1), None)[2:]
+
+
+def by_blocks(engine: Engine, observed: Array, present: Array | None = None, since: int = 0) -> Array:
+    """The sums of one row of observations from event `since` on, block by block: the centre of each is what was known
+    when it began, but every observation has its own while fewer than 100 came before the block."""
+    sums, count, total = np.zeros(engine.width), 0.0, 0.0
+    there = np.ones(len(observed), dtype=bool) if present is None else present
+    for first in range(0, len(observed), 100):
+        some = observed[first : first + 100][there[first : first + 100]]
+        centre = np.full(len(some), min(1.0, (total + 0.5) / (count + 1)))
+        added = np.zeros(engine.width)
+        if count < 100:
+            centre = running_centre(some[None], None, np.array([[count, total]]))[0][0]
+            added = engine.sums(some, centre, None)
+        else:
+            added[2:] = sum(exact_up_to_a_line(engine, deviation) for deviation in some - centre)
+            added[[COUNT, TOTAL]] = len(some), some.sum()
+        sums += added * (first >= since)
+        count, total = count + len(some), total + some.sum()
+    return sums
+
+
+def interval_by_blocks(engine: Engine, observed: Array, error: float, **more: Any) -> list[float]:
+    lower = engine.lower(np.stack([by_blocks(engine, row, **more) for row in observed]), np.full(2, error / 2))
     return [float(lower[0]), float(1 - lower[1])]
 
 
@@ -286,7 +321,7 @@ def folded(
     state = sequences.start(policies, whole.block) if state is None else state
     for first, last in pairwise((0, *cuts, len(whole.reward))):
         part = part_of(whole, slice(first, last))
-        state = sequences.fold(state, part, terms_of(estimators, part))
+        state = sequences.fold(state, Look(part, terms_of(estimators, part)))
     return state
 
 
@@ -296,7 +331,7 @@ def seen(watching: tuple[SequenceWatch, list[AnyEstimator]], whole: Evidence, er
     full = len(whole.reward) // whole.block * whole.block
     state = folded(watching, part_of(whole, slice(0, full)))
     rest = part_of(whole, slice(full, None))
-    tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
+    tail = Look(rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
     found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
     ends = [end.reshape(shape) for end in found[:4]]
@@ -307,7 +342,8 @@ def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None
     whole = evidence(10, events=937)
     found = seen(watching(), whole)
     for policy in range(4):
-        expected = interval(HeavyTailed(), both_sides(whole.importance_weight[:, policy], whole.reward), 0.05)
+        observed = both_sides(whole.importance_weight[:, policy], whole.reward)
+        expected = interval_by_blocks(HeavyTailed(), observed, 0.05)
         assert [found.lower[policy, 0], found.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
 
 
@@ -323,7 +359,7 @@ def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
     whole = evidence(12, events=1000)
     found = seen(watching(), whole)
     terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
-    expected = 5.0 * np.array(interval(EmpiricalBernstein(), np.stack([terms, 1 - terms]), 0.05))
+    expected = 5.0 * np.array(interval_by_blocks(EmpiricalBernstein(), np.stack([terms, 1 - terms]), 0.05))
     assert [found.lower[1, 1], found.upper[1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
 
 
@@ -384,10 +420,15 @@ def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> Non
     sparse = Evidence.of(np.asfortranarray(weight), whole.reward, averaging_weight=np.asfortranarray(present * 1.0))
     found = seen(watching(), sparse)
     for policy in range(4):
-        some = present[:, policy]
-        alone = seen(watching(), Evidence.of(np.asfortranarray(whole.importance_weight[some]), whole.reward[some]))
-        for end, expected in zip(found[:4], alone[:4], strict=True):
-            assert end[policy, :2] == pytest.approx(expected[policy, :2], rel=1e-9, nan_ok=True)
+        observed = both_sides(whole.importance_weight[:, policy], whole.reward)
+        there = present[:, policy]
+        expected = interval_by_blocks(HeavyTailed(), observed, 0.05, present=there)
+        assert [found.lower[policy, 0], found.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
+        lift = observed + np.stack([1 - whole.reward, whole.reward])
+        if policy:
+            lower, upper = interval_by_blocks(HeavyTailed(), lift, 0.05, present=there)
+            ends = [found.lift_lower[policy, 0], found.lift_upper[policy, 0]]
+            assert ends == pytest.approx([lower - 1, upper], rel=1e-9)
 
 
 def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_unevenly_none() -> None:
@@ -445,6 +486,43 @@ def flat(state: Any) -> list[Array]:
     return [np.asarray(state, dtype=float)]
 
 
+@pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
+@pytest.mark.parametrize("present", [1.0, 0.8], ids=["all", "some"])
+def test_powers_of_observations_are_those_of_each_observation(named: bool, present: float) -> None:
+    rng = np.random.default_rng(31)
+    weight = np.abs(rng.standard_cauchy((4, 600)))
+    if not named:
+        weight[0] = 1.0
+    there = rng.random((600, 4)) <= present
+    whole = Evidence.of(np.asfortranarray(weight.T), rng.random(600), averaging_weight=np.asfortranarray(there * 1.0))
+    for group in watching(logging=not named)[0].groups:
+        look = Look(whole, terms_of(ESTIMATORS, whole))
+        found = look.powers(group)
+        for block in range(6):
+            for side, (observed, mask) in enumerate(look.one_by_one(group, block)):
+                some = np.ones(observed.shape) if mask is None else mask
+                assert found.counts[block, side] == pytest.approx(some.sum(axis=1))
+                for power in range(group.engine.order + 1):
+                    place = found.rows - (block * 4 + side) * 4
+                    mine = (place >= 0) & (place < 4)
+                    singles = np.bincount(place[mine], found.singles[mine] ** power, 4)
+                    expected = (some * observed**power).sum(axis=1)
+                    assert found.small[block, side, :, power] + singles == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_block_never_costs_less_than_its_bets() -> None:
+    engine = HeavyTailed()
+    for centre in (0.0, 0.03, 0.5, 1.0):
+        for deviation in np.linspace(-centre, 3.0, 200):
+            staked = engine.lambdas * deviation
+            squares = np.array([[deviation**2, deviation**3]])
+            nobody = np.empty(0)
+            cost = engine.costs(squares, nobody, nobody, np.empty(0, dtype=np.int64))[0]
+            exact = staked - np.log1p(staked)
+            assert (cost >= exact - 1e-12 * deviation**2).all()
+            assert (cost[engine.lambdas < 0.15] <= 1.04 * exact[engine.lambdas < 0.15] + 1e-12).all()
+
+
 # sequences that restart
 
 
@@ -455,11 +533,13 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
     whole = evidence(26, events=9000)
     for block in range(90):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, part, terms_of(estimators, part))
+        state = sequences.fold(state, Look(part, terms_of(estimators, part)))
         tail = part_of(whole, slice(100 * block, 100 * block + 99))
         done = 100 * (block + 1)
         events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
-        more = sequences.read(state, (tail, terms_of(estimators, tail)), np.full(4, 0.05)).details["interval_events"]
+        more = sequences.read(state, Look(tail, terms_of(estimators, tail)), np.full(4, 0.05)).details[
+            "interval_events"
+        ]
         assert (events > min(done, tau / 2) - 1).all()
         assert (more < 2 * tau).all()
         assert (more == events + 99).all()
@@ -471,8 +551,7 @@ def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_
     events = int(found.details["interval_events"][1, 0])
     assert events == 700
     observed = both_sides(whole.importance_weight[:, 1], whole.reward)
-    centre, _ = running_centre(observed, None, np.zeros((2, 2)))
-    sums = HeavyTailed().sums(observed[:, -events:], centre[:, -events:], None)
+    sums = np.stack([by_blocks(HeavyTailed(), row, since=2700 - events) for row in observed])
     restart = 6  # began after five epochs of 400 events
     lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
     assert [found.lower[1, 0], found.upper[1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
@@ -507,7 +586,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above
     state, agreed = sequences.start(4, 100), 0
     for block in range(60):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, part, terms_of(estimators, part))
+        state = sequences.fold(state, Look(part, terms_of(estimators, part)))
         lower = sequences.read(state, None, np.full(4, 0.5)).lift_lower
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
         agreed += int((lower[1:] > margin).sum())

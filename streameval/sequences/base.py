@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from streameval.arrays import Array, State
-from streameval.estimators import Terms
-from streameval.evidence import Evidence
+from streameval.sequences.looking import Look
 
 
 class Watched(NamedTuple):
@@ -30,15 +29,15 @@ class Watch(Protocol):
         """The state before the first event."""
         ...
 
-    def fold(self, state: State, evidence: Evidence, terms: Sequence[Terms]) -> State:
-        """The state after these whole blocks; `terms` of each estimator, as far as it uses them."""
+    def fold(self, state: State, look: Look) -> State:
+        """The state after these whole blocks."""
         ...
 
     def without_lifts(self, state: State) -> State:
         """The state when production changes: values go on, lifts begin anew."""
         ...
 
-    def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> Watched:
+    def read(self, state: State, tail: Look | None, error: Array) -> Watched:
         """The intervals now, the unfinished block included. `error` [policies]: that an interval of this policy,
         two-sided, ever misses."""
         ...

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from streameval.arrays import Array, Mask
 from streameval.sequences.boundaries import gamma_exponential_mixture, log_gamma_exponential, normal_rho
-from streameval.sequences.engine import COUNT, TOTAL
+from streameval.sequences.engine import COUNT, TOTAL, Places
 
 SQUARES = 2
 ROUNDING = 1e-6
@@ -34,6 +35,9 @@ class EmpiricalBernstein:
 
     rho: float = DEFAULT_RHO
 
+    order: ClassVar[int] = 2
+    limit: ClassVar[float] = 1.0 + ROUNDING
+
     @property
     def width(self) -> int:
         return 3
@@ -48,6 +52,11 @@ class EmpiricalBernstein:
         result[..., TOTAL] = observed.sum(axis=-1)
         result[..., SQUARES] = np.where(broken, np.nan, np.einsum("...n,...n->...", deviation, deviation))
         return result
+
+    def costs(self, squares: Array, observed: Array, centre: Array, row: Places) -> Array:
+        broken = observed > 1.0 + ROUNDING
+        added = np.where(broken, np.nan, (observed - centre) ** 2)
+        return squares + np.bincount(row, added, squares.size).reshape(squares.shape)
 
     def log_wealth(self, sums: Array, mean: Array) -> Array:
         excess = sums[..., TOTAL] - sums[..., COUNT] * mean

@@ -13,9 +13,10 @@ from streameval.needs import Need
 from streameval.sequences.bernstein import EmpiricalBernstein
 from streameval.sequences.engine import Engine
 from streameval.sequences.heavy import HeavyTailed
+from streameval.sequences.looking import Group
 from streameval.sequences.observations import Scale
 from streameval.sequences.spans import Restarted, SinceStart, Span
-from streameval.sequences.watch import Group, SequenceWatch
+from streameval.sequences.watch import SequenceWatch
 
 
 def watch(

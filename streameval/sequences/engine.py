@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streameval.arrays import Array, Mask
 
 COUNT, TOTAL = 0, 1
 """The first two sums of every row: how many observations were present, and what they add up to."""
+
+Places = NDArray[np.int64]
 
 
 class Engine(Protocol):
@@ -26,6 +29,19 @@ class Engine(Protocol):
 
     def sums(self, observed: Array, centre: Array, present: Mask | None) -> Array:
         """The sums [..., width] of observations [..., n] around centres in [0, 1]; absent ones are 0."""
+        ...
+
+    order: ClassVar[int]
+    """The highest power of small observations that is asked for."""
+    limit: ClassVar[float]
+    """Observations above it are not small."""
+
+    def costs(self, squares: Array, observed: Array, centre: Array, row: Places) -> Array:
+        """The sums but for the count and the total, [..., width - 2], from sums over whole blocks.
+
+        `squares` [..., order - 1]: sums of the second to the last power of deviations from the centre of the block,
+        over small observations. `observed`, `centre`, `row`: other ones, and to which of the rows they belong.
+        """
         ...
 
     def log_wealth(self, sums: Array, mean: Array) -> Array:

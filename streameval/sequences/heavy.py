@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from streameval.arrays import Array, Mask
-from streameval.sequences.engine import COUNT, TOTAL
+from streameval.sequences.engine import COUNT, TOTAL, Places
 
 EDGE_RATIO = 1.5
 CLASSES = 50
@@ -38,8 +39,11 @@ class HeavyTailed:
     below a time of 10^3 and 4 % wider at 10^4, 12 % at 10^6.
 
     `C_j` is kept for each lambda, so that memory does not grow. It is bounded from above without a logarithm for each
-    event and lambda: by `(lambda e)^2 / (2 (1 - lambda))` for e <= 0, `(lambda e)^2 / 2` up to 1, and beyond by
-    interpolating h between the edges of geometric classes, less what its curvature grants.
+    event and lambda: event by event by `(lambda e)^2 / (2 (1 - lambda))` for e <= 0, `(lambda e)^2 / 2` up to 1, and
+    beyond by interpolating h between the edges of geometric classes, less what its curvature grants. From sums of
+    powers, where one centre serves a whole block, by a straight line above the convex `h(z) / z^2` between the least
+    and the largest deviation: `(lambda e)^2 (a - b e)`, which is h for e = -1 and e = 3, and 3 % more at most where
+    lambda < .15.
 
     Source: Mineiro, A lower confidence sequence for the changing mean of non-negative right heavy-tailed observations
     with bounded mean, 2022; the inequality is that of Fan, Grama & Liu, 2015.
@@ -49,6 +53,9 @@ class HeavyTailed:
     ratio: float = 1.6
     count: int = 28
     weights: tuple[float, ...] | None = None
+
+    order: ClassVar[int] = 3
+    limit: ClassVar[float] = 3.0
 
     @property
     def width(self) -> int:
@@ -95,7 +102,24 @@ class HeavyTailed:
         rows[:, 2:] += self._cost_of_large(beyond, large // observed.shape[-1], len(rows))
         return result
 
-    def _cost_of_large(self, deviation: Array, row: Array, rows: int) -> Array:
+    @cached_property
+    def _line(self) -> tuple[Array, Array]:
+        """What each square of a small deviation costs, and how much less each cube does."""
+        low, high = ((end * self.lambdas - np.log1p(end * self.lambdas)) / end**2 for end in (-1.0, self.limit))
+        slope = (low - high) / (1 + self.limit)
+        return low - slope, slope
+
+    def costs(self, squares: Array, observed: Array, centre: Array, row: Places) -> Array:
+        size, deviation = squares[..., 0].size, observed - centre
+        small = deviation <= 1.0
+        some, place = deviation[small], row[small]
+        per_square, per_cube = self._line
+        sums = squares.reshape(size, 2) + np.stack([np.bincount(place, some**power, size) for power in (2, 3)], axis=-1)
+        costs = sums[:, :1] * per_square - sums[:, 1:] * per_cube
+        costs += self._cost_of_large(deviation[~small], row[~small], size)
+        return np.asarray(costs.reshape(*squares.shape[:-1], self.count))
+
+    def _cost_of_large(self, deviation: Array, row: Places, rows: int) -> Array:
         """Upper bounds of the sums of h(lambda e) over deviations above 1, [rows, lambdas]."""
         if not len(deviation):
             return np.zeros((rows, self.count))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import islice
 
 import numpy as np
 
 from streameval.arrays import Array, Mask, State
 from streameval.evidence import Evidence
-from streameval.sequences.engine import running_centre
-from streameval.sequences.heavy import LARGEST_OBSERVATION, HeavyTailed
-from streameval.sequences.observations import LIFT_LOWER, Scale, fold_sampling, of_weights, presence, start_sampling
+from streameval.sequences.heavy import HeavyTailed
+from streameval.sequences.looking import Group, Look
+from streameval.sequences.measuring import measure
+from streameval.sequences.observations import LIFT_LOWER, Scale, fold_sampling, start_sampling
 from streameval.sequences.spans import SinceStart, Span
 
 
@@ -47,18 +49,16 @@ class LiftProof:
         Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
         slates may be.
         """
-        observed = of_weights(evidence, LIFT_LOWER, Scale(*self.reward_range))
-        np.minimum(observed, LARGEST_OBSERVATION, out=observed)
-        _, present = presence(evidence)
-        if present is not None:
-            observed = np.where(present, observed, 0.0)
-        centre, after = running_centre(observed, present, state["centre"])
-        blocks = evidence.blocks
-        observed, centre = _by_block(observed, blocks), _by_block(centre, blocks)
-        sums = self.engine.sums(observed, centre, None if present is None else _by_block(present, blocks))
+        look, group = Look(evidence, ()), Group(self.engine, Scale(*self.reward_range), ())
+
+        def one_by_one(block: int) -> Iterator[tuple[Array, Mask | None]]:
+            return islice(look.one_by_one(group, block), LIFT_LOWER, LIFT_LOWER + 1)
+
+        seen = look.powers(group).of_side(LIFT_LOWER)
+        sums, after = measure(self.engine, seen, state["centre"][None], [1] * evidence.blocks, one_by_one)
         span, path, shares = state["span"], [], []
-        for block in range(blocks):
-            span = self.span.add(span, sums[:, block], 1)
+        for added in sums[:, 0]:
+            span = self.span.add(span, added, 1)
             path.append(self.span.sums(span))
             shares.append(self.span.share(span))
         low, high = self.reward_range
@@ -67,7 +67,7 @@ class LiftProof:
         sampling = fold_sampling(state["sampling"], evidence.averaging_weight)
         unknown = np.isnan(wealth) | sampling["uneven"] | sampling["uneven"][0]
         unknown[:, 0] = True
-        return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": after, "span": span}
+        return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": after[0], "span": span}
 
     def lower(self, state: State, error: Array) -> Array:
         """The lower end of the average lift at the last block end, with `error` [policies]; NaN where not known."""
@@ -76,10 +76,3 @@ class LiftProof:
         uneven = state["sampling"]["uneven"]
         known = ~(uneven | uneven[0]) & (np.arange(len(mean)) > 0)
         return np.where(known, (high - low) * (mean - 1), np.nan)
-
-
-Row = TypeVar("Row", Array, Mask)
-
-
-def _by_block(rows: Row, blocks: int) -> Row:
-    return rows.reshape(len(rows), blocks, -1)

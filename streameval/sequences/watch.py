@@ -8,41 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from streameval.arrays import Array, State
-from streameval.estimators import Terms
-from streameval.evidence import Evidence
+from streameval.arrays import Array, Mask, State
 from streameval.sequences.base import Watched
-from streameval.sequences.engine import COUNT, Engine, running_centre
-from streameval.sequences.heavy import LARGEST_OBSERVATION
-from streameval.sequences.observations import (
-    LIFT_LOWER,
-    SIDES,
-    VALUE_LOWER,
-    Scale,
-    fold_sampling,
-    of_terms,
-    of_weights,
-    presence,
-    start_sampling,
-)
+from streameval.sequences.engine import COUNT
+from streameval.sequences.looking import Group, Look
+from streameval.sequences.measuring import measure
+from streameval.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER, fold_sampling, start_sampling
 from streameval.sequences.spans import Span
-
-
-@dataclass(frozen=True)
-class Group:
-    """Estimators that share their sequences. `of`: the estimator whose terms are observed; None: the weights are."""
-
-    engine: Engine
-    scale: Scale
-    estimators: tuple[int, ...]
-    of: int | None = None
-
-    def observed(self, evidence: Evidence, terms: Sequence[Terms], side: int) -> Array:
-        """The observations of a side, [policies, events]."""
-        if self.of is None:
-            observed = of_weights(evidence, side, self.scale)
-            return np.minimum(observed, LARGEST_OBSERVATION, out=observed)
-        return of_terms(terms[self.of].u, side, self.scale)
 
 
 @dataclass(frozen=True)
@@ -64,12 +36,11 @@ class SequenceWatch:
             "spans": [self.span.start(np.zeros((SIDES, policies, group.engine.width))) for group in self.groups],
         }
 
-    def fold(self, state: State, evidence: Evidence, terms: Sequence[Terms]) -> State:
-        block, centres, spans = state["block"], [], []
+    def fold(self, state: State, look: Look) -> State:
+        block, centres, spans, evidence = state["block"], [], [], look.evidence
         for group, centre, span in zip(self.groups, state["centres"], state["spans"], strict=True):
             parts = list(self.span.parts(span, evidence.blocks))
-            ends = np.cumsum(parts) * block
-            sums, after = _measure(group, evidence, terms, centre, ends.tolist())
+            sums, after = _measure(group, look, centre, parts)
             for part, added in zip(parts, sums, strict=True):
                 span = self.span.add(span, added, part)
             centres.append(after)
@@ -80,7 +51,7 @@ class SequenceWatch:
     def without_lifts(self, state: State) -> State:
         return {**state, "centres": _values_only(state["centres"]), "spans": _values_only(state["spans"])}
 
-    def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> Watched:
+    def read(self, state: State, tail: Look | None, error: Array) -> Watched:
         policies = len(error)
         bounds = np.full((SIDES, policies, self.estimators), np.nan)
         counts = np.full((policies, self.estimators), np.nan)
@@ -89,7 +60,9 @@ class SequenceWatch:
             means = group.engine.lower(sums.reshape(-1, group.engine.width), each.ravel()).reshape(SIDES, policies)
             bounds[:, :, group.estimators] = group.scale.bounds(means)[..., None]
             counts[:, group.estimators] = sums[VALUE_LOWER, :, COUNT, None]
-        sampling = state["sampling"] if tail is None else fold_sampling(state["sampling"], tail[0].averaging_weight)
+        sampling = (
+            state["sampling"] if tail is None else fold_sampling(state["sampling"], tail.evidence.averaging_weight)
+        )
         uneven = sampling["uneven"]
         bounds[:, uneven] = np.nan
         bounds[LIFT_LOWER:, uneven | uneven[0]] = np.nan
@@ -100,14 +73,12 @@ class SequenceWatch:
         lower, upper, lift_lower, lift_upper = bounds.reshape(SIDES, -1)
         return Watched(lower, upper, lift_lower, lift_upper, details)
 
-    def _current(
-        self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None
-    ) -> Iterator[tuple[Group, Array, float]]:
+    def _current(self, state: State, tail: Look | None) -> Iterator[tuple[Group, Array, float]]:
         """Of each group the sums over its stretch, [4, policies, width], and the share of the error that is left."""
         for group, centre, span in zip(self.groups, state["centres"], state["spans"], strict=True):
             sums = self.span.sums(span)
             if tail is not None:
-                sums = sums + _measure(group, *tail, centre, [len(tail[0].reward)])[0][0]
+                sums = sums + _measure(group, tail, centre, [1])[0][0]
             yield group, sums, self.span.share(span)
 
 
@@ -124,22 +95,10 @@ def _values_only(memory: Any) -> Any:
     return kept
 
 
-def _measure(
-    group: Group, evidence: Evidence, terms: Sequence[Terms], before: Array, ends: Sequence[int]
-) -> tuple[list[Array], Array]:
-    """The sums of the parts that end before these events, [4, policies, width] each, and the centres' state after."""
-    sums = [np.empty((*before.shape[:2], group.engine.width)) for _ in ends]
-    after = np.empty_like(before)
-    valued, compared = presence(evidence)
-    for side in range(SIDES):
-        observed = group.observed(evidence, terms, side)
-        present = valued if side < LIFT_LOWER else compared
-        if present is not None:
-            observed = np.where(present, observed, 0.0)
-        centre, after[side] = running_centre(observed, present, before[side])
-        first = 0
-        for part, end in zip(sums, ends, strict=True):
-            some = None if present is None else present[:, first:end]
-            part[side] = group.engine.sums(observed[:, first:end], centre[:, first:end], some)
-            first = end
-    return sums, after
+def _measure(group: Group, look: Look, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
+    """The sums of parts of so many blocks each, [parts, 4, policies, width], and the centres' state after them."""
+
+    def one_by_one(block: int) -> Iterator[tuple[Array, Mask | None]]:
+        return look.one_by_one(group, block)
+
+    return measure(group.engine, look.powers(group), before, parts, one_by_one)
