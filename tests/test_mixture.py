@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before
 
-from streameval.averages import Decay, Mixture
+from streameval.averages import Cumulative, Decay, Mixture
 from streameval.bounds import DriftAware
 from streameval.estimators import IPS, SNIPS, StratifiedIPS
 from streameval.evaluator import Evaluator
@@ -74,13 +74,30 @@ class Log:
                 ratio = not (w == 1).all()  # where the denominator is always 1, snips is ips
                 policies.append([Part(wr, q, reward, square, v=w if ratio else None)])
             else:
-                small = w <= THRESHOLD
-                share = np.clip(decayed_mean(w * small, q, block), 0, 1)
-                rare = wr * ~small
-                high = rare - slope_before(rare, w, q, block) * (w - 1)
-                parts = [Part(wr * small, q, share * reward, square), Part(high, q, (1 - share) * reward, square)]
-                policies.append(parts)
+                share = np.clip(decayed_mean(w * (w <= THRESHOLD), q, block), 0, 1)
+                low, high = self.components(kind, w, q, block)
+                policies.append([Part(low, q, share * reward, square), Part(high, q, (1 - share) * reward, square)])
         return SlowMixture(policies, [False] + [True] * len(self.names), block).answers()
+
+    def slow_lifts(self, kind: str, block: int, production: str) -> dict[str, Answer]:
+        """What the slow mixture makes of the differences of all terms to those of production."""
+        weights = dict(zip(["logging", *self.names], self.weights(), strict=True))
+        reward_square = decayed_mean(self.reward**2, 1 / self.sampling, block)
+        base, present = weights[production]
+        names, policies = [name for name in self.names if name != production], []
+        for w, q in (weights[name] for name in names):
+            square = decayed_mean((w - base) ** 2, q, block) * reward_square
+            pairs = zip(self.components(kind, w, q, block), self.components(kind, base, present, block), strict=True)
+            both, nothing = np.where(present > 0, q, 0.0), np.zeros_like(square)
+            policies.append([Part(own - other, both, nothing, square) for own, other in pairs])
+        return dict(zip(names, SlowMixture(policies, [True] * len(names), block).answers(), strict=True))
+
+    def components(self, kind: str, w: Array, q: Array, block: int) -> list[Array]:
+        """The components of a policy's term: all of it, or below and above the threshold."""
+        wr, small = w * self.reward, w <= THRESHOLD
+        if kind == "ips":
+            return [wr]
+        return [wr * small, wr * ~small - slope_before(wr * ~small, w, q, block) * (w - 1)]
 
 
 def evaluated(log: Log, block: int = 100, **options: Any) -> Evaluator:
@@ -109,6 +126,37 @@ def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: i
     log = Log(seed=blocks, n=block * blocks, candidates=candidates)
     report = evaluated(log, block).report()
     assert_equal(report, kind, ["logging", *log.names], log.slow(kind, block))
+
+
+@pytest.mark.parametrize("kind", ["ips", "stratified_ips"])
+@pytest.mark.parametrize("production", ["logging", "c0"])
+@pytest.mark.parametrize(("block", "blocks"), [(100, 7), (50, 40), (100, 61)])
+def test_the_lift_equals_a_plain_reimplementation(kind: str, production: str, block: int, blocks: int) -> None:
+    log = Log(seed=blocks, n=block * blocks, candidates=3)
+    slow = log.slow_lifts(kind, block, production)
+    estimators = [IPS(), StratifiedIPS(threshold=THRESHOLD)]
+    evaluator = Evaluator(list(slow), estimators, [Mixture()], production=production, block=block, drift=None)
+    evaluator.update(log.batch())
+    for policy, answer in slow.items():
+        found = evaluator.report().get(policy, kind, "mixture")
+        assert found.lift == pytest.approx(answer.value, rel=1e-9, abs=1e-12)
+        assert found.details["lift_se"] == pytest.approx(answer.se, rel=1e-9)
+        assert found.details["lift_spread"] == pytest.approx(answer.spread, rel=1e-6, abs=1e-10)
+
+
+def test_a_ratio_is_known_from_its_first_weight_on_and_its_lift_soon_after() -> None:
+    log = Log(seed=8, n=30_000, candidates=1, gaps=False)
+    log.target[0, :250] = 0.0  # two blocks and a half without any weight
+    log.target[0, 250:] *= np.random.default_rng(8).random(len(log.reward) - 250) < 0.02
+    evaluator = Evaluator(log.names, [SNIPS(), IPS()], [Mixture(), Cumulative()], drift=None)
+    evaluator.update(log.batch(slice(0, 200)))
+    assert evaluator.report().get("c0", "snips", "mixture").value is None
+    evaluator.update(log.batch(slice(200, None)))
+    for estimator in ("snips", "ips"):
+        mixed, plain = (evaluator.report().get("c0", estimator, average) for average in ("mixture", "cumulative"))
+        assert mixed.value == pytest.approx(plain.value, abs=0.15)
+        assert mixed.lift == pytest.approx(plain.lift, abs=0.15)
+        assert mixed.lift_lower is not None
 
 
 def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() -> None:

@@ -118,8 +118,9 @@ class Mixture(Memory):
     def _advance(self, state: State, blocks: Blocks, parts: Parts, part: slice, layout: Layout) -> Course:
         """Take in some blocks. Of what follows them, place 0 is before the first, place b after b blocks."""
         block, size = parts.blocks.moments[part], state["block"]
-        weight = block[..., Row.WEIGHT]
-        mean = np.where(weight > 0, self._block_means(state, block, layout), 0.0)
+        mean = self._block_means(state, block, layout)
+        told = (block[..., Row.WEIGHT] > 0) & np.isfinite(mean)  # no ratio comes of weights that are all 0
+        weight, mean = np.where(told, block[..., Row.WEIGHT], 0.0), np.where(told, mean, 0.0)
         bank = Bank.after(state, parts, part, weight, mean)
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
