@@ -1,0 +1,105 @@
+"""The pictures: how often intervals miss and how wide they are, and what becomes of them when they are watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from intervals import EVENTS, LOOKS, Answer, Cell, answers
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from summary import KINDS, PROMISED, Row
+from worlds import WORLDS, draw
+
+from streameval.plots import COLOURS, FAINT, GRID, INK
+
+SHAPES = {
+    "still": "still",
+    "drifting": "drifting",
+    "learning": "logging policy that learns",
+    "sessions": "sessions, one after the other",
+    "crowd": "sessions, 50 at a time",
+}
+OF_KIND = dict(zip(KINDS, (COLOURS[1], COLOURS[2], COLOURS[0], COLOURS[4], COLOURS[3], INK), strict=True))
+WATCHED = ("still-mild-0.3", "still-heavy-0.3", "still-heavy-0.03")
+NUDGE = 0.13
+"""Between the shapes of worlds in one line of the picture."""
+
+
+def misses(rows: Sequence[Row], path: Path) -> None:
+    """Every interval of values and lifts in every world as a dot, line by line of one kind."""
+    figure = Figure(figsize=(10.5, 5.4), dpi=150, facecolor="white")
+    panels = figure.subplots(1, 3, sharey=True)
+    normal = {(row.world, row.average, row.estimator, row.quantity): row.half_width for row in rows if row.kind == "normal"}
+    shown = [row for row in rows if row.kind in KINDS]
+    for place, (shape, said) in enumerate(SHAPES.items()):
+        some = [row for row in shown if WORLDS[row.world].shape == shape]
+        height = np.array([-KINDS.index(row.kind) + (2 - place) * NUDGE for row in some])
+        widths = [
+            row.half_width / (normal.get((row.world, row.average, row.estimator, row.quantity)) or np.nan) for row in some
+        ]
+        for axes, numbers in zip(
+            panels, ([row.miss for row in some], [row.ever for row in some], widths), strict=True
+        ):
+            axes.plot(numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=said)
+    for axes, title in zip(panels, ("misses at one look", "ever misses in 60 looks"), strict=False):
+        axes.axvline(PROMISED, color="black", linestyle="--", linewidth=1)
+        axes.set_xscale("function", functions=(np.sqrt, np.square))
+        axes.set_xlim(-0.0, 1)
+        axes.set_xticks([0, 0.05, 0.2, 0.5, 1], ["0", "5 %", "20 %", "50 %", "100 %"])
+        _plain(axes, title)
+    panels[2].set_xscale("log")
+    panels[2].set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+    panels[2].minorticks_off()
+    _plain(panels[2], "width, in widths of `normal`")
+    panels[0].set_yticks(-np.arange(len(KINDS)), [kind.replace(", ", ",\n") for kind in KINDS])
+    handles, labels = panels[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.01, 0.93), ncols=5, frameon=False, fontsize=9)
+    for handle in legend.legend_handles:
+        handle.set(alpha=1.0, markersize=10)
+    figure.text(0.018, 0.945, "How often 95 % intervals miss, and how wide they are", fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.15, right=0.985, top=0.8, bottom=0.06, wspace=0.06)
+    figure.savefig(path, metadata={"Software": None})
+
+
+def watched(runs: int, path: Path) -> None:
+    """The share of runs in which an interval has missed by the time of each look."""
+    figure = Figure(figsize=(10.5, 3.9), dpi=150, facecolor="white")
+    for axes, name in zip(figure.subplots(1, len(WATCHED), sharey=True), WATCHED, strict=True):
+        world = WORLDS[name]
+        streams = [dict(answers(world, draw(world, run, EVENTS))) for run in range(runs)]
+        for kind, colour in OF_KIND.items():
+            cell = Cell("stratified_ips" if kind == "drift_aware" else "ips", _home(kind), kind, "value")
+            missed = np.concatenate([_so_far(stream[cell]) for stream in streams])
+            axes.plot(np.arange(1, LOOKS + 1), missed.mean(axis=0), color=colour, linewidth=1.8, label=kind)
+        axes.axhline(PROMISED, color="black", linestyle="--", linewidth=1)
+        axes.set_ylim(0, 0.8)
+        axes.set_yticks([0, 0.05, 0.2, 0.4, 0.6, 0.8], ["0", "5 %", "20 %", "40 %", "60 %", "80 %"])
+        axes.set_xlim(1, LOOKS)
+        axes.set_xlabel("looks", loc="left", color=FAINT, fontsize=9)
+        _plain(axes, f"{world.weights} weights, values near {world.level:g}")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.04, 0.925), ncols=6, frameon=False, fontsize=8)
+    title = "Watched live: runs in which the interval has missed so far"
+    figure.text(0.05, 0.925, title, fontsize=14, fontweight="bold", color=INK)
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.75, bottom=0.13, wspace=0.08)
+    figure.savefig(path, metadata={"Software": None})
+
+
+def _home(kind: str) -> str:
+    return "mixture" if kind == "drift_aware" else "cumulative"
+
+
+def _so_far(answer: Answer) -> np.ndarray:
+    missed = (answer.lower > answer.truth) | (answer.upper < answer.truth)
+    return np.maximum.accumulate(missed, axis=1)
+
+
+def _plain(axes: Axes, title: str) -> None:
+    axes.set_title(title, loc="left", fontsize=10.5, color=INK, pad=8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)

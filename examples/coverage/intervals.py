@@ -1,0 +1,157 @@
+"""The intervals of a run: every kind on every average that it fits, at every look, and whether it holds the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from readings import MIXED, PLAIN, REWARDS, Known, blocks_of, evidence_of, on_average, on_mixture, watched
+from scipy.signal import lfilter
+from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
+
+from streameval.arrays import ratio
+from streameval.averages import Cumulative, Decay, Window
+from streameval.bounds import (
+    AnyBound,
+    Claim,
+    ConfidenceSequence,
+    DriftAware,
+    EmpiricalBernstein,
+    EmpiricalLikelihood,
+    Ends,
+    Normal,
+)
+from streameval.estimators import Estimator
+from streameval.evidence import Evidence
+from streameval.extremes import Extremes, Line
+from streameval.sequences import Watched, error_shares
+
+CONFIDENCE = 0.95
+EVENTS, LOOKS = 12_000, 60
+TAU = 2_000
+AVERAGES: tuple[Cumulative | Window | Decay, ...] = (Cumulative(), Window(tau=TAU), Decay(alpha=1 - 1 / TAU))
+LIMITED = "empirical_likelihood, max_weight"
+OF_WINDOW = "confidence_sequence, of the window"
+"""The confidence sequence of a window, held against the mean over the window instead of over its own events."""
+
+
+class Cell(NamedTuple):
+    """An interval and what it is about: a `value`, or the lift over a policy."""
+
+    estimator: str
+    average: str
+    kind: str
+    quantity: str
+
+
+class Answer(NamedTuple):
+    """The intervals of both candidates, and the truth that they claim to hold, [candidates, looks] each."""
+
+    lower: Floats
+    upper: Floats
+    truth: Floats
+
+
+def answers(world: World, stream: Stream, looks: int = LOOKS) -> Iterator[tuple[Cell, Answer]]:
+    """All that is said in a run, lifts over the logging policy and over a named one."""
+    for production in (LOGGING, DEPLOYED):
+        policies = (production, *CANDIDATES)
+        evidence = evidence_of(stream.batch, policies)
+        every = evidence.blocks // looks
+        truth = np.stack([stream.truth[policy] for policy in policies])
+        for estimators, average, kind, target, value, lift in _said(world, evidence, policies, truth, every):
+            for place, estimator in enumerate(estimators):
+                columns = slice(place, None, len(estimators))
+                if production == LOGGING:
+                    cell = Cell(estimator, average, kind, "value")
+                    yield cell, Answer(*(np.clip(end[columns][1:], *REWARDS) for end in value), target[1:])
+                cell = Cell(estimator, average, kind, production)
+                yield cell, Answer(*(np.clip(end[columns], -1, 1) for end in lift), target[1:] - target[0])
+
+
+Said = tuple[Sequence[str], str, str, Floats, Ends, Ends]
+
+
+def _said(
+    world: World, evidence: Evidence, policies: Sequence[str], truth: Floats, every: int
+) -> Iterator[Said]:
+    """Estimators, average, kind, truth [policies, looks], and the ends of values and of lifts."""
+    blocks, logging = blocks_of(evidence), policies[0] == LOGGING
+    labels = [estimator.label for estimator in PLAIN]
+    heaviest = np.maximum.accumulate(evidence.importance_weight, axis=0).T[:, every * 100 - 1 :: every * 100]
+    errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
+    for average in AVERAGES:
+        known, target = on_average(average, blocks, every), _averaged(average, truth)[:, every * 100 - 1 :: every * 100]
+        for kind, bound in kinds(world).items():
+            yield labels, average.kind, kind, target, *_ends(bound, known, PLAIN, heaviest)
+        if isinstance(average, Decay):
+            continue
+        kept = watched(average, evidence, logging, errors, every)
+        ends = _ends(ConfidenceSequence(), known, PLAIN, heaviest, kept)
+        own = _over_last(truth, kept.details["interval_events"][:: len(PLAIN)], every)
+        yield labels, average.kind, "confidence_sequence", own, *ends
+        if isinstance(average, Window):
+            yield labels, average.kind, OF_WINDOW, target, *ends
+    known, now = on_mixture(evidence, policies, every), truth[:, every * 100 - 1 :: every * 100]
+    yield [each.label for each in MIXED], "mixture", "drift_aware", now, *_ends(DriftAware(), known, MIXED, heaviest)
+
+
+def kinds(world: World) -> Mapping[str, AnyBound]:
+    """Those that are computed from what any average knows."""
+    return {
+        "normal": Normal(),
+        "empirical_bernstein": EmpiricalBernstein(),
+        "empirical_likelihood": EmpiricalLikelihood(),
+        LIMITED: EmpiricalLikelihood(max_weight=world.largest_weight),
+    }
+
+
+def _ends(
+    bound: AnyBound, known: Known, estimators: Sequence[Estimator], seen: Floats, kept: Watched | None = None
+) -> tuple[Ends, Ends]:
+    """The intervals of values and of lifts, as reports make them; `seen` [policies, looks]: the largest weights."""
+    limit = bound.largest_weight(seen)
+    term_range = _by_column([each.term_range(REWARDS, limit) for each in estimators])
+    ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
+    each = [estimator.extremes(REWARDS, limit) for estimator in estimators]
+    low, high = (Line(*(_by_column(list(part)) for part in zip(*lines, strict=True))) for lines in zip(*(e[:2] for e in each), strict=True))
+    extremes = Extremes(low, high, _by_column([e.heaviest for e in each]), _by_column([e.controlled for e in each]))
+    claim = Claim(CONFIDENCE, term_range, ratios, extremes, kept and Ends(kept.lower, kept.upper))
+    value = bound.ends(known.value, claim)
+    first, others = slice(None, len(estimators)), slice(len(estimators), None)
+    scaled = ratio(term_range, known.value.moments.mean_denominator)
+    difference = claim._replace(
+        term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
+        ratio=ratios[others],
+        extremes=extremes.over_production(len(estimators), heaviest=seen[0]),
+        watched=kept and Ends(kept.lift_lower[others], kept.lift_upper[others]),
+    )
+    return value, bound.ends(known.lift, difference)
+
+
+def _by_column(estimators: Sequence[Floats]) -> Floats:
+    """[policies, looks] of several estimators as columns, all estimators of a policy and then the next's."""
+    stacked = np.stack(estimators, axis=1)
+    return stacked.reshape(-1, stacked.shape[-1])
+
+
+def _averaged(average: Cumulative | Window | Decay, truth: Floats) -> Floats:
+    """The mean of the truth over the kernel of the average, at every event."""
+    if isinstance(average, Decay):
+        recursion = ([1.0], [1.0, -average.decay])
+        return np.asarray(lfilter(*recursion, truth) / lfilter(*recursion, np.ones_like(truth)))
+    events = np.arange(1, truth.shape[1] + 1)
+    total = np.cumsum(truth, axis=1)
+    if isinstance(average, Window):
+        total[:, average.tau :] -= total[:, : -average.tau].copy()
+        events = np.minimum(events, average.tau)
+    return np.asarray(total / events)
+
+
+def _over_last(truth: Floats, events: Floats, every: int) -> Floats:
+    """The mean of the truth over the last so many `events` [policies, looks] of each look."""
+    total = np.concatenate([np.zeros((len(truth), 1)), np.cumsum(truth, axis=1)], axis=1)
+    end = np.arange(1, events.shape[1] + 1) * every * 100
+    first = (end - events).astype(np.int64)
+    return (total[:, end] - np.take_along_axis(total, first, axis=1)) / events

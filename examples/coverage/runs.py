@@ -1,0 +1,110 @@
+"""Many runs on many processes, stored as one line for every chunk of runs; what is there already is not done again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from intervals import EVENTS, Answer, Cell, answers
+from worlds import WORLDS, Floats, draw
+
+CHUNK = 20
+"""Runs of one line."""
+COLUMNS = ("shown", "above", "below", "ever_above", "ever_below", "ever", "half_width")
+"""Of one run, means over both candidates: the share of looks at which there is an interval, at which it lies above the
+truth, and below; whether it ever did, at one of the looks; and half its width where there is one."""
+
+
+class Task(NamedTuple):
+    """The runs of one line: `chunk` 0 are the runs 0 to 19."""
+
+    world: str
+    chunk: int
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Sums over the runs of a chunk, and sums of their squares, by cell; the numbers are those of COLUMNS."""
+
+    world: str
+    chunk: int
+    runs: int
+    cells: list[tuple[Cell, list[float], list[float]]]
+
+
+class Store:
+    """Lines in a file of JSON for each world."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+
+    def read(self, world: str) -> list[Line]:
+        """All lines, in the order of their chunks; a last one that was cut off by an interruption is left out."""
+        lines = self._whole(world).splitlines()
+        found: list[Line] = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Line])
+        return sorted(found, key=lambda line: line.chunk)
+
+    def add(self, line: Line) -> None:
+        """Append a line, in the place of one that was cut off."""
+        whole = self._whole(line.world)
+        with self._path(line.world).open("ab") as file:
+            file.truncate(len(whole))
+            file.write(msgspec.json.encode(line) + b"\n")
+
+    def missing(self, worlds: Iterable[str], runs: int) -> list[Task]:
+        """What has not been run yet, chunk by chunk in all worlds."""
+        worlds = list(worlds)
+        done = {(world, line.chunk) for world in worlds for line in self.read(world)}
+        tasks = [Task(world, chunk) for chunk in range(runs // CHUNK) for world in worlds]
+        return [task for task in tasks if task not in done]
+
+    def _path(self, world: str) -> Path:
+        return self.results / f"{world}.jsonl"
+
+    def _whole(self, world: str) -> bytes:
+        """The lines that are complete."""
+        path = self._path(world)
+        return b"".join(path.read_bytes().rpartition(b"\n")[:2]) if path.exists() else b""
+
+
+def perform(task: Task) -> Line:
+    """The runs of a chunk, one after the other."""
+    world, runs = WORLDS[task.world], range(task.chunk * CHUNK, (task.chunk + 1) * CHUNK)
+    scores: dict[Cell, list[Floats]] = {}
+    for run in runs:
+        for cell, answer in answers(world, draw(world, run, EVENTS)):
+            scores.setdefault(cell, []).append(score(answer))
+    cells = []
+    for cell, found in scores.items():
+        by_run = np.array(found)
+        cells.append((cell, _short(by_run.sum(axis=0)), _short((by_run**2).sum(axis=0))))
+    return Line(task.world, task.chunk, len(runs), cells)
+
+
+def score(answer: Answer) -> Floats:
+    """The numbers of COLUMNS of one run."""
+    rounding = 1e-9
+    shown = ~np.isnan(answer.lower)
+    above, below = answer.lower > answer.truth + rounding, answer.upper < answer.truth - rounding
+    half_width = (answer.upper - answer.lower)[shown] / 2
+    ever = [missed.any(axis=1).mean() for missed in (above, below, above | below)]
+    return np.array([shown.mean(), above.mean(), below.mean(), *ever, half_width.mean() if shown.any() else 0.0])
+
+
+def _short(numbers: Floats) -> list[float]:
+    return [float(f"{number:.6g}") for number in numbers]
+
+
+def perform_all(tasks: Sequence[Task], store: Store, processes: int, done: Callable[[], None]) -> None:
+    """All runs, each chunk stored as soon as it is finished; `done` is told of every one."""
+    for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")  # one run, one core: read by new processes when they load numpy
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for finished in as_completed([pool.submit(perform, task) for task in tasks]):
+            store.add(finished.result())
+            done()

@@ -1,0 +1,77 @@
+"""How often do intervals miss, at one look and ever? All kinds, on streams of many kinds.
+
+python study.py run        400 runs of 60 looks in each world, resumable
+python study.py table      results/*.jsonl -> results/coverage.csv, and from that the tables of README.md
+python study.py figures    the pictures
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from runs import CHUNK, Store, perform_all
+from summary import fill_in, read, rows_of, write
+from worlds import WORLDS
+
+from streameval.errors import InputError
+from streameval.terminal import run_app
+
+RUNS = 400
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
+Results = Annotated[Path, typer.Option(help="directory of the results")]
+
+
+@app.command()
+def run(
+    worlds: Annotated[list[str] | None, typer.Argument(help="names of worlds; default all")] = None,
+    runs: Annotated[int, typer.Option(min=CHUNK, help=f"runs of each, a multiple of {CHUNK}")] = RUNS,
+    processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
+    results: Results = RESULTS,
+) -> None:
+    """Run what is missing of the study, and store it."""
+    unknown = sorted(set(worlds or ()) - set(WORLDS))
+    if unknown:
+        raise InputError(f"there is no world {', '.join(unknown)}", hint=f"there are {', '.join(WORLDS)}")
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results)
+    tasks = store.missing(worlds or WORLDS, runs)
+    columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=len(tasks))
+        perform_all(tasks, store, processes, lambda: progress.advance(bar))
+
+
+@app.command()
+def table(
+    results: Results = RESULTS,
+    readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
+) -> None:
+    """Make the file of rates from the runs, where there are any, and the tables of the README from that."""
+    store, path = Store(results), results / "coverage.csv"
+    by_world = [store.read(world) for world in WORLDS]
+    if any(by_world):
+        write([row for lines in by_world if lines for row in rows_of(lines)], path)
+    readme.write_text(fill_in(readme.read_text(), read(path)))
+
+
+@app.command()
+def figures(
+    runs: Annotated[int, typer.Option(min=1, help="runs that are watched for the second picture")] = 200,
+    results: Results = RESULTS,
+) -> None:
+    """Draw the pictures, one from the rates, the other from some runs made again."""
+    from figures import misses, watched
+
+    misses(read(results / "coverage.csv"), results / "misses.png")
+    watched(runs, results / "watched.png")
+
+
+if __name__ == "__main__":
+    run_app(app)

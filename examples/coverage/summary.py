@@ -1,0 +1,210 @@
+"""From stored runs to rates with standard errors, as a CSV file and as the tables of README.md."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from intervals import OF_WINDOW
+from runs import COLUMNS, Line
+from worlds import WORLDS, World
+
+KINDS = (
+    "normal",
+    "empirical_bernstein",
+    "empirical_likelihood",
+    "empirical_likelihood, max_weight",
+    "confidence_sequence",
+    "drift_aware",
+)
+AVERAGES = ("cumulative", "window", "decay", "mixture")
+PROMISED = 0.05
+NONE = "–"
+
+
+class Row(NamedTuple):
+    """A cell in a world, over all runs and both candidates.
+
+    `shown`: share of looks with an interval. Of these the shares `above` (the whole interval lies above the truth) and
+    `below`, and `miss`, both together; `ever_above`, `ever_below` and `ever`: of runs, at one of the looks or another.
+    `_se`: standard errors, over runs.
+    """
+
+    world: str
+    estimator: str
+    average: str
+    kind: str
+    quantity: str
+    runs: int
+    shown: float
+    above: float
+    below: float
+    miss: float
+    miss_se: float
+    ever_above: float
+    ever_below: float
+    ever: float
+    ever_se: float
+    half_width: float
+    half_width_se: float
+
+
+def rows_of(lines: Sequence[Line]) -> Iterator[Row]:
+    """The rows of one world, from all of its lines."""
+    runs = sum(line.runs for line in lines)
+    for found in zip(*(line.cells for line in lines), strict=True):
+        mean = np.sum([sums for _, sums, _ in found], axis=0) / runs
+        square = np.sum([squares for _, _, squares in found], axis=0) / runs
+        error = np.sqrt(np.maximum(square - mean**2, 0) / max(runs - 1, 1))
+        means, errors = dict(zip(COLUMNS, mean, strict=True)), dict(zip(COLUMNS, error, strict=True))
+        shown = means["shown"] or np.nan
+        numbers = (
+            means["shown"],
+            means["above"] / shown,
+            means["below"] / shown,
+            (means["above"] + means["below"]) / shown,
+            np.hypot(errors["above"], errors["below"]) / shown,
+            means["ever_above"],
+            means["ever_below"],
+            means["ever"],
+            errors["ever"],
+            means["half_width"],
+            errors["half_width"],
+        )
+        yield Row(lines[0].world, *found[0][0], runs, *(float(f"{number:.4g}") for number in numbers))
+
+
+def write(rows: Iterable[Row], path: Path) -> None:
+    """The rows as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(rows)
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file that `write` wrote."""
+    with path.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    return [Row(*line[:5], int(line[5]), *map(float, line[6:])) for line in lines]
+
+
+def fill_in(document: str, rows: Sequence[Row]) -> str:
+    """A document whose tables, each after a line `<!-- table: name -->`, are those of these rows."""
+    tables = {name: make(rows) for name, make in TABLES.items()}
+    pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
+    return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+
+
+def _worst(number: Callable[[Row], float]) -> Callable[[Sequence[Row]], str]:
+    """By world and kind the largest of a number over estimators, averages and quantities."""
+
+    def table(rows: Sequence[Row]) -> str:
+        head = ["world", *KINDS]
+        by = _grouped(rows, lambda row: (row.world, row.kind))
+        body = [
+            [_said(world), *(_share(max(map(number, by[name, kind]))) for kind in KINDS)]
+            for name, world in WORLDS.items()
+            if (name, KINDS[0]) in by
+        ]
+        return _table(head, body)
+
+    return table
+
+
+def _apart(rows: Sequence[Row]) -> str:
+    """Misses above and below in the world of the heaviest weights and the rarest rewards."""
+    head = ["", "", "one look: above", "below", "ever: above", "below", "half-width"]
+    body = [
+        [
+            f"{row.average}, `{row.kind}`",
+            "value" if row.quantity == "value" else f"lift over {row.quantity}",
+            f"{_share(row.above)}",
+            f"{_share(row.below)} ± {_share(row.miss_se)}",
+            f"{_share(row.ever_above)}",
+            f"{_share(row.ever_below)} ± {_share(row.ever_se)}",
+            f"{row.half_width:.4f} ± {row.half_width_se:.4f}",
+        ]
+        for row in rows
+        if row.world == "still-heavy-0.03" and row.estimator != "snips" and row.average in ("cumulative", "mixture")
+    ]
+    return _table(head, body)
+
+
+def _widths(rows: Sequence[Row]) -> str:
+    """Half-widths of values by ips, and how much wider than `normal` the others are."""
+    shown = [row for row in rows if row.quantity == "value" and row.estimator == "ips" and row.kind in KINDS]
+    by = {(row.average, row.world, row.kind): row.half_width for row in shown}
+    kinds = KINDS[1:-1]
+    body = []
+    for average in AVERAGES[:-1]:
+        for name, world in WORLDS.items():
+            if world.shape == "still" and (average, name, "normal") in by:
+                normal = by[average, name, "normal"]
+                ratios = [by.get((average, name, kind)) for kind in kinds]
+                told = [NONE if ratio is None else f"{ratio / normal:.2f}" for ratio in ratios]
+                body.append([average, _said(world), f"± {normal:.4f}", *told])
+    return _table(["average", "world", "normal", *kinds], body)
+
+
+def _recent(rows: Sequence[Row]) -> str:
+    """The confidence sequence of the window against the window's own average, in drifting worlds."""
+    head = ["", "", "its own events: ever", "the window: ever", "half-width", "normal, the window: ever", "half-width"]
+    drifting = [row for row in rows if row.world.startswith("drifting") and row.average == "window"]
+    by = {(row.world, row.quantity, row.kind): row for row in drifting if row.estimator == "ips"}
+    body = []
+    for (world, quantity, kind), own in by.items():
+        if kind != "confidence_sequence":
+            continue
+        window, normal = by[world, quantity, OF_WINDOW], by[world, quantity, "normal"]
+        body.append(
+            [
+                _said(WORLDS[world]),
+                "value" if quantity == "value" else f"lift over {quantity}",
+                f"{_share(own.ever)} ± {_share(own.ever_se)}",
+                f"{_share(window.ever)} ± {_share(window.ever_se)}",
+                f"{own.half_width:.4f}",
+                f"{_share(normal.ever)} ± {_share(normal.ever_se)}",
+                f"{normal.half_width:.4f}",
+            ]
+        )
+    return _table(head, body)
+
+
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "one_look": _worst(lambda row: row.miss),
+    "ever": _worst(lambda row: row.ever),
+    "apart": _apart,
+    "widths": _widths,
+    "recent": _recent,
+}
+
+
+def _grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
+    return {name: list(some) for name, some in groupby(sorted(rows, key=key), key=key)}
+
+
+def _said(world: World) -> str:
+    shape = {
+        "still": "still",
+        "drifting": "drifting",
+        "sessions": "sessions, one after the other",
+        "crowd": "sessions, 50 at a time",
+        "learning": "logging policy that learns",
+    }[world.shape]
+    return f"{shape}{', `unit`' if world.named else ''}; {world.weights}, {world.level:g}"
+
+
+def _share(share: float) -> str:
+    """A share in percent; bold where it is more than promised."""
+    return f"{100 * share:.1f}"
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

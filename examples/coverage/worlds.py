@@ -1,0 +1,209 @@
+"""The worlds of the study: what logs, what is asked about, how rewards move and cluster, and what is true in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.events import EventBatch
+
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Shape = Literal["still", "drifting", "sessions", "crowd", "learning"]
+Weights = Literal["mild", "heavy"]
+
+LOGGING, DEPLOYED, CANDIDATES = "logging", "deployed", ("one", "two")
+SESSION = 20
+"""Events of one session."""
+CROWD = 50
+"""Sessions that go on at the same time in a `crowd`; in `sessions` they come one after the other."""
+CORRELATION = 0.2
+"""Between two rewards of one session for the same action."""
+SWING = 0.6
+"""Drifting rewards go up and down by so much of themselves, each action at another time."""
+PERIOD = 24_000
+"""Events from the top of a wave to the next."""
+LESSON, DRAWS = 100, 200
+"""A learning policy looks at its rewards after so many events, and takes so many draws from its posterior."""
+
+
+class Stage(NamedTuple):
+    """Contexts, equally likely, and actions: `effect` [contexts, actions] times the level is the mean reward.
+
+    `policies`: probabilities [contexts, actions] of each policy; of a logging policy that learns, how it begins.
+    `floor`: which share of its events such a policy spreads evenly over the actions.
+    """
+
+    effect: Floats
+    policies: Mapping[str, Floats]
+    floor: float = 1.0
+
+
+def _mild() -> Stage:
+    """Four actions, logged evenly: weights are .5 and 1.5."""
+    policies = {
+        LOGGING: np.full((1, 4), 0.25),
+        DEPLOYED: np.array([[0.125, 0.125, 0.375, 0.375]]),
+        "one": np.array([[0.375, 0.375, 0.125, 0.125]]),
+        "two": np.array([[0.375, 0.125, 0.375, 0.125]]),
+    }
+    return Stage(np.array([[1.3, 1.0, 0.8, 0.9]]), policies, floor=0.4)
+
+
+def _heavy() -> Stage:
+    """Ten contexts and five actions; the favourite is logged with .92, each other action with .02.
+
+    The others are greedy, and differ from the favourite in one context or two: weights are 0, 1.087 and 50.
+    """
+    logging = np.full((10, 5), 0.02)
+    logging[:, 0] = 0.92
+    effect = np.full((10, 5), 0.8)
+    effect[:, 0], effect[0, 1], effect[1:3, 2], effect[3, 3] = 1.0, 1.4, 0.7, 1.3
+    greedy = {name: np.zeros(10, dtype=np.int64) for name in (DEPLOYED, *CANDIDATES)}
+    greedy[DEPLOYED][3], greedy["one"][0], greedy["two"][1:3] = 3, 1, 2
+    return Stage(effect, {LOGGING: logging} | {name: np.eye(5)[actions] for name, actions in greedy.items()})
+
+
+def _heavy_to_learn() -> Stage:
+    """Four actions; who learns keeps 8 % for trying: an action it has given up has a weight of 50."""
+    policies = {
+        LOGGING: np.full((1, 4), 0.25),
+        DEPLOYED: np.array([[0.5, 0.5, 0.0, 0.0]]),
+        "one": np.array([[1.0, 0.0, 0.0, 0.0]]),
+        "two": np.array([[0.0, 0.0, 0.0, 1.0]]),
+    }
+    return Stage(np.array([[1.3, 1.0, 0.8, 0.9]]), policies, floor=0.08)
+
+
+@dataclass(frozen=True)
+class World:
+    """A kind of stream. `number` makes its seeds; `named`: whether events tell their session."""
+
+    number: int
+    weights: Weights
+    level: float
+    shape: Shape
+    named: bool = False
+
+    @property
+    def name(self) -> str:
+        """Also that of its file."""
+        shape = f"{self.shape}-named" if self.named else self.shape
+        return f"{shape}-{self.weights}-{self.level:g}"
+
+    @property
+    def stage(self) -> Stage:
+        """Who plays."""
+        if self.weights == "mild":
+            return _mild()
+        return _heavy_to_learn() if self.shape == "learning" else _heavy()
+
+    @property
+    def largest_weight(self) -> float:
+        """What no importance weight exceeds."""
+        stage = self.stage
+        least = stage.policies[LOGGING] if self.shape != "learning" else np.array(stage.floor / 4)
+        return float(max((policy / least).max() for policy in stage.policies.values()))
+
+
+def _worlds() -> dict[str, World]:
+    """Worlds that differ in `named` alone have the same number, and so the same events."""
+    shapes: tuple[Shape, ...] = ("still", "drifting", "sessions", "crowd", "learning")
+    found = []
+    for number, (shape, weights, level) in enumerate(
+        (shape, weights, level) for shape in shapes for weights in ("mild", "heavy") for level in (0.3, 0.03)
+    ):
+        for named in (False, True) if shape in ("sessions", "crowd") else (False,):
+            found.append(World(number, weights, level, shape, named))  # type: ignore[arg-type]
+    return {world.name: world for world in found}
+
+
+WORLDS = _worlds()
+SEED = 20_261_121
+"""Fixed, like the worlds, before the first run."""
+
+
+class Stream(NamedTuple):
+    """One run: its events, and the value of each policy at each of them, [events]."""
+
+    batch: EventBatch
+    truth: Mapping[str, Floats]
+
+
+def draw(world: World, run: int, events: int) -> Stream:
+    """The events of a run, and what is true meanwhile."""
+    rng = np.random.default_rng([SEED, world.number, run])
+    stage = world.stage
+    context = rng.integers(len(stage.effect), size=events)
+    mood, session = _moods(world.shape, rng, events)
+    wave = _waves(world.shape, stage.effect.shape[1], events)
+    if world.shape == "learning":
+        action, logged, reward = _learn(stage, world.level, mood, rng)
+        pi0 = logged
+    else:
+        pi0 = stage.policies[LOGGING][context]
+        action = (rng.random((events, 1)) > np.cumsum(pi0, axis=1)[:, :-1]).sum(axis=1)
+        mean = world.level * stage.effect[context, action] * wave[np.arange(events), action]
+        reward = (mood < mean).astype(float)
+    batch = EventBatch.from_arrays(
+        reward=reward,
+        propensity=pi0[np.arange(events), action],
+        policies={name: stage.policies[name][context, action] for name in (DEPLOYED, *CANDIDATES)},
+        unit=session if world.named else None,
+    )
+    values = {name: _value(policy, stage.effect) @ wave.T * world.level for name, policy in stage.policies.items()}
+    if world.shape == "learning":
+        values[LOGGING] = world.level * (pi0 * stage.effect[0] * wave).sum(axis=1)
+    return Stream(batch, values)
+
+
+def _value(policy: Floats, effect: Floats) -> Floats:
+    """What each action adds to the value of a policy, [actions]."""
+    return np.asarray((policy * effect).mean(axis=0))
+
+
+def _waves(shape: Shape, actions: int, events: int) -> Floats:
+    """By what the mean reward of each action is multiplied at each event, [events, actions]."""
+    if shape != "drifting":
+        return np.ones((events, actions))
+    time = 2 * np.pi / PERIOD * np.arange(events)[:, None]
+    return np.asarray(1 + SWING * np.sin(time + np.arange(actions) * np.pi / 4))
+
+
+def _moods(shape: Shape, rng: np.random.Generator, events: int) -> tuple[Floats, Integers]:
+    """A uniform number for each event, which is rewarded where it lies below the mean; and its session.
+
+    With probability `sqrt(correlation)` it is the session's own: two events of a session are rewarded alike because
+    they have the same number in a share `correlation` of all pairs, whatever their means are.
+    """
+    place = np.arange(events)
+    session = place // SESSION
+    if shape == "crowd":
+        session = place // (SESSION * CROWD) * CROWD + rng.integers(CROWD, size=events)
+    own = rng.random(events)
+    if shape not in ("sessions", "crowd"):
+        return own, session
+    shared = rng.random(int(session.max()) + 1)[session]
+    return np.where(rng.random(events) < CORRELATION**0.5, shared, own), session
+
+
+def _learn(stage: Stage, level: float, mood: Floats, rng: np.random.Generator) -> tuple[Integers, Floats, Floats]:
+    """Actions, propensities [events, actions] and rewards of Thompson sampling, whose probabilities are the shares of
+    draws from the posterior that each action wins, but for the floor."""
+    mean, actions = level * stage.effect[0], stage.effect.shape[1]
+    won, lost = np.ones(actions), np.ones(actions)
+    action, logged, reward = np.empty(len(mood), dtype=np.int64), np.empty((len(mood), actions)), np.empty(len(mood))
+    for first in range(0, len(mood), LESSON):
+        part = slice(first, first + LESSON)
+        best = rng.beta(won, lost, size=(DRAWS, actions)).argmax(axis=1)
+        wins = np.bincount(best, minlength=actions) / DRAWS
+        logged[part] = (1 - stage.floor) * wins + stage.floor / actions
+        action[part] = rng.choice(actions, size=len(mood[part]), p=logged[first])
+        reward[part] = mood[part] < mean[action[part]]
+        won += np.bincount(action[part], reward[part], actions)
+        lost += np.bincount(action[part], 1 - reward[part], actions)
+    return action, logged, reward
