@@ -150,10 +150,11 @@ class Plan:
     def errors(self) -> Array:
         """The chance that an interval which may be watched ever misses, of production and of each candidate.
 
-        Candidates share it with all that were ever added.
+        Candidates share it with all that were ever added, or with as many as promotion is told of.
         """
-        error = 1.0 - self.confidence
-        return np.concatenate([[error], error_shares(error, [self.ranks[name] for name in self.policies[1:]])])
+        error, ranks = 1.0 - self.confidence, [self.ranks[name] for name in self.policies[1:]]
+        family = None if self.promotion is None else self.promotion.family_size
+        return np.concatenate([[error], error_shares(error, ranks, family)])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Need]:
         """What events must tell for an estimator, those of the reward model included if it uses that."""

@@ -216,3 +216,25 @@ def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
     decision = decisions(roster.report())["second", "paired"]
     assert decision.lift is not None
     assert decision.events == 7_000
+
+
+def test_confidence_sequences_share_their_error_among_as_many_candidates_as_promotion_is_told_of() -> None:
+    rng = np.random.default_rng(5)
+    probability = rng.random(2_000) / 2
+    batch = se.EventBatch.from_arrays(
+        reward=rng.random(2_000).round(), propensity=np.full(2_000, 0.5), policies={"a": probability, "b": probability}
+    )
+    widths = {}
+    for family_size in (None, 2):
+        evaluator = se.Evaluator(
+            ["a", "b"],
+            [se.IPS()],
+            [se.Cumulative()],
+            intervals={"cumulative": "confidence_sequence"},
+            promotion=se.Promotion(family_size=family_size),
+        )
+        evaluator.update(batch)
+        found = [evaluator.report().get(name, "ips", "cumulative") for name in ("a", "b")]
+        widths[family_size] = [each.upper - each.lower for each in found]  # type: ignore[operator]
+    assert widths[None][0] < widths[None][1]
+    assert widths[2][0] == widths[2][1] > widths[None][0]

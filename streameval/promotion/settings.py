@@ -52,7 +52,8 @@ class Promotion:
 
     `rule`: one rule, or several that run side by side. A rule must hold for `hold` block ends in a row, after
     `min_events` events that the candidate has, while all trust checks pass. `family_size`: how many candidates share
-    the error probability of `sea` and `anytime`; without it the i-th ever added gets `6 delta / (pi^2 i^2)`.
+    the error probability of `sea`, of `anytime` and of confidence sequences; without it the i-th ever added gets
+    `6 delta / (pi^2 i^2)`.
     `max_weight`: no importance weight is larger; without it `sea` takes the largest seen. `tau`: `anytime` is about at
     most the last 2 tau events, not about all since the start.
 
@@ -69,7 +70,9 @@ class Promotion:
     margin: float = Field(default=0.0, allow_inf_nan=False, description="the lift that a candidate must exceed")
     hold: int = Field(default=10, ge=1, description="block ends for which the test must hold")
     family_size: int | None = Field(
-        default=None, ge=1, description="candidates that share the error probability (sea, anytime)"
+        default=None,
+        ge=1,
+        description="candidates that share the error probability (sea, anytime, confidence_sequence)",
     )
     max_weight: float | None = Field(
         default=None,
