@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from documents import ROOT, NotAsShown, run_document
 
-DOCUMENTS = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists()]
+DOCUMENTS = [
+    path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md") if path.exists()
+]
 DOCUMENTS += sorted(ROOT.glob("examples/*/README.md"))
 
 documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

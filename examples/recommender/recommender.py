@@ -2,6 +2,7 @@
 
     python recommender.py --events 20000 > log.ndjson           a file, as fast as it goes
     python recommender.py --kafka localhost:9092 --rate 200     a topic, at this pace, until it is stopped
+    python recommender.py --truth                               what is to be found
 
 The upper half (policies, exploring, the event) is what your own recommender needs; the lower half stands in for users.
 """
@@ -12,7 +13,6 @@ import argparse
 import json
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -116,6 +116,20 @@ def value(policy: Policy, moment: float) -> float:
     )
 
 
+def truth() -> Iterator[str]:
+    """A table of true values over half an hour: what each policy would earn, and what exploring costs."""
+    policies = {
+        "production": production,
+        **CANDIDATES,
+        "without chance": lambda _: softmax(scores()),
+        "chance alone": lambda _: exploring([0.0] * len(NAMES), 1.0),
+    }
+    yield "minute  " + "  ".join(policies)
+    for minute in range(0, 30, 5):
+        clicks = (f"{value(policy, 60 * minute):{len(name)}.3f}" for name, policy in policies.items())
+        yield f"{minute:6}  " + "  ".join(clicks)
+
+
 def visit(moment: float, rng: random.Random) -> dict[str, Any]:
     """Somebody comes, is shown an item, and clicks or does not."""
     taste = rng.choices(GENRES, tastes(moment))[0]
@@ -152,14 +166,17 @@ def main() -> None:
     parser.add_argument("--kafka", metavar="HOST:PORT", help="write to a topic there, not to standard output")
     parser.add_argument("--topic", default="interactions")
     parser.add_argument("--seed", type=int, help="equal seeds make equal visits; 1 without --kafka")
+    parser.add_argument("--truth", action="store_true", help="print what is to be found, in clicks for each decision")
     chosen = parser.parse_args()
-    if chosen.kafka:
+    if chosen.truth:
+        print("\n".join(truth()))
+    elif chosen.kafka:
         events = visits(time.time(), chosen.rate, chosen.seed)
         send(events if chosen.events is None else first(events, chosen.events), chosen.kafka, chosen.topic)
-        return
-    began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    for event in first(visits(began, chosen.rate, chosen.seed or 1), chosen.events or 10_000):
-        sys.stdout.write(json.dumps(event) + "\n")
+    else:
+        began = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+        for event in first(visits(began, chosen.rate, chosen.seed or 1), chosen.events or 10_000):
+            print(json.dumps(event))
 
 
 def first(events: Iterator[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
