@@ -1,0 +1,109 @@
+"""What deploy/compose.yaml starts, started by hand: its broker, its recommender, its daemon with its secrets."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from deployed import DEPLOY
+from integration.broker import CLUSTER_ID, LOG4J_PROPERTIES, RealBroker, run
+from integration.running import daemon
+
+SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+RECOMMENDER = DEPLOY.parent / "examples" / "recommender" / "recommender.py"
+EVENTS = 4_000
+PATIENCE = 60.0
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+class ComposeBroker(RealBroker):
+    """Apache Kafka with the environment of the service `kafka`, which its image makes properties of."""
+
+    def _configure(self) -> None:
+        ports = {"19092": self.port, "9092": self.secure_port, "9093": self._controller_port}
+        lines = []
+        for name, value in SERVICES["kafka"]["environment"].items():
+            here = re.sub(r":(\d+)\b", lambda found: f":{ports[found[1]]}", str(value)).replace(
+                "//kafka:", "//127.0.0.1:"
+            )
+            lines.append(f"{name.removeprefix('KAFKA_').lower().replace('_', '.')}={here}")
+        properties = "\n".join(line for line in lines if not line.startswith(("heap.opts=", "log.dirs=")))
+        (self._home / "server.properties").write_text(f"{properties}\nlog.dirs={self._home / 'data'}\n")
+        (self._home / "log4j2.properties").write_text(LOG4J_PROPERTIES)
+        run(self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", "server.properties"), self._home)
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the service `secrets` makes."""
+    directory = tmp_path_factory.mktemp("secrets")
+    said = subprocess.run(
+        [sys.executable, str(DEPLOY / "compose" / "make_secrets.py"), str(directory)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert said.stdout.endswith(f" streameval {(directory / 'password').read_text()}\n")
+    return directory
+
+
+@pytest.fixture
+def compose_broker(real_kafka: RealBroker, tmp_path: Path) -> Iterator[ComposeBroker]:
+    broker = ComposeBroker(real_kafka._libraries, tmp_path)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def test_the_daemon_of_compose_reads_what_its_recommender_writes(
+    compose_broker: ComposeBroker, secrets: Path, tmp_path: Path
+) -> None:
+    arguments = [
+        "--kafka",
+        compose_broker.bootstrap,
+        "--topic",
+        "interactions",
+        "--rate",
+        "4000",
+        "--events",
+        str(EVENTS),
+    ]
+    subprocess.run([sys.executable, str(RECOMMENDER), *arguments], check=True, timeout=PATIENCE)
+    places = {
+        "STREAMEVAL_SOURCE__BOOTSTRAP_SERVERS": compose_broker.bootstrap,
+        "STREAMEVAL_HTTP__HOST": "127.0.0.1",
+        "STREAMEVAL_HTTP__PORT": "0",
+        "STREAMEVAL_HTTP__TOKEN_FILE": str(secrets / "token"),
+        "STREAMEVAL_HTTP__USERS_FILE": str(secrets / "users"),
+        "STREAMEVAL_STATE__DIR": str(tmp_path / "state"),
+    }
+    with daemon(DEPLOY / "compose" / "streameval.yaml", tmp_path / "daemon.log", **places) as client:
+        assert client.get("/metrics").status_code == 401
+        page = client.get("/", auth=("streameval", (secrets / "password").read_text()))
+        assert page.status_code == 200
+        metrics = everything(client, (secrets / "token").read_text().strip())
+    assert len(re.findall(r"^streameval_consumer_lag_events\{.*partition=", metrics, re.M)) == 2
+    assert "streameval_events_rejected_total{" not in re.sub(r"^.*} 0\.0$", "", metrics, flags=re.M)
+    for candidate in ("personal", "bold"):
+        assert f'streameval_policy_lift{{average="mixture",estimator="stratified_dr",policy="{candidate}"}}' in metrics
+
+
+def everything(client: httpx.Client, token: str) -> str:
+    """The metrics once all events are in them."""
+    deadline = time.monotonic() + PATIENCE
+    metrics = ""
+    while time.monotonic() < deadline:
+        metrics = client.get("/metrics", headers={"authorization": f"Bearer {token}"}).text
+        if f"streameval_events_accepted_total {EVENTS}.0" in metrics:
+            return metrics
+        time.sleep(0.2)
+    pytest.fail(metrics)
