@@ -22,6 +22,8 @@ def held(passed: Mask, kept: Mask, before: Array, hold: int) -> Array:
     >>> held(passed, kept, before=np.array([5.0]), hold=3).ravel(), held(passed, kept, np.array([0.0]), 3).ravel()
     (array([6., 6., 0., 1.]), array([1., 0., 0., 1.]))
     """
+    if not passed.any() and (before < hold).all():
+        return np.zeros(passed.shape)
     path, now = np.empty(passed.shape), before
     for place, (passes, keeps) in enumerate(zip(passed, kept, strict=True)):
         path[place] = now = np.where(passes, now + 1, np.where(keeps & (now >= hold), now, 0.0))

@@ -56,23 +56,39 @@ class BlockSums(NamedTuple):
         q = per_block(evidence.averaging_weight, count)
         w = per_block(evidence.importance_weight, count)
         wr = per_block(evidence.weighted_reward, count)
-        qw, qwr, present = q * w, q * wr, w * (q > 0)
-        size = np.abs(qwr)
+        each, ones = np.ones(q.shape[-1]), np.ones(q.shape[:2])
+        if (q == 1.0).all():
+            qw, qwr, present = w, wr, w
+            count_of = sum_of = square_of = ones * q.shape[-1]
+            most_of = ones
+        else:
+            qw, qwr, present = q * w, q * wr, w * (q > 0)
+            count_of, sum_of = np.count_nonzero(q, axis=-1).astype(float), q @ each
+            square_of, most_of = _products(q, q), q.max(axis=-1)
+        lowest = present.min(axis=-1)
+        largest = np.maximum(present.max(axis=-1), -lowest)
+        size = np.abs(qwr) if qwr.size and qwr.min() < 0 else qwr
+        total = qwr @ each
         return cls(
-            np.count_nonzero(q, axis=-1).astype(float),
-            q.sum(axis=-1),
-            (q * q).sum(axis=-1),
-            q.max(axis=-1),
-            qw.sum(axis=-1),
-            (qw * qw).sum(axis=-1),
-            np.abs(qw).max(axis=-1),
-            np.abs(present).max(axis=-1),
-            present.min(axis=-1),
-            qwr.sum(axis=-1),
-            (qwr * wr).sum(axis=-1),
-            size.sum(axis=-1),
+            count_of,
+            sum_of,
+            square_of,
+            most_of,
+            qw @ each,
+            _products(qw, qw),
+            largest if qw is w else np.abs(qw).max(axis=-1),
+            largest,
+            lowest,
+            total,
+            _products(qwr, wr),
+            total if size is qwr else size @ each,
             size.max(axis=-1),
         )
+
+
+def _products(one: Array, other: Array) -> Array:
+    """Sums over the last axis of the products of both."""
+    return np.asarray(np.einsum("bpn,bpn->bp", one, other))
 
 
 def running_sum(state: Array, steps: Array) -> Array:

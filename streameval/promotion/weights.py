@@ -59,9 +59,9 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -
 
 
 def _gains(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -> tuple[Array, Array]:
-    q, blocks = evidence.averaging_weight, evidence.blocks
-    surprise = q * (evidence.importance_weight - 1.0)
-    square = per_block(surprise * surprise, blocks).sum(axis=-1)
+    blocks = evidence.blocks
+    surprise = per_block(evidence.averaging_weight * (evidence.importance_weight - 1.0), blocks)
+    square = np.einsum("bpn,bpn->bp", surprise, surprise)
     path = decayed_path(
         state["bets"], np.stack([sums.weight - sums.q, square], axis=1), float(np.exp(-evidence.block / MEMORY))
     )
@@ -69,8 +69,19 @@ def _gains(state: State, evidence: Evidence, sums: BlockSums, propensity: Array)
     with np.errstate(divide="ignore", invalid="ignore"):
         wish = np.where(before[:, 1] > 0, before[:, 0] / before[:, 1], 0.0)
     stake = np.clip(wish, *_limits(state, sums, propensity, blocks))
-    wealth = 1.0 + evidence.spread_over_events(stake) * surprise
-    return per_block(np.log(np.maximum(wealth, RUINED)), blocks).sum(axis=-1), path[-1]
+    wealth = np.multiply(surprise, stake[:, :, None], out=surprise)
+    wealth += 1.0
+    return _log_product(np.maximum(wealth, RUINED, out=wealth)), path[-1]
+
+
+def _log_product(factors: Array) -> Array:
+    """Logarithms of the products over the last axis, with a logarithm for four factors, none of which exceeds 1e51."""
+    for _ in range(2):
+        half, odd = divmod(factors.shape[-1], 2)
+        if odd:
+            break
+        factors = factors[..., :half] * factors[..., half:]
+    return np.asarray(np.log(factors).sum(axis=-1))
 
 
 def _limits(state: State, sums: BlockSums, propensity: Array, blocks: int) -> tuple[Array, Array]:

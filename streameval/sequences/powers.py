@@ -19,6 +19,8 @@ from streameval.evidence import Evidence
 from streameval.sequences.heavy import LARGEST_OBSERVATION
 from streameval.sequences.observations import SIDES, Scale
 
+AT_ONCE = 20
+"""Blocks whose powers are multiplied at once: few enough for the cache."""
 VALUES, LIFTS = slice(0, 2), slice(2, SIDES)
 
 
@@ -137,15 +139,22 @@ def _table(values: Array, included: Mask | None, columns: Array, order: int) -> 
     [blocks, policies, order + 1, columns].
     """
     blocks, policies, events = values.shape
-    rows = np.empty((blocks, policies, order + 1, events))
+    result = np.empty((blocks, policies, order + 1, columns.shape[1]))
     if included is None:
-        rows[:, :, 0], rows[:, :, 1] = 1.0, values
+        result[:, :, 0] = columns.sum(axis=-1)[:, None]
     else:
-        rows[:, :, 0], rows[:, :, 1] = included, np.where(included, values, 0.0)
-    for power in range(2, order + 1):
-        np.multiply(rows[:, :, power - 1], rows[:, :, 1], out=rows[:, :, power])
-    sums = rows.reshape(blocks, -1, events) @ columns.swapaxes(1, 2)
-    return np.asarray(sums.reshape(blocks, policies, order + 1, -1))
+        result[:, :, 0] = included.astype(float) @ columns.swapaxes(1, 2)
+        values = np.where(included, values, 0.0)
+    rows = np.empty((min(blocks, AT_ONCE), policies, order, events))
+    for first in range(0, blocks, AT_ONCE):
+        part = slice(first, first + AT_ONCE)
+        some = rows[: min(AT_ONCE, blocks - first)]
+        some[:, :, 0] = values[part]
+        for power in range(1, order):
+            np.multiply(some[:, :, power - 1], some[:, :, 0], out=some[:, :, power])
+        sums = some.reshape(len(some), -1, events) @ columns[part].swapaxes(1, 2)
+        result[part, :, 1:] = sums.reshape(len(some), policies, order, -1)
+    return result
 
 
 def _combined(table: Array, coefficients: Array) -> Array:
