@@ -40,6 +40,7 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
 	$(WHEEL_PYTHON) tests/benchmarks/features.py
 	$(WHEEL_PYTHON) tests/benchmarks/family.py
+	$(WHEEL_PYTHON) tests/benchmarks/intervals.py
 
 fuzz: .venv/ready  ## ten million mutated messages, none of which may crash anything or leave a number that is not finite
 	.venv/bin/python tests/fuzz.py $(ARGS)

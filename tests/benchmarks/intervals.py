@@ -1,0 +1,81 @@
+"""What intervals that may be watched, and decisions, cost: the main loop with each of them against the one without.
+
+    make bench                              # 4 estimators, 5 averages, 10 policies
+    python tests/benchmarks/intervals.py --rounds 9
+
+All kinds are timed in turns, and compared round by round, because a machine's speed drifts. `normal` is the interval of
+every average unless another is said; there is no decision where no rule is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from throughput import POLICIES, messages, run_daemon, seconds
+
+from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
+from streameval.evaluator import Evaluator
+
+MOST = 1.20
+"""How many times as long the main loop may take with all intervals together."""
+WATCHED = {"cumulative": "confidence_sequence", "window": "confidence_sequence"}
+LIKELY = {"decay": "empirical_likelihood", "adaptive_window": "empirical_likelihood"}
+
+
+def making(intervals: Mapping[str, str], promotion: str | None = None) -> Callable[[], Evaluator]:
+    """Makes evaluators of the main benchmark, with these intervals and this rule."""
+
+    def make() -> Evaluator:
+        given: dict[str, Any] = {"intervals": dict(intervals), "promotion": promotion}
+        return Evaluator(
+            candidates=POLICIES,
+            estimators=[IPS(), SNIPS(), ClippedIPS(cap=10), ControlVariate()],
+            averages=[Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()],
+            drift=None,
+            **given,
+        )
+
+    return make
+
+
+KINDS = {
+    "normal": making({}),
+    "confidence_sequence on cumulative": making({"cumulative": "confidence_sequence"}),
+    "confidence_sequence on cumulative and window": making(WATCHED),
+    "empirical_likelihood on two": making(LIKELY),
+    "all of these intervals": making({**WATCHED, **LIKELY}),
+    "promotion by paired": making({}, "paired"),
+    "promotion by anytime": making({}, "anytime"),
+}
+
+
+def main() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    values = messages(min(options.events, 50_000))
+    learners = {name: make() for name, make in KINDS.items()}
+    for learner in learners.values():  # warm-up
+        run_daemon(values, options.events // 4, learner)
+    rounds = [
+        {name: seconds(run_daemon, values, options.events, learner) for name, learner in learners.items()}
+        for _ in range(options.rounds)
+    ]
+    print(f"{options.events:,} events, {len(POLICIES)} policies, 4 estimators, 5 averages, {options.rounds} rounds")
+    for name in KINDS:
+        ratio = statistics.median(each[name] / each["normal"] for each in rounds)
+        each_event = statistics.median(each[name] for each in rounds) / options.events
+        print(f"{name:46} {each_event * 1e6:6.2f} us an event, {ratio:5.3f} times as long")
+    print(f"(wanted: all intervals together at most {MOST:.2f} times)")
+
+
+if __name__ == "__main__":
+    main()
