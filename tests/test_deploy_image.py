@@ -77,6 +77,10 @@ def test_no_instruction_is_one_that_linters_warn_of() -> None:
     assert not [text for stage in STAGES for text in texts("RUN", stage) if re.search(r"\bcd\b|\|\s", text)]
 
 
+def test_the_numerical_library_starts_no_threads() -> None:
+    assert "OPENBLAS_NUM_THREADS=1" in " ".join(texts("ENV")).split()
+
+
 def test_labels_name_the_version_and_the_licence_of_the_package() -> None:
     labels = dict(re.findall(r'(\S+)="([^"]*)"', " ".join(texts("LABEL"))))
     prefix = "org.opencontainers.image."
@@ -146,7 +150,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 @pytest.fixture(scope="module")
-def running(image: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+def running(image: Stage) -> Iterator[subprocess.Popen[str]]:
     """The image's program with a simulated source, in a home that cannot be written; it ends on SIGTERM."""
     config = image.place("/etc/streameval/streameval.yaml")
     config.parent.mkdir(parents=True)
@@ -155,8 +159,8 @@ def running(image: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         "source: {kind: simulated, events: 5000, rate: 0}\npolicies: {candidates: [candidate-1]}\n"
         f"state: {{dir: {state}}}\nhttp: {{port: 0}}\n"
     )
-    home = tmp_path_factory.mktemp("home")
-    home.chmod(0o500)
+    home = image.place("/home/nobody")
+    home.mkdir(parents=True, mode=0o500)
     with subprocess.Popen(
         [*image.entrypoint, *image.command],
         cwd=image.place("."),
