@@ -167,15 +167,13 @@ def test_pairing_makes_the_lift_of_a_policy_near_production_precise() -> None:
 
 @pytest.mark.parametrize("average", [Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay(), Mixture()])
 def test_a_policy_that_is_production_has_the_lift_zero(average: Any) -> None:
-    log = Log(5, 2_550)
+    log = Log(5, 6_150, missing=0.05)
     log.target["a"] = log.propensity.copy()
     for estimator in ("ips", "snips", "control_variate"):
         found = estimate(log, "a", estimator, average)
-        assert (found.lift, found.lift_lower, found.lift_upper) == (
-            pytest.approx(0, abs=1e-12),
-            pytest.approx(0, abs=1e-2 if average.kind == "mixture" else 1e-12),
-            pytest.approx(0, abs=1e-2 if average.kind == "mixture" else 1e-12),
-        )
+        presumed = 1e-2 if average.kind == "mixture" else 0.0  # a mixture presumes that a term varies a little
+        end = pytest.approx(0, abs=presumed)  # else not even 1e-17: the status page asks whether it is above 0
+        assert (found.lift, found.lift_lower, found.lift_upper) == (0.0, end, end)
 
 
 def test_production_itself_has_no_lift() -> None:

@@ -18,7 +18,7 @@ TERMS = ("u", "v", "pu", "pv")
 """Numerator and denominator of the policy's term, then those of production's."""
 PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
 ROUNDING = 1e-12
-"""A variance smaller than this share of what it is made of is rounding."""
+"""A variance, or a difference, smaller than this share of what it is made of is rounding."""
 
 
 class PairRow(IntEnum):
@@ -56,9 +56,10 @@ def ratios(pairs: Array) -> tuple[Array, Array]:
 
 
 def gap(pairs: Array) -> Array:
-    """The lift `U / V - PU / PV`; NaN where there is no evidence."""
+    """The lift `U / V - PU / PV`, 0 where it is mere rounding; NaN where there is no evidence."""
     own, production = ratios(pairs)
-    return np.asarray(own - production)
+    lift = own - production
+    return np.where(np.abs(lift) <= ROUNDING * (np.abs(own) + np.abs(production)), 0.0, lift)
 
 
 def linear_form(pairs: Array) -> Array:

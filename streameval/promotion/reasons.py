@@ -6,7 +6,8 @@ import math
 
 NEVER = -1.0
 """In place of a number of events: no number would do. States hold no infinities."""
-
+LONGEST = (1e-9, 1e12)
+"""Between these, numbers are written out in full."""
 
 NO_LIFT = "there is nothing to decide by: no unbiased estimator is on a mixture"
 
@@ -14,11 +15,13 @@ NO_LIFT = "there is nothing to decide by: no unbiased estimator is on a mixture"
 def number(value: float) -> str:
     """Three significant digits as people write them.
 
-    >>> [number(value) for value in (-0.002, 0.0123456, 1.314, 4321.0, 1e-7)]
-    ['-0.002', '0.0123', '1.31', '4,321', '0.0000001']
+    >>> [number(value) for value in (-0.002, 0.0123456, 1.314, 4321.0, 1e-7, 1.7e36)]
+    ['-0.002', '0.0123', '1.31', '4,321', '0.0000001', '1.7e+36']
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
+    if not LONGEST[0] <= abs(value) < LONGEST[1]:
+        return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
