@@ -160,14 +160,15 @@ def test_only_the_state_is_kept_and_on_a_volume_of_each_pod() -> None:
     assert set(mounted) == {volume["name"] for volume in POD["volumes"]} | {"state"}
 
 
-def test_the_configuration_loads_and_is_where_the_daemon_looks(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("a-token\n")
-    config = Config.load(KUBERNETES / "streameval.yaml", {"STREAMEVAL_HTTP__TOKEN_FILE": str(tmp_path / "token")})
+def test_the_configuration_loads_and_is_where_the_daemon_looks() -> None:
+    there = {f"STREAMEVAL_HTTP__{name}_FILE": str(Path(__file__)) for name in ("TOKEN", "USERS")}
+    config = Config.load(KUBERNETES / "streameval.yaml", there)
     assert config.http.has_login
     assert config.http.port == CONTAINER["ports"][0]["containerPort"]
     mounted = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
     assert CONTAINER["args"] == ["run", f"{mounted['config']}/streameval.yaml"]
     assert CONFIG["http"]["token_file"] == f"{mounted['secret']}/token"
+    assert CONFIG["http"]["users_file"] == f"{mounted['secret']}/users"
 
 
 def test_names_of_secrets_and_maps_are_those_that_exist() -> None:
