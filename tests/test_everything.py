@@ -1,0 +1,117 @@
+"""Everything at once: all averages, intervals and rules, units, downsampling, gaps, and a named production."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import streameval as se
+
+EVENTS = 2_450
+AVERAGES = [
+    *(se.Cumulative(name=kind) for kind in ("normal", "empirical_bernstein", "empirical_likelihood")),
+    *(
+        se.Cumulative(name="since"),
+        se.Window(tau=600, name="watched"),
+        se.Window(span="20m"),
+        se.Decay(half_life="10m"),
+    ),
+    *(se.Window(tau=600, name="recent"), se.Decay(half_life=500, name="faded"), se.AdaptiveWindow()),
+    *(se.AdaptiveDecay(), se.Mixture(), se.Mixture(name="likely")),
+]
+INTERVALS = {
+    **{kind: kind for kind in ("normal", "empirical_bernstein", "empirical_likelihood")},
+    **dict.fromkeys(("since", "watched"), "confidence_sequence"),
+    **dict.fromkeys(("faded", "likely"), "empirical_likelihood"),
+}
+
+
+def log(seed: int, low: float, high: float) -> dict[str, Any]:
+    """Columns of a log of rewards between `low` and `high`, with everything that an event may tell."""
+    rng = np.random.default_rng(seed)
+    propensity = rng.uniform(0.03, 0.6, EVENTS)
+    policies = {name: np.minimum(rng.random(EVENTS) * 2 * propensity, 1.0) for name in ("now", "new", "other")}
+    for column in policies.values():
+        column[rng.random(EVENTS) < 0.05] = np.nan
+    return {
+        "reward": np.where(rng.random(EVENTS) < 0.3, high, low),
+        "propensity": propensity,
+        "policies": policies,
+        "sampling_probability": rng.choice([0.25, 1.0], EVENTS),
+        "timestamp": 1.7e9 + np.cumsum(rng.exponential(2.0, EVENTS)),
+        "unit": [f"session-{event // 20}" for event in range(EVENTS)],
+    }
+
+
+def part(columns: dict[str, Any], first: int, last: int) -> se.EventBatch:
+    taken = {name: column[first:last] for name, column in columns.items() if name != "policies"}
+    policies = {name: column[first:last] for name, column in columns["policies"].items()}
+    return se.EventBatch.from_arrays(**taken, policies=policies)
+
+
+def evaluator(production: str, low: float = 0.0, high: float = 1.0, **options: Any) -> se.Evaluator:
+    return se.Evaluator(
+        [name for name in ("now", "new", "other") if name != production],
+        [se.IPS(), se.SNIPS(), se.ClippedIPS(cap=3), se.ControlVariate(), se.StratifiedIPS()],
+        AVERAGES,
+        (low, high),
+        production,
+        INTERVALS,
+        promotion=se.Promotion(rule=("paired", "anytime", "sea", "bsea"), min_events=500, hold=2),
+        **options,
+    )
+
+
+def pieces(columns: dict[str, Any], cuts: Sequence[int]) -> Iterator[se.EventBatch]:
+    for first, last in zip([0, *cuts], [*cuts, EVENTS], strict=True):
+        yield part(columns, first, last)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """All numbers, words and Nones of a Report as JSON, with where they stand."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from leaves(inner, f"{path}/{key}")
+    else:
+        yield path, value
+
+
+def told(report: se.Report) -> dict[str, Any]:
+    return dict(leaves(msgspec.json.decode(report.to_json())))
+
+
+@pytest.mark.parametrize("production", ["logging", "now"])
+def test_lives_and_cuts_change_nothing(production: str) -> None:
+    columns, whole = log(1, 0.0, 1.0), evaluator(production)
+    whole.update(part(columns, 0, EVENTS))
+    lives, asked = evaluator(production), evaluator(production)
+    for piece in pieces(columns, (733, 1_600)):
+        lives.update(piece)
+        lives = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(lives.state())))
+    assert lives.report().to_json() == whole.report().to_json()
+    for piece in pieces(columns, sorted(np.random.default_rng(2).choice(np.arange(1, EVENTS), 12, replace=False))):
+        asked.update(piece)
+        asked.report()
+    once, often = told(whole.report()), told(asked.report())
+    assert often.keys() == once.keys()
+    for path, value in once.items():
+        assert often[path] == (pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value), path
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (2.0, 5.0), (-3.0, -1.0)])
+@pytest.mark.parametrize("options", [{"confidence": 0.8}, {"confidence": 0.999999, "block": 250}])
+def test_whatever_the_range_of_rewards_every_interval_is_one(low: float, high: float, options: dict[str, Any]) -> None:
+    columns, asked = log(3, low, high), evaluator("now", low, high, **options)
+    for piece in pieces(columns, (3, 90, 650)):
+        asked.update(piece)
+        for each in asked.report().estimates:
+            where = (each.policy, each.estimator, each.average)
+            for lower, upper in ((each.lower, each.upper), (each.lift_lower, each.lift_upper)):
+                assert (lower is None) == (upper is None), where
+                assert lower is None or upper is None or lower <= upper, where
+            if each.kind in ("normal", "empirical_bernstein", "drift_aware") and each.lower is not None:
+                assert each.lower <= np.clip(each.value, low, high) <= each.upper, where  # type: ignore[arg-type, operator]
