@@ -14,6 +14,8 @@ State = dict[str, Any]
 
 _MARK = "__array__"
 LARGE = 65536  # bytes
+ROUNDING = 1e-12
+"""A variance, or a difference, smaller than this share of what it is made of is rounding."""
 
 
 def per_block(columns: Array, blocks: int) -> Array:
@@ -42,6 +44,15 @@ def ratio(numerator: Array, denominator: Array) -> Array:
     """The quotient, NaN where the denominator is 0; infinite where it is too near to 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.asarray(np.where(denominator != 0, numerator / denominator, np.nan))
+
+
+def beyond_rounding(square: Array, size: Array) -> Array:
+    """A square that was made of numbers of this size, 0 where it is mere rounding.
+
+    >>> beyond_rounding(np.array([2.0, 1e-15, -1e-15, np.nan]), np.ones(4))
+    array([ 2.,  0.,  0., nan])
+    """
+    return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
 
 
 def exchange(ring: Array, written: int, values: Array) -> Array:

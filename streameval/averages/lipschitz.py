@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, Mask, State, decayed_path, exchange, ratio
+from streameval.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio
 from streameval.averages.blocks import Blocks
-from streameval.averages.moments import ROUNDING, Row, variance
+from streameval.averages.moments import Row, variance
 from streameval.averages.spread import SpreadRow
 
 DRIFT_SPAN = 50_000

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from streameval.arrays import Array, ratio
+from streameval.arrays import Array, beyond_rounding, ratio
 from streameval.averages.pairs import PAIR_ROWS, PRODUCTS, SQUARES, PairRow, difference_square, gap
 
 
@@ -45,10 +45,6 @@ PAIRS = slice(ROWS, ALL_ROWS)
 SQUARE_WEIGHTS = [Row.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
 """Sums of squared averaging weights, which fade twice as fast."""
 FADING_MAXIMA = slice(Row.LARGEST_WEIGHT, Row.LARGEST_IMPORTANCE)
-
-
-ROUNDING = 1e-12
-"""A variance smaller than this share of the mean square is rounding."""
 
 
 def nothing(columns: int) -> Array:
@@ -242,5 +238,4 @@ def variance(sums: Array) -> Array:
     value = ratio(sums[..., Row.U], sums[..., Row.V])
     size = sums[..., Row.UU] + value * value * sums[..., Row.VV]
     square = size - 2 * value * sums[..., Row.UV]
-    spread = np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
-    return ratio(spread * sums[..., Row.WEIGHT], sums[..., Row.V] ** 2)
+    return ratio(beyond_rounding(square, size) * sums[..., Row.WEIGHT], sums[..., Row.V] ** 2)

@@ -12,13 +12,11 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from streameval.arrays import Array, ratio
+from streameval.arrays import ROUNDING, Array, beyond_rounding, ratio
 
 TERMS = ("u", "v", "pu", "pv")
 """Numerator and denominator of the policy's term, then those of production's."""
 PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
-ROUNDING = 1e-12
-"""A variance, or a difference, smaller than this share of what it is made of is rounding."""
 
 
 class PairRow(IntEnum):
@@ -82,7 +80,7 @@ def sum_of_squares(form: Array, products: Array) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         parts = twice * form[..., list(first)] * form[..., list(second)] * products
         square, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
-    return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
+    return beyond_rounding(square, size)
 
 
 def difference_square(pairs: Array) -> Array:

@@ -25,8 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array
-from streameval.averages.moments import ROUNDING
+from streameval.arrays import ROUNDING, Array, beyond_rounding
 from streameval.bounds.base import Ends
 
 
@@ -53,7 +52,7 @@ class Means(NamedTuple):
     @property
     def weight_variance(self) -> Array:
         """The variance of the weights; 0 where it is mere rounding."""
-        return _positive(self.weight_square - self.weight**2, self.weight_square)
+        return beyond_rounding(self.weight_square - self.weight**2, self.weight_square)
 
     @property
     def distance(self) -> Array:
@@ -71,13 +70,13 @@ class Means(NamedTuple):
         covariance = self.product - self.weight * self.term
         slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
         residual = self.term_square - self.term**2 - slope * covariance
-        return self.term + (1 - self.weight) * slope, _positive(residual, self.term_square)
+        return self.term + (1 - self.weight) * slope, beyond_rounding(residual, self.term_square)
 
     def tail(self, slope: Array) -> tuple[Array, Array]:
         """The limit of `line` with one more event of infinite weight, whose term is `slope` per unit of weight."""
         size = self.term_square + slope**2 * self.weight_square
         centre = self.term - slope * self.weight
-        residual = _positive(size - 2 * slope * self.product - centre**2, size)
+        residual = beyond_rounding(size - 2 * slope * self.product - centre**2, size)
         return centre + slope, residual * self.events / (self.events + 1)
 
 
@@ -140,8 +139,3 @@ def _worlds(means: Means, weight: Array, term: Array, left: Array) -> tuple[Arra
     light, heaviest = means.and_one_more(np.where(heavy, 0.0, weight), term).line(), means.tail(term)
     centre, residual = (np.where(heavy, limit, finite) for limit, finite in zip(heaviest, light, strict=True))
     return centre, np.sqrt(residual * np.where(left >= 0, left, np.nan))
-
-
-def _positive(variance: Array, size: Array) -> Array:
-    """The variance where it is more than rounding of numbers of this size, else 0."""
-    return np.where(variance > ROUNDING * size, variance, np.where(np.isnan(variance), np.nan, 0.0))
