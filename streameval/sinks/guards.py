@@ -20,7 +20,6 @@ OPEN = ("/healthz", "/readyz")
 SCRAPED = "/metrics"
 REQUESTS_PER_SECOND, REQUESTS_AT_ONCE = 50.0, 200
 FAILURES_PER_SECOND, FAILURES_AT_ONCE = 1.0, 20
-YEAR = 365 * 24 * 3600
 
 
 class AnswerHeaders:
