@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
+from streameval import IPS, Cumulative, Evaluator, EventBatch, Promotion, Window
 from streameval.sequences.bernstein import EmpiricalBernstein
 from streameval.sequences.engine import Engine, running_centre
 from streameval.sequences.heavy import HeavyTailed
@@ -153,3 +154,52 @@ def test_being_watched_costs_about_twice_the_width(weights: Weights, times: floa
     gaussian = 2 * norm.ppf(1 - ERROR / 2) * np.sqrt((second - (weights.value * mean) ** 2) / EVENTS)
     _, width = ever_missed(HeavyTailed(), SinceStart(), weights, still(mean), runs=50)
     assert gaussian < width < times * gaussian
+
+
+STREAMS, CANDIDATES, LOOKS, BETWEEN = 15, 40, 60, 100
+
+
+def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[float, ...]) -> dict[str, float]:
+    """Through an evaluator: the shares of candidates whose intervals ever miss, by average and what they are about.
+
+    Rewards drift and do not depend on the action: every candidate is worth what production is.
+    """
+    rng = np.random.default_rng(seed)
+    events, propensity = LOOKS * BETWEEN, 1 / max(weights)
+    mean = 0.3 + 0.1 * np.sin(np.arange(events) / 1500)
+    reward = (rng.random(events) < mean).astype(float)
+    names = [f"candidate-{place}" for place in range(CANDIDATES)]
+    weight = rng.choice(weights, p=chances, size=(events, CANDIDATES))
+    kinds = {"cumulative": "confidence_sequence", "window": "confidence_sequence"}
+    averages = [Cumulative(), Window(tau=1000)]
+    evaluator = Evaluator(names, [IPS()], averages, intervals=kinds, promotion=Promotion(family_size=1), drift=None)
+    missed = {f"{average} {about}": set() for average in kinds for about in ("value", "lift")}
+    for first in range(0, events, BETWEEN):
+        part = slice(first, first + BETWEEN)
+        policies = {name: weight[part, place] * propensity for place, name in enumerate(names)}
+        evaluator.update(
+            EventBatch.from_arrays(reward=reward[part], propensity=np.full(BETWEEN, propensity), policies=policies)
+        )
+        for each in evaluator.report().estimates:
+            if each.policy not in policies or each.lower is None or each.lift_lower is None:
+                continue
+            about = mean[part.stop - int(each.details["interval_events"]) : part.stop].mean()
+            if not each.lower <= about <= each.upper:
+                missed[f"{each.average} value"].add(each.policy)
+            if not each.lift_lower <= 0 <= each.lift_upper:
+                missed[f"{each.average} lift"].add(each.policy)
+    return {name: len(policies) / CANDIDATES for name, policies in missed.items()}
+
+
+@pytest.mark.parametrize(
+    ("weights", "chances"), [((0.5, 1.5), (0.5, 0.5)), ((0.0, 1.11, 50.0), (0.1872, 0.8108, 0.002))]
+)
+def test_in_an_evaluator_watched_intervals_seldom_ever_miss(
+    weights: tuple[float, ...], chances: tuple[float, ...]
+) -> None:
+    """600 candidates; those of one stream share its rewards, so that streams, not candidates, are counted apart."""
+    streams = [missed_on_the_way(seed, weights, chances) for seed in range(STREAMS)]
+    for name in streams[0]:
+        shares = np.array([stream[name] for stream in streams])
+        assert shares.mean() - 3 * shares.std(ddof=1) / np.sqrt(STREAMS) <= 0.05, name
+        assert shares.mean() <= 0.06, name
