@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import resource
@@ -154,6 +155,25 @@ def test_two_processes_cannot_have_one_directory(snapshots: Snapshots) -> None:
         Snapshots(snapshots.directory)
     snapshots.close()
     Snapshots(snapshots.directory).close()
+
+
+def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.write({"number": 1})
+    snapshots.close()
+
+    def full(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    begun = Snapshots(snapshots.directory)
+    found = begun.newest()
+    assert found is not None
+    assert found[1] == {"number": 1}
+    with pytest.raises(StateError, match=r"in use by another streameval .process unknown"):
+        Snapshots(snapshots.directory)
+    begun.close()
 
 
 def test_a_directory_that_cannot_be_made_is_told_with_a_hint(tmp_path: Path) -> None:

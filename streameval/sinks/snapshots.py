@@ -129,8 +129,9 @@ def _locked(path: Path) -> int:
             f"{path.parent} is in use by another streameval (process {owner or 'unknown'})",
             hint="stop it, or give each daemon a state.dir of its own",
         ) from None
-    os.truncate(descriptor, 0)
-    os.write(descriptor, f"{os.getpid()}\n".encode())
+    with suppress(OSError):  # only told to people; a daemon must come up again on a disk that has become full
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
     return descriptor
 
 
