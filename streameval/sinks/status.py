@@ -192,12 +192,12 @@ def count(value: float | None) -> str:
 def number(value: float | None, digits: int = 3) -> str:
     """A measured number with so many significant digits, never in exponent form where people can read it plainly.
 
-    >>> number(0.00123456), number(1234.5), number(None)
-    ('0.00123', '1,234', '–')
+    >>> number(0.00123456), number(1234.5), number(999.9), number(100.0, digits=2), number(None)
+    ('0.00123', '1,234', '1,000', '100', '–')
     """
     if not is_known(value):
         return UNKNOWN
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if abs(value) >= min(1000, 10**digits) - 0.5 else f"{value:.{digits}g}"
 
 
 def duration(seconds: float | None) -> str:
