@@ -238,3 +238,10 @@ def test_confidence_sequences_share_their_error_among_as_many_candidates_as_prom
         widths[family_size] = [each.upper - each.lower for each in found]  # type: ignore[operator]
     assert widths[None][0] < widths[None][1]
     assert widths[2][0] == widths[2][1] > widths[None][0]
+
+
+def test_of_a_candidate_that_no_event_knows_no_lift_is_told() -> None:
+    evaluator = se.Evaluator(["second", "unheard"], promotion=EARLY)
+    evaluator.update(log(1_000))
+    told = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}
+    assert told == dict.fromkeys(EARLY.rule, (None, None))

@@ -52,7 +52,7 @@ def _decision(
         reason=_reason(contest, rule, last, held, holding["since"]["event"][place], failed)
         if has_lift or rule.name not in NEEDS_LIFT
         else reasons.NO_LIFT,
-        lift=_known(last["lift"]),
+        lift=_known(last["lift"]) if last["events"] else None,
         lower=_known(last["lower"]),
         events=int(last["events"]),
         held=held,
