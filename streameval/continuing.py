@@ -93,7 +93,7 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     late = roster.adopt(plan)
     bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
     intake = Intake.from_state(document["intake"], config.event_format(), _stages(config))
-    _tell(path, document, before, plan.policies)
+    _tell(path, document, before, plan.policies, reset_policies)
     return Continued(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 
 
@@ -128,11 +128,12 @@ def _without(roster: Roster, plan: Plan, reset: Collection[str]) -> Roster:
     return roster
 
 
-def _tell(path: Path, document: State, before: Collection[str], after: Collection[str]) -> None:
+def _tell(path: Path, document: State, before: Collection[str], after: Collection[str], reset: Collection[str]) -> None:
     log.info(
         "continued",
         snapshot=str(path),
         written=datetime.fromtimestamp(document["written"], UTC).isoformat(timespec="seconds"),
         added=[name for name in after if name not in before],
         removed=[name for name in before if name not in after],
+        reset=list(reset),
     )

@@ -268,7 +268,8 @@ class Daemon:
 
     def _log_reached(self, status: SourceStatus) -> None:
         if status.reached and not self._reached:
-            log.info("source_reached", detail=status.detail, partitions=len(status.partitions))
+            detail = {"detail": status.detail} if status.detail else {}
+            log.info("source_reached", **detail, partitions=len(status.partitions))
         elif not status.reached and self._reached is not False:
             log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
         self._reached = status.reached

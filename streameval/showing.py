@@ -102,8 +102,9 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for topic, mark in told["positions"].items():
         offsets = ", ".join(f"{partition}: {offset:,}" for partition, offset in mark["next"].items())
         yield "goes on at", f"{topic} {offsets or UNKNOWN}" + (f" (id {mark['identity']})" if mark["identity"] else "")
-    for stage, held in told["intake"].items():
-        yield "holds back", f"{stage}: {held}"
+    for stage in ("duplicates", "merging"):
+        if told["intake"][stage] is not None:
+            yield "holds back", f"{stage}: {told['intake'][stage]}"
     for member in told["members"]:
         yield "evaluates", f"{', '.join(member['policies']) or 'events only'}: {member['events']['accepted']:,} events"
     yield "of", ", ".join(f"{key} {value}" for key, value in told["fingerprint"].items())

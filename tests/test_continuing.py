@@ -143,8 +143,10 @@ def test_promoting_a_candidate_costs_no_value(place: Place) -> None:
 def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
     both = {"candidates": ["early", "late"]}
     place.life(0, 250, policies=both)
-    report = place.life(250, 400, {"reset_policies": ["late"]}, policies=both)
+    with capture_logs() as logs:
+        report = place.life(250, 400, {"reset_policies": ["late"]}, policies=both)
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
+    assert [entry["reset"] for entry in logs if entry["event"] == "continued"] == [["late"]]
 
 
 def test_a_retrained_production_begins_anew_and_candidates_go_on(place: Place) -> None:

@@ -60,6 +60,7 @@ def test_a_directory_shows_its_newest_snapshot(run: Run, state: Path) -> None:
     assert "source.topic clicks, reward.max 1.0" in outcome.out
     assert "200 events until 2023-11-14" in outcome.out
     assert "cumulative" in outcome.out
+    assert "holds back" not in outcome.out, "nothing waits"
 
 
 def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
