@@ -11,7 +11,7 @@ import numpy as np
 
 from streameval import recent as recents
 from streameval.actions import Actions
-from streameval.arrays import Array, Mask, State, per_block
+from streameval.arrays import Array, Mask, State, per_block, ratio
 from streameval.events import EventBatch
 from streameval.needs import Need, Needs
 from streameval.policies import target_probabilities, unsupported_probability
@@ -99,12 +99,23 @@ class Evidence:
         blocks = self.blocks
         logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.sampling_weight
         logged_sums = logged.reshape(3, blocks, -1).sum(axis=-1).T
-        weight = self.importance_weight
         weighed = np.stack(
-            [self.block_sums(each) for each in (None, weight**2, (weight - weight[:, :1]) ** 2)], axis=-1
+            [self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()], axis=-1
         )
         recent, after = recents.fold(state, logged_sums, weighed, self.block)
         return replace(self, recent=recent), after
+
+    def _distances(self) -> Array:
+        """Block sums of the squared difference between importance weights and those of production, [blocks, P].
+
+        As they are on the events that production has, too; as if it weighed nothing where there are none of these.
+        """
+        weight = self.importance_weight
+        shared = (self.averaging_weight[:, :1] > 0).astype(float)
+        both, count = self.block_sums(np.broadcast_to(shared, weight.shape)), self.block_sums(None)
+        distance = self.block_sums(shared * (weight - weight[:, :1]) ** 2)
+        alone = self.block_sums(weight**2)
+        return np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, alone)
 
     def slot_by_slot(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
         """The same evidence with what it says of slates slot by slot in `slates`, and the memory after it.

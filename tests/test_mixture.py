@@ -86,7 +86,7 @@ class Log:
         base, present = weights[production]
         names, policies = [name for name in self.names if name != production], []
         for w, q in (weights[name] for name in names):
-            square = decayed_mean((w - base) ** 2, q, block) * reward_square
+            square = decayed_mean(distances(w, q, base, present, block), q, block) * reward_square
             pairs = zip(self.components(kind, w, q, block), self.components(kind, base, present, block), strict=True)
             both, nothing = np.where(present > 0, q, 0.0), np.zeros_like(square)
             policies.append([Part(own - other, both, nothing, square) for own, other in pairs])
@@ -98,6 +98,17 @@ class Log:
         if kind == "ips":
             return [wr]
         return [wr * small, wr * ~small - slope_before(wr * ~small, w, q, block) * (w - 1)]
+
+
+def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Array:
+    """Of each event the mean squared distance of the weights, on the events of its block that both policies have."""
+    found = np.empty_like(w)
+    for first in range(0, len(w), block):
+        part = slice(first, first + block)
+        both = np.where(present[part] > 0, q[part], 0.0)
+        alone = np.average(w[part] ** 2, weights=q[part]) if q[part].sum() else 0.0
+        found[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
+    return found
 
 
 def evaluated(log: Log, block: int = 100, **options: Any) -> Evaluator:

@@ -646,3 +646,24 @@ def test_a_confidence_sequence_is_refused_where_it_cannot_be_had(average: AnyAve
 def test_a_confidence_sequence_refuses_what_it_cannot_promise(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"drift cannot be included|needs a max_weight|greater than 0"):
         ConfidenceSequence(**wrong)
+
+
+def test_what_is_sampled_unevenly_from_some_block_on_is_proof_until_then() -> None:
+    rng = np.random.default_rng(8)
+    weight, reward = rng.uniform(0, 2, (1_000, 2)), rng.uniform(size=1_000)
+    weight[:, 0] = 1.0
+    sampling = np.ones((1_000, 2))
+    sampling[430:, 1] = rng.choice([1.0, 2.0], 570)
+    proof = LiftProof((0.0, 1.0))
+
+    def wealth(step: int) -> list[list[float]]:
+        state, path = proof.start(2), []
+        for first in range(0, 1_000, step):
+            part = slice(first, first + step)
+            some, state = proof.fold(state, Evidence.of(weight[part], reward[part], 100, sampling[part]))
+            path += some[:, 1:].tolist()
+        return path
+
+    assert np.isfinite(wealth(1_000)[:4]).all()
+    assert np.isneginf(wealth(1_000)[4:]).all()
+    assert np.array(wealth(1_000)) == pytest.approx(np.array(wealth(100)), rel=1e-9)

@@ -112,3 +112,12 @@ def fold_sampling(state: State, averaging_weight: Array) -> State:
             first = np.where(np.arange(len(first)) == policy, expected, first)
             uneven = uneven | ((np.arange(len(first)) == policy) & (present != expected).any())
     return {"first": first, "uneven": uneven}
+
+
+def sampling_path(state: State, averaging_weight: Array, blocks: int) -> tuple[Mask, State]:
+    """Whether sampling has been uneven until the end of each block, [blocks, policies]; and the state after all."""
+    path = []
+    for weights in np.split(averaging_weight, blocks):
+        state = fold_sampling(state, weights)
+        path.append(state["uneven"])
+    return np.stack(path), state

@@ -13,7 +13,7 @@ from streameval.evidence import Evidence
 from streameval.sequences.heavy import HeavyTailed
 from streameval.sequences.looking import Group, Look
 from streameval.sequences.measuring import measure
-from streameval.sequences.observations import LIFT_LOWER, Scale, fold_sampling, start_sampling
+from streameval.sequences.observations import LIFT_LOWER, Scale, sampling_path, start_sampling
 from streameval.sequences.spans import SinceStart, Span
 
 
@@ -64,8 +64,8 @@ class LiftProof:
         low, high = self.reward_range
         wealth = self.engine.log_wealth(np.stack(path), np.array(1 + self.margin / (high - low)))
         wealth += np.log(shares)[:, None]
-        sampling = fold_sampling(state["sampling"], evidence.averaging_weight)
-        unknown = np.isnan(wealth) | sampling["uneven"] | sampling["uneven"][0]
+        uneven, sampling = sampling_path(state["sampling"], evidence.averaging_weight, evidence.blocks)
+        unknown = np.isnan(wealth) | uneven | uneven[:, :1]
         unknown[:, 0] = True
         return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": after[0], "span": span}
 

@@ -123,9 +123,9 @@ class Joining:
         last = self._held.take(read - self._patience)
         if len(last):
             self._passed = max(self._passed, just_after(last.timestamp[-1]))
-        rewarded = self._rewarded(last)  # before their rewards are swept away
+        complete = self._rewarded(last)  # before their rewards are swept away
         rejected = self._sweep(self._passed)
-        return replace(EventBatch.concat([due, rewarded]), rejected=due.rejected + rejected)
+        return replace(EventBatch.concat([due, complete]), rejected=due.rejected + rejected)
 
     def flush(self) -> EventBatch:
         """All decisions that wait, with the rewards that are known: nothing more will come."""
