@@ -31,34 +31,41 @@ def misses(rows: Sequence[Row], path: Path) -> None:
     """Every interval of values and lifts in every world as a dot, line by line of one kind."""
     figure = Figure(figsize=(10.5, 5.4), dpi=150, facecolor="white")
     panels = figure.subplots(1, 3, sharey=True)
-    normal = {(row.world, row.average, row.estimator, row.quantity): row.half_width for row in rows if row.kind == "normal"}
+    normal = {
+        (row.world, row.average, row.estimator, row.quantity): row.half_width for row in rows if row.kind == "normal"
+    }
     shown = [row for row in rows if row.kind in KINDS]
     for place, (shape, said) in enumerate(SHAPES.items()):
         some = [row for row in shown if WORLDS[row.world].shape == shape]
         height = np.array([-KINDS.index(row.kind) + (2 - place) * NUDGE for row in some])
         widths = [
-            row.half_width / (normal.get((row.world, row.average, row.estimator, row.quantity)) or np.nan) for row in some
+            row.half_width / (normal.get((row.world, row.average, row.estimator, row.quantity)) or np.nan)
+            for row in some
         ]
-        for axes, numbers in zip(
-            panels, ([row.miss for row in some], [row.ever for row in some], widths), strict=True
-        ):
-            axes.plot(numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=said)
+        for axes, numbers in zip(panels, ([row.miss for row in some], [row.ever for row in some], widths), strict=True):
+            axes.plot(
+                numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=said
+            )
     for axes, title in zip(panels, ("misses at one look", "ever misses in 60 looks"), strict=False):
         axes.axvline(PROMISED, color="black", linestyle="--", linewidth=1)
         axes.set_xscale("function", functions=(np.sqrt, np.square))
         axes.set_xlim(-0.0, 1)
-        axes.set_xticks([0, 0.05, 0.2, 0.5, 1], ["0", "5 %", "20 %", "50 %", "100 %"])
+        axes.set_xticks([0, 0.05, 0.2, 0.5, 1], ["0", "5 %", "20 %", "50 %", ""])
         _plain(axes, title)
     panels[2].set_xscale("log")
     panels[2].set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
     panels[2].minorticks_off()
-    _plain(panels[2], "width, in widths of `normal`")
+    _plain(panels[2], "width, in widths of normal")
     panels[0].set_yticks(-np.arange(len(KINDS)), [kind.replace(", ", ",\n") for kind in KINDS])
     handles, labels = panels[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.01, 0.93), ncols=5, frameon=False, fontsize=9)
-    for handle in legend.legend_handles:
-        handle.set(alpha=1.0, markersize=10)
-    figure.text(0.018, 0.945, "How often 95 % intervals miss, and how wide they are", fontsize=14, fontweight="bold", color=INK)
+    legend = figure.legend(
+        handles, labels, loc="upper left", bbox_to_anchor=(0.01, 0.93), ncols=5, frameon=False, fontsize=9
+    )
+    for line in legend.get_lines():
+        line.set(alpha=1.0, markersize=10)
+    figure.text(
+        0.018, 0.945, "How often 95 % intervals miss, and how wide they are", fontsize=14, fontweight="bold", color=INK
+    )
     figure.subplots_adjust(left=0.15, right=0.985, top=0.8, bottom=0.06, wspace=0.06)
     figure.savefig(path, metadata={"Software": None})
 

@@ -65,17 +65,17 @@ def answers(world: World, stream: Stream, looks: int = LOOKS) -> Iterator[tuple[
                 columns = slice(place, None, len(estimators))
                 if production == LOGGING:
                     cell = Cell(estimator, average, kind, "value")
-                    yield cell, Answer(*(np.clip(end[columns][1:], *REWARDS) for end in value), target[1:])
+                    lower, upper = (np.clip(end[columns][1:], *REWARDS) for end in value)
+                    yield cell, Answer(lower, upper, target[1:])
                 cell = Cell(estimator, average, kind, production)
-                yield cell, Answer(*(np.clip(end[columns], -1, 1) for end in lift), target[1:] - target[0])
+                lower, upper = (np.clip(end[columns], -1, 1) for end in lift)
+                yield cell, Answer(lower, upper, target[1:] - target[0])
 
 
 Said = tuple[Sequence[str], str, str, Floats, Ends, Ends]
 
 
-def _said(
-    world: World, evidence: Evidence, policies: Sequence[str], truth: Floats, every: int
-) -> Iterator[Said]:
+def _said(world: World, evidence: Evidence, policies: Sequence[str], truth: Floats, every: int) -> Iterator[Said]:
     """Estimators, average, kind, truth [policies, looks], and the ends of values and of lifts."""
     blocks, logging = blocks_of(evidence), policies[0] == LOGGING
     labels = [estimator.label for estimator in PLAIN]
@@ -114,20 +114,26 @@ def _ends(
     limit = bound.largest_weight(seen)
     term_range = _by_column([each.term_range(REWARDS, limit) for each in estimators])
     ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
-    each = [estimator.extremes(REWARDS, limit) for estimator in estimators]
-    low, high = (Line(*(_by_column(list(part)) for part in zip(*lines, strict=True))) for lines in zip(*(e[:2] for e in each), strict=True))
-    extremes = Extremes(low, high, _by_column([e.heaviest for e in each]), _by_column([e.controlled for e in each]))
-    claim = Claim(CONFIDENCE, term_range, ratios, extremes, kept and Ends(kept.lower, kept.upper))
+    claim = Claim(CONFIDENCE, term_range, ratios, _extremes(estimators, limit), kept and Ends(kept.lower, kept.upper))
     value = bound.ends(known.value, claim)
     first, others = slice(None, len(estimators)), slice(len(estimators), None)
     scaled = ratio(term_range, known.value.moments.mean_denominator)
     difference = claim._replace(
         term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
         ratio=ratios[others],
-        extremes=extremes.over_production(len(estimators), heaviest=seen[0]),
+        extremes=claim.extremes.over_production(len(estimators), heaviest=seen[0]),
         watched=kept and Ends(kept.lift_lower[others], kept.lift_upper[others]),
     )
     return value, bound.ends(known.lift, difference)
+
+
+def _extremes(estimators: Sequence[Estimator], limit: Floats) -> Extremes:
+    """Between which lines terms lie, [columns, looks]; they do not change with the looks but for the heaviest."""
+    found = [each.extremes(REWARDS, limit) for each in estimators]
+    low = Line(_by_column([each.low.offset for each in found]), _by_column([each.low.slope for each in found]))
+    high = Line(_by_column([each.high.offset for each in found]), _by_column([each.high.slope for each in found]))
+    controlled = _by_column([each.controlled.astype(float) for each in found]) > 0
+    return Extremes(low, high, _by_column([each.heaviest for each in found]), controlled)
 
 
 def _by_column(estimators: Sequence[Floats]) -> Floats:
@@ -154,4 +160,4 @@ def _over_last(truth: Floats, events: Floats, every: int) -> Floats:
     total = np.concatenate([np.zeros((len(truth), 1)), np.cumsum(truth, axis=1)], axis=1)
     end = np.arange(1, events.shape[1] + 1) * every * 100
     first = (end - events).astype(np.int64)
-    return (total[:, end] - np.take_along_axis(total, first, axis=1)) / events
+    return np.asarray((total[:, end] - np.take_along_axis(total, first, axis=1)) / events)

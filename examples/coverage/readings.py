@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from streameval.averages import Cumulative, Decay, Mixture, Reading, Window
 from streameval.averages import spread as spreads
 from streameval.averages.bank import Layout, Parts
 from streameval.averages.blocks import Blocks
-from streameval.averages.mixture import MEMORY, Course
+from streameval.averages.mixture import Course
 from streameval.averages.moments import ROWS, Moments, Row, fold, merge, nothing, total
 from streameval.averages.spread import LONGER, Spread
 from streameval.bounds import ConfidenceSequence
@@ -26,7 +27,9 @@ from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.lifts import fold_lifts, lift_layout
 from streameval.sequences import Watched, watch
-from streameval.sequences.engine import COUNT, running_centre
+from streameval.sequences.engine import COUNT
+from streameval.sequences.looking import Look
+from streameval.sequences.measuring import measure
 from streameval.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
 
 BLOCK = 100
@@ -109,7 +112,9 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     components = [component for term in terms for component in term.parts(evidence.recent.reward)]
     parts = Parts(
         _blocks(evidence, [(component.u, component.v) for component in components], paired=False),
-        np.stack([component.prior for component in components], axis=-1).reshape(evidence.blocks, -1),
+        np.stack([component.prior for component in components if component.prior is not None], axis=-1).reshape(
+            evidence.blocks, -1
+        ),
         np.repeat(evidence.recent.weight_square * evidence.recent.reward_square[:, None], len(components), axis=1),
     )
     state = mixture.start(layout, BLOCK)
@@ -137,12 +142,9 @@ def watched(average: Cumulative | Window, evidence: Evidence, logging: bool, err
     sequences = watch(ConfidenceSequence(), average, PLAIN, REWARDS, BLOCK, logging)
     (group,) = sequences.groups
     policies = len(errors)
-    sums = np.empty((evidence.blocks, SIDES, policies, group.engine.width))
-    for side in range(SIDES):
-        observed = group.observed(evidence, [], side)
-        centre, _ = running_centre(observed, None, np.zeros((policies, 2)))
-        by_block = (policies, evidence.blocks, BLOCK)
-        sums[:, side] = group.engine.sums(observed.reshape(by_block), centre.reshape(by_block), None).swapaxes(0, 1)
+    look = Look(evidence, [])
+    before, each_block = np.zeros((SIDES, policies, 2)), [1] * evidence.blocks
+    sums, _ = measure(group.engine, look.powers(group), before, each_block, partial(look.one_by_one, group))
     span, kept, shares = sequences.span, [], []
     state = span.start(np.zeros_like(sums[0]))
     for block in sums:
@@ -155,5 +157,6 @@ def watched(average: Cumulative | Window, evidence: Evidence, logging: bool, err
     means = group.engine.lower(seen.reshape(-1, seen.shape[-1]), each.ravel()).reshape(seen.shape[:-1])
     bounds = group.scale.bounds(means)
     bounds[LIFT_LOWER:, 0] = np.nan
-    columns = (np.repeat(side, len(PLAIN), axis=0) for side in bounds)
-    return Watched(*columns, {"interval_events": np.repeat(seen[VALUE_LOWER, ..., COUNT], len(PLAIN), axis=0)})
+    lower, upper, lift_lower, lift_upper = (np.repeat(side, len(PLAIN), axis=0) for side in bounds)
+    events = np.repeat(seen[VALUE_LOWER, ..., COUNT], len(PLAIN), axis=0)
+    return Watched(lower, upper, lift_lower, lift_upper, {"interval_events": events})

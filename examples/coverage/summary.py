@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from intervals import OF_WINDOW
@@ -76,7 +76,8 @@ def rows_of(lines: Sequence[Line]) -> Iterator[Row]:
             means["half_width"],
             errors["half_width"],
         )
-        yield Row(lines[0].world, *found[0][0], runs, *(float(f"{number:.4g}") for number in numbers))
+        told: list[Any] = [*found[0][0], runs, *(float(f"{number:.4g}") for number in numbers)]
+        yield Row(lines[0].world, *told)
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
@@ -91,7 +92,8 @@ def read(path: Path) -> list[Row]:
     """The rows of a file that `write` wrote."""
     with path.open(newline="") as file:
         _, *lines = csv.reader(file)
-    return [Row(*line[:5], int(line[5]), *map(float, line[6:])) for line in lines]
+    told: list[list[Any]] = [[*line[:5], int(line[5]), *map(float, line[6:])] for line in lines]
+    return [Row(*each) for each in told]
 
 
 def fill_in(document: str, rows: Sequence[Row]) -> str:
@@ -101,14 +103,18 @@ def fill_in(document: str, rows: Sequence[Row]) -> str:
     return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
 
 
-def _worst(number: Callable[[Row], float]) -> Callable[[Sequence[Row]], str]:
-    """By world and kind the largest of a number over estimators, averages and quantities."""
+def _worst(number: Callable[[Row], float], error: Callable[[Row], float]) -> Callable[[Sequence[Row]], str]:
+    """By world and kind the largest of a number over estimators, averages and quantities, and its standard error."""
+
+    def told(some: Sequence[Row]) -> str:
+        worst = max(some, key=number)
+        return f"{_share(number(worst))} ± {_share(error(worst))}"
 
     def table(rows: Sequence[Row]) -> str:
-        head = ["world", *KINDS]
+        head = ["world", "runs", *KINDS]
         by = _grouped(rows, lambda row: (row.world, row.kind))
         body = [
-            [_said(world), *(_share(max(map(number, by[name, kind]))) for kind in KINDS)]
+            [_said(world), str(by[name, KINDS[0]][0].runs), *(told(by[name, kind]) for kind in KINDS)]
             for name, world in WORLDS.items()
             if (name, KINDS[0]) in by
         ]
@@ -124,9 +130,9 @@ def _apart(rows: Sequence[Row]) -> str:
         [
             f"{row.average}, `{row.kind}`",
             "value" if row.quantity == "value" else f"lift over {row.quantity}",
-            f"{_share(row.above)}",
+            _share(row.above),
             f"{_share(row.below)} ± {_share(row.miss_se)}",
-            f"{_share(row.ever_above)}",
+            _share(row.ever_above),
             f"{_share(row.ever_below)} ± {_share(row.ever_se)}",
             f"{row.half_width:.4f} ± {row.half_width_se:.4f}",
         ]
@@ -177,8 +183,8 @@ def _recent(rows: Sequence[Row]) -> str:
 
 
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
-    "one_look": _worst(lambda row: row.miss),
-    "ever": _worst(lambda row: row.ever),
+    "one_look": _worst(lambda row: row.miss, lambda row: row.miss_se),
+    "ever": _worst(lambda row: row.ever, lambda row: row.ever_se),
     "apart": _apart,
     "widths": _widths,
     "recent": _recent,
@@ -201,7 +207,7 @@ def _said(world: World) -> str:
 
 
 def _share(share: float) -> str:
-    """A share in percent; bold where it is more than promised."""
+    """A share in percent."""
     return f"{100 * share:.1f}"
 
 
