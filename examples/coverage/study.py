@@ -63,7 +63,7 @@ def table(
 
 @app.command()
 def figures(
-    runs: Annotated[int, typer.Option(min=1, help="runs that are watched for the second picture")] = 200,
+    runs: Annotated[int, typer.Option(min=1, help="runs that are watched for the second picture")] = 40,
     results: Results = RESULTS,
 ) -> None:
     """Draw the pictures, one from the rates, the other from some runs made again."""
