@@ -334,8 +334,10 @@ def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     before = evaluator.plan
     policies, coded, ranks = before.policies, before.coded, before.ranks
     state = evaluator.state()
-    kept = replace(plan, policies=policies, coded=coded, drift=before.drift, ranks=ranks)
+    kept = replace(plan, policies=policies, coded=coded, ranks=ranks)
     state["settings"] = kept.settings()
+    if plan.drift != before.drift:  # another detector has seen nothing yet
+        state["drift"] = Evaluator.of(kept).state()["drift"]
     going_on = Evaluator.from_state(state, plan.reward_model, _named(before))
     if plan.policies[0] == policies[0]:
         return going_on

@@ -345,3 +345,26 @@ def test_what_was_rejected_before_the_first_event_stays_rejected() -> None:
     roster.adopt(plan("early", "late"))
     roster.update(batch[:10])
     assert roster.report().events == EventCounts(10, {"duplicate": 1}, None)
+
+
+def test_another_detector_of_drift_begins_and_values_go_on() -> None:
+    roster, batch = opened(1000, **FEW, drift=None)
+    before = values(roster.report())
+    for detector in ("PageHinkley", "ADWIN", None):
+        adopt(roster, plan("early", **FEW, drift=detector))
+        found = [each.drift_detections for each in roster.report().policies]
+        assert found == [None if detector is None else 0] * 2
+        assert {key: each.value for key, each in values(roster.report()).items()} == {
+            key: each.value for key, each in before.items()
+        }
+    roster.update(batch[1000:])
+    assert roster.report().events.accepted == 2000
+
+
+def test_other_rules_of_promotion_decide_from_then_on() -> None:
+    averages = [se.Cumulative(), se.Mixture()]
+    roster, batch = opened(600, averages=averages, promotion="paired")
+    for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
+        adopt(roster, plan("early", averages=averages, promotion=rules))
+        roster.update(batch[600:900])
+        assert {each.rule for each in roster.report().promotion} == set(rules or ())
