@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from factories import make_estimate, make_published, make_report, make_unknown
+from factories import NOW, make_estimate, make_published, make_report, make_unknown
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,11 +15,12 @@ from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
 
 from streameval.events import REASONS
-from streameval.published import Published
+from streameval.published import NEVER, Holding, Published
 from streameval.report import Estimate, EventCounts
 from streameval.sinks.exposition import exposition
 from streameval.sinks.prometheus import MetricsPage, StreamevalCollector
 from streameval.sources import SourceStatus
+from streameval.stages import RewardCounts
 
 PER_ESTIMATE = {"policy", "estimator", "average"}
 PROMISED: dict[str, set[str]] = {
@@ -231,3 +232,24 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
     report = make_report()
     policies = tuple(replace(policy, drift_detections=None) for policy in report.policies)
     assert "streameval_policy_drift_detections_total" not in scrape(make_published(replace(report, policies=policies)))
+
+
+def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
+    rewards = RewardCounts(joined=90, late=10, unmatched=3)
+    samples = scrape(make_published(holding=Holding(42, watermark=NOW, hurried=7, rewards=rewards)))
+    assert one(samples, "streameval_events_held") == 42
+    assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
+    assert one(samples, "streameval_events_hurried_total") == 7
+    assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
+    assert one(samples, "streameval_rewards_late_share") == 0.1
+    early = scrape(make_published(holding=Holding(0, watermark=float("-inf"))))
+    assert "streameval_watermark_timestamp_seconds" not in early
+    assert "streameval_rewards_total" not in early
+    assert "streameval_events_held" not in scrape(make_published())
+
+
+def test_without_a_state_there_is_nothing_of_snapshots() -> None:
+    samples = scrape(make_published(snapshots=NEVER.failed()))
+    assert one(samples, "streameval_snapshot_failures_total") == 1
+    assert "streameval_snapshot_timestamp_seconds" not in samples, "none has been written yet"
+    assert not [name for name in scrape(make_published(snapshots=None)) if "snapshot" in name]
