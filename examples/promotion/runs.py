@@ -81,5 +81,6 @@ def perform_all(
         os.environ.setdefault(threads, "1")  # one run, one core: read by new processes when they load numpy
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for finished in as_completed([pool.submit(work, job) for job in jobs]):
-            store.add(finished.result())
+            known = store.read()  # the same run gives the same lines: those that an interruption left are not repeated
+            store.add([line for line in finished.result() if line not in known])
             done()

@@ -14,11 +14,14 @@ from scipy.stats import binom, chi2
 from scoring import EVERY, Score
 from worlds import SETTINGS
 
+from streameval.sequences.family import error_shares
+
 CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4), "abrupt": (2, 3, 4), "stationary": ()}
 """Seeds on which the factors of `paired` and how long it averages the drift were chosen."""
 CANDIDATE_EVENTS = 10_000_000
 SURE = 0.999
 NONE = "–"
+BY_RANK = f"{PROOF}, default shares"
 
 
 class Row(NamedTuple):
@@ -119,17 +122,23 @@ PROMISES: Collection[str] = ("anytime", "sea", PROOF)
 
 
 def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
-    """One row for each kind of weights and rule."""
+    """One row for each kind of weights and rule, the last with the shares of the error that there are by default."""
     rows = []
     for weights in dict.fromkeys(each.weights for each in outcomes):
         some = [each for each in outcomes if each.weights == weights]
-        candidates = sum(each.candidates for each in some)
         for rule in (*RULES, PROOF):
             promised = 1 - CONFIDENCE if rule in PROMISES else None
-            bound = None if promised is None else int(binom.ppf(SURE, candidates, promised))
-            ever = sum(each.ever[rule] for each in some)
-            rows.append(SameRow(weights, rule, candidates, some[0].events, ever, promised, bound))
+            rows.append(_same_row(rule, some, [each.ever[rule] for each in some], promised))
+        shares = error_shares(1 - CONFIDENCE, range(1, some[0].candidates + 1))
+        rows.append(_same_row(BY_RANK, some, [each.family[PROOF] for each in some], float(shares.mean())))
     return rows
+
+
+def _same_row(rule: str, some: Sequence[Outcome], ever: Sequence[int], promised: float | None) -> SameRow:
+    """Where candidates have unequal shares, the binomial bound of their mean is larger than need be (Hoeffding)."""
+    candidates = sum(each.candidates for each in some)
+    bound = None if promised is None else int(binom.ppf(SURE, candidates, promised))
+    return SameRow(some[0].weights, rule, candidates, some[0].events, sum(ever), promised, bound)
 
 
 def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome]) -> str:
@@ -253,11 +262,11 @@ def _same(rows: Iterable[SameRow]) -> str:
     body = [
         [
             row.weights,
-            row.rule if row.rule == PROOF else f"`{row.rule}`",
+            f"`{row.rule}`" if row.rule in RULES else row.rule,
             f"{row.candidates:,}",
             f"{row.ever:,}",
             f"{row.ever / row.candidates:.2%}",
-            NONE if row.promised is None else f"{row.promised:.0%}",
+            NONE if row.promised is None else f"{row.promised:.2%}",
             NONE if row.bound is None else f"{row.bound:,}",
         ]
         for row in rows
