@@ -28,6 +28,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/mypy examples/nonstationary
+	.venv/bin/mypy examples/promotion
 	.venv/bin/mypy examples/coverage
 	MYPYPATH=deploy/grafana .venv/bin/mypy -p streameval_dashboards
 	.venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes
