@@ -277,7 +277,8 @@ def test_a_reader_that_leaves_is_no_error(files: Path) -> None:
 
 def test_an_interrupted_replay_says_so(files: Path) -> None:
     command = [STREAMEVAL, "replay", "c.yaml", "-"]
-    with subprocess.Popen(command, cwd=files, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=files, preexec_fn=hearing_interrupts, **pipes) as process:
         assert process.stdin is not None
         process.stdin.write(EVENT)
         process.stdin.flush()
@@ -286,6 +287,11 @@ def test_an_interrupted_replay_says_so(files: Path) -> None:
         _, err = process.communicate()
     assert process.returncode == 130
     assert err == "interrupted\nhint: what was written so far is incomplete\n"
+
+
+def hearing_interrupts() -> None:
+    """What is started in the background of a shell is deaf to Ctrl-C, and so are its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until_it_reads(pid: int) -> None:
