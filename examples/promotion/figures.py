@@ -12,7 +12,7 @@ from experiment import RULES, Stretch, watch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from scoring import EVERY, Score
+from scoring import EVERY, Score, promotable_at
 from worlds import Scene, leads
 
 from streameval import Report
@@ -33,7 +33,7 @@ class Looks(NamedTuple):
 
 
 def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
-    """One candidate in the smooth setting: its lift, its true lead, and when each rule called it promotable."""
+    """Smooth: lift, true lead and what each rule said of the candidate that `sea` was wrong about for longest."""
     world = scene.make()
     drift = scene.drift("smooth", world)
     reports: list[Report] = []
@@ -41,7 +41,8 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     looks = _looks(reports, world.candidates)
     checks = np.arange(EVERY, events + 1, EVERY)
     lead = leads(world, drift, checks)
-    candidate = int((np.diff(lead > 0, axis=0) != 0).sum(axis=0).argmax())
+    kept = promotable_at([each for each in stretches if each.rule == "sea"], checks, len(world.candidates))
+    candidate = int((kept & (lead < 0)).sum(axis=0).argmax())
     figure = Figure(figsize=(10.5, 6.2), dpi=150, facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     lower, upper = looks.lower[:, candidate], looks.upper[:, candidate]
@@ -65,7 +66,7 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     above.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
     title = "When is the candidate better, and when does each rule say so?"
     figure.text(0.06, 0.945, title, fontsize=14, fontweight="bold", color=INK)
-    figure.subplots_adjust(left=0.09, right=0.985, top=0.91, bottom=0.09, hspace=0.06)
+    figure.subplots_adjust(left=0.09, right=0.97, top=0.91, bottom=0.09, hspace=0.06)
     _save(figure, path)
 
 
@@ -116,18 +117,18 @@ def delays(scores: Sequence[Score], path: Path) -> None:
         axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
         axes.xaxis.set_major_formatter(_thousands)
         axes.set_xlabel("events since the candidate became better", loc="left", color=FAINT, fontsize=9)
-        axes.legend(loc="lower right", fontsize=8.5, facecolor="white", edgecolor="none", framealpha=0.85)
+        axes.legend(loc="upper left", fontsize=8.5, frameon=False)
     panels[0].set_ylabel("leads found", color=FAINT, fontsize=9)
     title = "How soon is a lead found, and how often is a worse candidate called better?"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
-    figure.subplots_adjust(left=0.06, right=0.985, top=0.83, bottom=0.13, wspace=0.06)
+    figure.subplots_adjust(left=0.06, right=0.97, top=0.83, bottom=0.13, wspace=0.08)
     _save(figure, path)
 
 
 def _said(rule: str, own: Sequence[Score]) -> str:
     promotable = sum(each.promotable for each in own)
     worse = sum(each.worse for each in own) / max(1, promotable)
-    return f"{rule}: worse at {worse:.1%} of the checks it was promotable at"
+    return f"{rule}: {worse:.1%} of what it promotes is worse"
 
 
 def _plain(axes: Axes) -> None:
