@@ -100,7 +100,7 @@ class Lives:
                     seen = answer.json() if answer.status_code == 200 else seen
                 if seen and seen["events"]["accepted"] >= events:
                     return seen
-                time.sleep(0.1)
+                time.sleep(0.5)  # each question takes time from the loop
         raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
 
     def said(self, event: str) -> list[dict[str, Any]]:

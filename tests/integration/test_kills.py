@@ -28,7 +28,7 @@ from streameval.sinks.snapshots import STEPS
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
 
 EVENTS = 1_000_000
-FEWER = 150_000
+FEWER = 100_000
 PARTITIONS = 4
 SHARES = [0.4, 0.3, 0.2, 0.1]
 DUPLICATED = 10_000
