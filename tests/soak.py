@@ -72,7 +72,7 @@ class Soak:
         self.lives = Lives(self.folder, self._config(topic))
         self._stopping, self._began = threading.Event(), time.monotonic()
         self.lives.begin()
-        self._life = [self._now]
+        self._life, self._client = [self._now], httpx.Client(trust_env=False, timeout=10.0)
         sending = threading.Thread(target=self._send, args=(topic,))
         sending.start()
         try:
@@ -81,6 +81,7 @@ class Soak:
         finally:
             self._stopping.set()
             sending.join()
+            self._client.close()
         report = self.lives.report_of(self.sent)
         self.lives.end()
         return self._found(report)
@@ -141,7 +142,7 @@ class Soak:
             return
         started = time.monotonic()
         with suppress(httpx.TransportError):
-            text = httpx.get(f"{served[-1]['url']}/metrics", trust_env=False, timeout=10.0).text
+            text = self._client.get(f"{served[-1]['url']}/metrics").text
             scrape = time.monotonic() - started
             process = Path(f"/proc/{self.lives.process.pid}")
             pages = int((process / "statm").read_text().split()[1])
