@@ -244,8 +244,8 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
         begin = time.monotonic()
         for _ in range(100):
             reader.source.commit(reader.source.bookmarks())
-        assert time.monotonic() - begin < 2.0  # a client that waited for the broker would take a hundred time-outs
-    assert time.monotonic() - begin < 15.0  # and one that insisted, half a minute
+        assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 5.0
 
 
 def bookmark_of(reader: Reading, topic: str) -> Bookmark:
