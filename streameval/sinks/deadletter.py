@@ -49,6 +49,19 @@ class DeadLetter:
     value: bytes
     size: int
 
+    @property
+    def origin(self) -> dict[str, str | int | None]:
+        """All that is known of it but its value, by the names under which every sink tells it."""
+        return {
+            "reason": self.reason,
+            "detail": self.detail,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "timestamp": self.timestamp,
+            "size": self.size,
+        }
+
 
 class SinkError(Exception):
     """Trouble of a sink that may pass. `undelivered`: what is to be tried again; the rest is written."""

@@ -86,16 +86,7 @@ def as_json(letter: DeadLetter) -> dict[str, Any]:
     >>> as_json(DeadLetter("malformed", "not JSON", "clicks", 0, 7, None, b"\\xff", 1))["value_base64"]
     '/w=='
     """
-    line: dict[str, Any] = {
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "timestamp": letter.timestamp,
-        "size": letter.size,
-    }
     try:
-        return line | {"value": letter.value.decode()}
+        return letter.origin | {"value": letter.value.decode()}
     except UnicodeDecodeError:
-        return line | {"value_base64": base64.b64encode(letter.value).decode()}
+        return letter.origin | {"value_base64": base64.b64encode(letter.value).decode()}

@@ -74,16 +74,7 @@ class TopicSink:
 
 def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:
     """Reason and origin of a letter, as the headers of its message."""
-    told = {
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
-        "timestamp": letter.timestamp,
-        "size": letter.size,
-    }
-    return [(f"streameval.{name}", str(value).encode()) for name, value in told.items() if value is not None]
+    return [(f"streameval.{name}", str(value).encode()) for name, value in letter.origin.items() if value is not None]
 
 
 def _words(error: Exception) -> str:
