@@ -117,6 +117,55 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
     assert not ordering.take(batch_of([Arrival(1000.0 + number, 1, 100 + number) for number in range(60)])).rejected
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_a_new_partition_had_before_it_was_found_counts_though_others_are_far(restarts: bool) -> None:
+    """It is found 60 seconds after its first event, with all that was written to it meanwhile."""
+    ordering = fresh(partitions=2)
+    before = ordering.take(batch_of([*steady(0, 1000), *steady(1, 1000)]))
+    ordering.expect([(TOPIC, partition) for partition in range(3)])
+    if restarts:
+        state = through_a_file(ordering.state())
+        ordering = fresh()
+        ordering.restore(state)
+    new, out, first = steady(2, 600, start=40.0), [before], 0
+    while first < 600:
+        out.append(ordering.take(batch_of(new[first : first + 70])))
+        first += 70
+    out.append(ordering.flush())
+    assert not [each for batch in out for each in batch.rejected]
+    passed = [each for batch in out for each in arrivals_of(batch)]
+    assert sorted(passed) == [tuple(each[:3]) for each in sorted([*steady(0, 1000), *steady(1, 1000), *new])]
+    assert [each for each in passed if each[0] > before.timestamp[-1]] == sorted(
+        each for each in passed if each[0] > before.timestamp[-1]
+    )
+
+
+@pytest.mark.parametrize("reaches", ["where the others were", "its end"])
+def test_a_new_partition_is_like_others_once_it_has_come_to(reaches: str) -> None:
+    ordering = fresh(partitions=2)
+    ordering.take(batch_of([*steady(0, 1000), *steady(1, 1000)]))
+    ordering.expect([(TOPIC, partition) for partition in range(3)])
+    if reaches == "its end":
+        ordering.take(batch_of([Arrival(40.0, 2, 0)]))
+        ordering.rest({(TOPIC, 2): 1e9})
+    else:
+        ordering.take(batch_of(steady(2, 600, start=40.0)))
+    late = ordering.take(batch_of([Arrival(50.0, 2, 600)]))
+    assert [each.reason for each in late.rejected] == ["too_late"]
+
+
+def test_nobody_waits_for_partitions_that_a_topic_made_anew_no_longer_has() -> None:
+    ordering = fresh(partitions=4)
+    passed = len(ordering.take(batch_of([each for partition in range(4) for each in steady(partition, 100)])))
+    ordering.expect([])
+    ordering.expect([(TOPIC, 0), (TOPIC, 1)])
+    passed += len(ordering.take(batch_of([*steady(0, 1000, start=20.0), *steady(1, 1000, start=20.0)])))
+    assert ordering.watermark == pytest.approx(119.9 - 0.9 - LATENESS)
+    assert passed + ordering.held == 2400
+    assert len(ordering.rest({(TOPIC, 0): 1e9, (TOPIC, 1): 1e9})) > 0
+    assert ordering.held == 0
+
+
 def test_the_rest_of_a_quiet_topic_comes_out_when_it_is_old_enough() -> None:
     ordering = fresh(partitions=2)
     both = [(TOPIC, 0), (TOPIC, 1)]

@@ -31,6 +31,9 @@ class Clocks:
 
     A partition that has nothing to read would hold up all the others. When it is found at its end, its clock is put
     forward to `idle_timeout` before the clock that is furthest ahead.
+
+    A newcomer is a partition that was added when others had come far: what had been written to it before anybody knew
+    of it is older than the watermark, and none the worse for that. See `on_time`.
     """
 
     def __init__(self, max_lateness: float, idle_timeout: float) -> None:
@@ -40,11 +43,26 @@ class Clocks:
         self._asked: dict[int, float] = {}
         self._following: set[int] = set()
         self._last: dict[int, Array] = {}
+        self._newcomers: dict[int, float] = {}
 
-    def expect(self, partitions: Iterable[int]) -> None:
-        """These partitions exist: there is no watermark before each has a time, or is found at its end."""
-        for partition in partitions:
-            self._clocks.setdefault(partition, NEVER)
+    def expect(self, partitions: Iterable[int], passed: float = NEVER) -> None:
+        """These partitions exist: there is no watermark before each has a time, or is found at its end.
+
+        Others no longer do, as when a topic was made anew with fewer; nobody waits for them. Only while a topic is away
+        none is known. New ones are newcomers where the time `passed` is over.
+        """
+        known = set(partitions)
+        for partition in known - self._clocks.keys():
+            self._clocks[partition] = NEVER
+            if passed > NEVER:
+                self._newcomers[partition] = passed
+        for partition in (self._clocks.keys() - known) if known else ():
+            self._forget(partition)
+
+    def _forget(self, partition: int) -> None:
+        for known in (self._clocks, self._put_forward, self._asked, self._last, self._newcomers):
+            known.pop(partition, None)
+        self._following.discard(partition)
 
     def advance(self, partition: Index, timestamp: Array) -> Mask:
         """Take the next events, in the order of their partitions: which of them are late, [n]."""
@@ -65,15 +83,23 @@ class Clocks:
         reached = sliding_window_view(run, CONFIRMED_BY).min(axis=1)
         clock = np.maximum.accumulate(np.concatenate([[before], reached]))
         self._clocks[partition], self._last[partition] = float(clock[-1]), run[len(timestamp) :]
+        if self._clocks[partition] - self._max_lateness >= self._newcomers.get(partition, math.inf):
+            del self._newcomers[partition]
         return np.asarray(timestamp < clock[:-1] - self._max_lateness)
 
-    def on_time(self, batch: EventBatch, passed: float) -> EventBatch:
-        """The next events without those that are late, or from before the time `passed`, which is over."""
+    def on_time(self, batch: EventBatch, passed: float, *, admit: bool = False) -> EventBatch:
+        """The next events without those that are late, or from before the time `passed`, which is over.
+
+        `admit`: newcomers may tell of a time that is over, until they have come to where the others were.
+        """
         batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
         if not len(batch):
             return batch
         assert batch.origin is not None, "events must be decoded with their origin"
-        late = self.advance(batch.origin.partition, batch.timestamp) | (batch.timestamp < passed)
+        partition, over = batch.origin.partition, batch.timestamp < passed
+        if admit and self._newcomers:
+            over &= ~np.isin(partition, list(self._newcomers))
+        late = self.advance(partition, batch.timestamp) | over
         return batch.reject(
             late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is over, others went on"
         )
@@ -94,6 +120,7 @@ class Clocks:
                 self._asked[partition] = asked
                 follows = not is_live and self._forward(partition) >= self._clocks.get(partition, NEVER)
                 (self._following.add if follows else self._following.discard)(partition)
+                self._newcomers.pop(partition, None)
         return min(ended.values()) if ended and ended.keys() >= self._clocks.keys() else NEVER
 
     @property
@@ -124,6 +151,7 @@ class Clocks:
             "clocks": list(self._clocks.values()),
             "put_forward": list(map(self._forward, self._clocks)),
             "last": [self._last[partition].tolist() if partition in self._last else None for partition in self._clocks],
+            "newcomers": [list(pair) for pair in self._newcomers.items()],
         }
 
     def restore(self, state: State) -> None:
@@ -133,6 +161,7 @@ class Clocks:
         self._put_forward = dict(zip(numbers, state["put_forward"], strict=True))
         pairs = zip(numbers, state["last"], strict=True)
         self._last = {partition: np.array(last) for partition, last in pairs if last is not None}
+        self._newcomers = dict(state.get("newcomers", []))
 
 
 def just_after(time: float) -> float:

@@ -36,7 +36,9 @@ class Joining:
     older half is passed on with the rewards that are there, and counted as `hurried`. What was passed on is remembered,
     to tell late rewards from those without a decision, in another quarter of `most_bytes`.
 
-    Other arguments and methods: as those of `Ordering`, with the partitions of both topics.
+    Other arguments and methods: as those of `Ordering`, with the partitions of both topics. When a partition is added
+    later, decisions in it from before what has been passed on are too late: some of their rewards are gone. There are
+    none where the window is longer than it takes to find the partition.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Joining:
         return max(self._passed, min(self._clocks.watermark, by_rewards))
 
     def expect(self, places: Iterable[Place]) -> None:
-        """These partitions exist: nothing is passed on before each has had messages or was found at its end."""
+        """These partitions exist, and no others of a topic of which one is known: see `Ordering.expect`."""
         known = list(places)
         self._clocks.expect(partition for topic, partition in known if topic == self._topic)
         self._reward_clocks.expect(partition for topic, partition in known if topic == self._rewards_topic)

@@ -20,6 +20,9 @@ class Ordering:
     `Clocks`, also for `idle_timeout`. What waits takes `most_bytes` of memory: with more, partitions that are ahead
     must not be read on (`ahead`). If with twice as much that has not helped, the older half is passed on, counted as
     `hurried`, and what is still older comes too late.
+
+    Of partitions that are added later, what had been written before they were found is passed on as it comes, though
+    others of its time have been passed on before.
     """
 
     def __init__(self, topic: str, max_lateness: float, idle_timeout: float, most_bytes: int) -> None:
@@ -52,12 +55,12 @@ class Ordering:
         return max(self._passed, self._clocks.watermark)
 
     def expect(self, places: Iterable[Place]) -> None:
-        """These partitions exist: nothing is passed on before each has had events or was found at its end."""
-        self._clocks.expect(partition for topic, partition in places if topic == self._topic)
+        """These partitions exist, and no others: nothing is passed on before each had events or was found at its end."""
+        self._clocks.expect((partition for topic, partition in places if topic == self._topic), self._passed)
 
     def take(self, batch: EventBatch) -> EventBatch:
         """The next events, those of a partition in its order; what is due comes back, with all that is rejected."""
-        on_time = self._clocks.on_time(batch, self._passed)
+        on_time = self._clocks.on_time(batch, self._passed, admit=True)
         self._held.add(on_time)
         due = self._due()
         if self._held.nbytes > 2 * self._most_bytes:
