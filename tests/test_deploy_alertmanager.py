@@ -11,7 +11,7 @@ from programs import output, program
 
 ALERTS = rules("alert")
 CONFIG = yaml.safe_load(ALERTMANAGER.read_text())
-PAGES = {"StreamevalPromotedPolicyWorse"}
+PAGES = {"StreamevalPromotedPolicyWorse", "StreamevalProductionWorse"}
 """What wakes somebody."""
 
 

@@ -86,11 +86,15 @@ def test_a_check_that_has_an_alert_of_its_own_is_told_once(manager: httpx.Client
     assert held_back(manager, *both, policy="a", check="largest_share") == set()
 
 
-def test_nothing_holds_back_a_page(manager: httpx.Client) -> None:
-    others = sorted(set(ALERTS) - {"StreamevalPromotedPolicyWorse"})
-    assert "StreamevalPromotedPolicyWorse" not in held_back(
-        manager, "StreamevalPromotedPolicyWorse", *others, policy="a"
-    )
+@pytest.mark.parametrize("page", sorted(alert for alert in ALERTS if ALERTS[alert]["labels"]["severity"] == "page"))
+def test_nothing_holds_back_a_page(manager: httpx.Client, page: str) -> None:
+    assert page not in held_back(manager, *ALERTS, policy="a", kind="deleted")
+
+
+def test_lost_events_are_told_once_with_their_number(manager: httpx.Client) -> None:
+    both = ("StreamevalEventsLost", "StreamevalLogGap")
+    assert held_back(manager, *both, kind="deleted") == {"StreamevalLogGap"}
+    assert held_back(manager, *both, kind="replaced") == set()
 
 
 def test_the_page_and_the_tickets_go_different_ways(manager: httpx.Client, webhook: Webhook) -> None:
