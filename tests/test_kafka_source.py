@@ -19,6 +19,7 @@ from streameval.sources.kafka import BACKOFF_MOST, REACHED_FOR, KafkaSource
 from streameval.sources.kafka_client import ClientError, OffsetsGoneError
 from streameval.sources.kafka_python import connection_options, consumer_options
 from streameval.sources.settings import KafkaConnection, KafkaSettings
+from streameval.sources.several import SeveralSources
 from streameval.sources.topic_reader import PROBE_INTERVAL
 
 
@@ -182,6 +183,16 @@ def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) 
     status = Bench(cluster, stall_timeout=30).poll(30, every=PROBE_INTERVAL)
     assert status.rebuilds == 0
     assert status.lag == 4
+
+
+def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeCluster) -> None:
+    """What is in it is dated before now, and comes when it is committed."""
+    cluster.hidden = 2
+    bench = Bench(cluster)
+    assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
+    cluster.hidden = 0
+    assert all(part.ended_at for part in bench.poll(12).partitions)
+    assert len(bench.seen) == 20
 
 
 def test_markers_of_transactions_do_not_count_as_lag(cluster: FakeCluster) -> None:
@@ -387,6 +398,29 @@ def test_a_paused_partition_waits_in_the_log_and_is_not_stuck(cluster: FakeClust
     bench.source.pause([])
     bench.poll(12)
     assert bench.seen_of(1) == cluster.logs[1]
+
+
+class Ends:
+    """A source that hands out these records, then raises, as often as it is asked."""
+
+    def __init__(self, *polls: list[Records] | SourceError) -> None:
+        self.polls = [*polls]
+
+    def poll(self, timeout: float) -> list[Records]:
+        polled = self.polls.pop(0) if len(self.polls) > 1 else self.polls[0]
+        if isinstance(polled, SourceError):
+            raise polled
+        return polled
+
+
+def test_what_one_source_hands_out_is_not_lost_when_another_fails() -> None:
+    """A snapshot that is taken after the failure says that it has been read."""
+    decisions = [Records(TOPIC, 0, [7], [b"7"])]
+    several = SeveralSources([Ends(decisions, []), Ends(SourceError("cut", hint="mend it"), [])])  # type: ignore[list-item]
+    assert several.poll(0.0) == decisions
+    for _ in range(2):
+        with pytest.raises(SourceError, match="cut"):
+            several.poll(0.0)
 
 
 def test_empty_records_move_nothing() -> None:

@@ -14,7 +14,7 @@ class Progress:
 
     `ends` tells what waits, `readable` what could be had: they differ while a transaction is open. `paused`: partitions
     that nobody wants to have now. `ended`: for partitions that were found at their end when somebody asked last, when
-    that was (epoch seconds).
+    that was (epoch seconds). What waits in an open transaction is yet to come: there the end has not been reached.
 
     >>> progress = Progress()
     >>> progress.place({0: 10}, now=0.0)
@@ -62,7 +62,8 @@ class Progress:
         """The offsets up to which messages may be read now, asked for at this time (epoch seconds)."""
         self.readable.update(ends)
         self.see_ends(ends)
-        self.ended = {partition: asked_at for partition, end in ends.items() if self.positions[partition] >= end}
+        at_end = [partition for partition in ends if self.positions[partition] >= self.ends[partition]]
+        self.ended = dict.fromkeys(at_end, asked_at)
 
     def lag(self, partition: int) -> int | None:
         """Events that wait in the partition; None while the end of its log is unknown."""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from streameval.errors import SourceError
 from streameval.sources import Bookmark, Bookmarks, Place, Records, Source, SourceStatus
 
 SLICE = 0.05
@@ -21,14 +22,28 @@ class SeveralSources:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
+        self._failure: SourceError | None = None
 
     def poll(self, timeout: float) -> list[Records]:
         """What has come to each of them, waiting in turn for one after another."""
+        if self._failure is not None:
+            raise self._failure
         deadline = time.monotonic() + timeout
-        records = [part for source in self._sources for part in source.poll(0.0)]
+        records = self._ask(0.0)
         while not records and (left := deadline - time.monotonic()) > 0:
+            records = self._ask(min(SLICE, left))
+        return records
+
+    def _ask(self, timeout: float) -> list[Records]:
+        """What each of them has now; what came before an error is handed out first: it would not be read again."""
+        records: list[Records] = []
+        try:
             for source in self._sources:
-                records += source.poll(min(SLICE, left))
+                records += source.poll(timeout)
+        except SourceError as error:
+            if not records:
+                raise
+            self._failure = error
         return records
 
     def status(self) -> SourceStatus:

@@ -55,7 +55,7 @@ class Ordering:
         return max(self._passed, self._clocks.watermark)
 
     def expect(self, places: Iterable[Place]) -> None:
-        """These partitions exist, and no others: nothing is passed on before each had events or was found at its end."""
+        """These partitions exist, and no others: nothing comes out before each had events or was found at its end."""
         self._clocks.expect((partition for topic, partition in places if topic == self._topic), self._passed)
 
     def take(self, batch: EventBatch) -> EventBatch:
