@@ -17,10 +17,10 @@ from scipy.stats import binom
 
 from streameval import Evaluator
 from streameval.averages import Mixture
-from streameval.bounds import ConfidenceSequence, DriftAware
+from streameval.bounds import ConfidenceSequence
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "coverage"
-MODULES = ("worlds", "readings", "intervals", "runs", "summary", "figures", "study")
+MODULES = ("worlds", "readings", "adapting", "mixing", "intervals", "runs", "summary", "figures", "study")
 EVENTS, LOOKS = 6_000, 60
 RUNS = 25
 
@@ -40,12 +40,13 @@ def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Ev
     """An evaluator for each kind of interval, and the name of the kind in the study."""
     settings = {"candidates": ["one", "two"], "production": production, "promotion": None, "drift": None}
     for kind, bound in {**intervals.kinds(world), "confidence_sequence": ConfidenceSequence()}.items():
-        averages = intervals.AVERAGES[: 2 if kind == "confidence_sequence" else 3]
+        averages = intervals.AVERAGES[:2] if kind == "confidence_sequence" else intervals.AVERAGES + intervals.ADAPTIVE
         bounds = {average.label: bound for average in averages}
         plain = {"estimators": list(intervals.PLAIN), "averages": list(averages), "intervals": bounds}
         yield Evaluator(**settings, **plain), kind
-    mixed = {"estimators": list(intervals.MIXED), "averages": [Mixture()], "intervals": {"mixture": DriftAware()}}
-    yield Evaluator(**settings, **mixed), "drift_aware"
+    for kind, bound in intervals.of_mixture(world).items():
+        mixed = {"estimators": list(intervals.MIXED), "averages": [Mixture()], "intervals": {"mixture": bound}}
+        yield Evaluator(**settings, **mixed), kind
 
 
 @pytest.mark.parametrize("name", ["drifting-heavy-0.3", "crowd-named-mild-0.3"])
@@ -71,7 +72,7 @@ def test_reading_all_looks_at_once_says_what_an_evaluator_says_look_by_look(worl
                         expected = [np.nan if end is None else end for end in ends]
                         assert found == pytest.approx(expected, abs=1e-9, nan_ok=True)
                         compared += 1
-    assert compared == 2 * looks * 3 * (2 * (3 * 4 + 2) + 1)
+    assert compared == 2 * looks * 3 * (2 * (5 * 4 + 2) + 4)
 
 
 @pytest.mark.parametrize("name", ["drifting-heavy-0.03", "learning-heavy-0.3"])

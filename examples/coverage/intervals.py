@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from readings import MIXED, PLAIN, REWARDS, Known, blocks_of, evidence_of, on_average, on_mixture, watched
+from adapting import Kernel, on_adaptive
+from mixing import MIXED, on_mixture
+from readings import BLOCK, PLAIN, REWARDS, Known, blocks_of, evidence_of, on_average, watched
 from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
 from streameval.arrays import ratio
-from streameval.averages import Cumulative, Decay, Window
+from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.bounds import (
     AnyBound,
     Claim,
@@ -31,6 +34,7 @@ CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60
 TAU = 2_000
 AVERAGES: tuple[Cumulative | Window | Decay, ...] = (Cumulative(), Window(tau=TAU), Decay(alpha=1 - 1 / TAU))
+ADAPTIVE = (AdaptiveWindow(drift_span=TAU), AdaptiveDecay(drift_span=TAU))
 LIMITED = "empirical_likelihood, max_weight"
 OF_WINDOW = "confidence_sequence, of the window"
 """The confidence sequence of a window, held against the mean over the window instead of over its own events."""
@@ -66,35 +70,58 @@ def answers(world: World, stream: Stream, looks: int = LOOKS) -> Iterator[tuple[
                 if production == LOGGING:
                     cell = Cell(estimator, average, kind, "value")
                     lower, upper = (np.clip(end[columns][1:], *REWARDS) for end in value)
-                    yield cell, Answer(lower, upper, target[1:])
+                    yield cell, Answer(lower, upper, target.value[columns][1:])
                 cell = Cell(estimator, average, kind, production)
                 lower, upper = (np.clip(end[columns], -1, 1) for end in lift)
-                yield cell, Answer(lower, upper, target[1:] - target[0])
+                yield cell, Answer(lower, upper, target.lift[columns])
 
 
-Said = tuple[Sequence[str], str, str, Floats, Ends, Ends]
+class Target(NamedTuple):
+    """What is true of the columns, at each look: of values, and of lifts over the first policy."""
+
+    value: Floats
+    lift: Floats
+
+    @classmethod
+    def of(cls, truth: Floats, kernel: Kernel, estimators: int) -> Target:
+        """The means of the truth [policies, events] over a kernel."""
+        value = np.repeat(truth, estimators, axis=0)
+        return cls(kernel(value), kernel(np.repeat(truth[1:] - truth[0], estimators, axis=0)))
+
+
+Said = tuple[Sequence[str], str, str, Target, Ends, Ends]
 
 
 def _said(world: World, evidence: Evidence, policies: Sequence[str], truth: Floats, every: int) -> Iterator[Said]:
-    """Estimators, average, kind, truth [policies, looks], and the ends of values and of lifts."""
-    blocks, logging = blocks_of(evidence), policies[0] == LOGGING
-    labels = [estimator.label for estimator in PLAIN]
-    heaviest = np.maximum.accumulate(evidence.importance_weight, axis=0).T[:, every * 100 - 1 :: every * 100]
+    """Estimators, average, kind, what is true, and the ends of values and of lifts."""
+    blocks, labels, looks = blocks_of(evidence), _labels(PLAIN), slice(every * BLOCK - 1, None, every * BLOCK)
+    heaviest = np.maximum.accumulate(evidence.importance_weight, axis=0).T[:, looks]
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
     for average in AVERAGES:
-        known, target = on_average(average, blocks, every), _averaged(average, truth)[:, every * 100 - 1 :: every * 100]
+        known = on_average(average, blocks, every)
+        target = Target.of(truth, partial(_averaged, average, looks), len(PLAIN))
         for kind, bound in kinds(world).items():
             yield labels, average.kind, kind, target, *_ends(bound, known, PLAIN, heaviest)
         if isinstance(average, Decay):
             continue
-        kept = watched(average, evidence, logging, errors, every)
+        kept = watched(average, evidence, policies[0] == LOGGING, errors, every)
         ends = _ends(ConfidenceSequence(), known, PLAIN, heaviest, kept)
-        own = _over_last(truth, kept.details["interval_events"][:: len(PLAIN)], every)
+        own = Target.of(truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
             yield labels, average.kind, OF_WINDOW, target, *ends
-    known, now = on_mixture(evidence, policies, every), truth[:, every * 100 - 1 :: every * 100]
-    yield [each.label for each in MIXED], "mixture", "drift_aware", now, *_ends(DriftAware(), known, MIXED, heaviest)
+    for adaptive in ADAPTIVE:
+        known, kernel = on_adaptive(adaptive, blocks, every)
+        target = Target.of(truth, kernel, len(PLAIN))
+        for kind, bound in kinds(world).items():
+            yield labels, adaptive.kind, kind, target, *_ends(bound, known, PLAIN, heaviest)
+    known, now = on_mixture(evidence, policies, every), Target.of(truth, partial(_at, looks), len(MIXED))
+    for kind, bound in of_mixture(world).items():
+        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, heaviest)
+
+
+def _labels(estimators: Sequence[Estimator]) -> list[str]:
+    return [estimator.label for estimator in estimators]
 
 
 def kinds(world: World) -> Mapping[str, AnyBound]:
@@ -104,6 +131,13 @@ def kinds(world: World) -> Mapping[str, AnyBound]:
         "empirical_bernstein": EmpiricalBernstein(),
         "empirical_likelihood": EmpiricalLikelihood(),
         LIMITED: EmpiricalLikelihood(max_weight=world.largest_weight),
+    }
+
+
+def of_mixture(world: World) -> Mapping[str, AnyBound]:
+    """Those that a mixture knows enough for."""
+    return {"drift_aware": DriftAware()} | {
+        kind: bound for kind, bound in kinds(world).items() if not isinstance(bound, EmpiricalBernstein)
     }
 
 
@@ -142,22 +176,27 @@ def _by_column(estimators: Sequence[Floats]) -> Floats:
     return stacked.reshape(-1, stacked.shape[-1])
 
 
-def _averaged(average: Cumulative | Window | Decay, truth: Floats) -> Floats:
-    """The mean of the truth over the kernel of the average, at every event."""
+def _at(looks: slice, values: Floats) -> Floats:
+    return values[:, looks]
+
+
+def _averaged(average: Cumulative | Window | Decay, looks: slice, values: Floats) -> Floats:
+    """The means of values [columns, events] over what the average weighs, at the looks."""
     if isinstance(average, Decay):
         recursion = ([1.0], [1.0, -average.decay])
-        return np.asarray(lfilter(*recursion, truth) / lfilter(*recursion, np.ones_like(truth)))
-    events = np.arange(1, truth.shape[1] + 1)
-    total = np.cumsum(truth, axis=1)
+        return np.asarray(lfilter(*recursion, values) / lfilter(*recursion, np.ones_like(values)))[:, looks]
+    events = np.arange(1, values.shape[1] + 1)
+    total = np.cumsum(values, axis=1)
     if isinstance(average, Window):
         total[:, average.tau :] -= total[:, : -average.tau].copy()
         events = np.minimum(events, average.tau)
-    return np.asarray(total / events)
+    return np.asarray(total / events)[:, looks]
 
 
-def _over_last(truth: Floats, events: Floats, every: int) -> Floats:
-    """The mean of the truth over the last so many `events` [policies, looks] of each look."""
-    total = np.concatenate([np.zeros((len(truth), 1)), np.cumsum(truth, axis=1)], axis=1)
-    end = np.arange(1, events.shape[1] + 1) * every * 100
-    first = (end - events).astype(np.int64)
-    return np.asarray((total[:, end] - np.take_along_axis(total, first, axis=1)) / events)
+def _over_last(events: Floats, every: int, values: Floats) -> Floats:
+    """The means of values [columns, events] over the last so many `events` [columns, looks] of each look."""
+    counts = events[-len(values) :]
+    total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    end = np.arange(1, counts.shape[1] + 1) * every * BLOCK
+    first = (end - counts).astype(np.int64)
+    return np.asarray((total[:, end] - np.take_along_axis(total, first, axis=1)) / counts)

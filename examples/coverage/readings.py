@@ -11,21 +11,18 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from worlds import LOGGING, Floats
+from worlds import Floats
 
 from streameval import recent, signs
-from streameval.averages import Cumulative, Decay, Mixture, Reading, Window
+from streameval.averages import Cumulative, Decay, Reading, Window
 from streameval.averages import spread as spreads
-from streameval.averages.bank import Layout, Parts
 from streameval.averages.blocks import Blocks
-from streameval.averages.mixture import Course
-from streameval.averages.moments import ROWS, Moments, Row, fold, merge, nothing, total
+from streameval.averages.moments import Moments, fold, merge, nothing, total
 from streameval.averages.spread import LONGER, Spread
 from streameval.bounds import ConfidenceSequence
-from streameval.estimators import IPS, SNIPS, Estimator, StratifiedIPS
+from streameval.estimators import IPS, SNIPS, Estimator
 from streameval.events import EventBatch
 from streameval.evidence import Evidence
-from streameval.lifts import fold_lifts, lift_layout
 from streameval.sequences import Watched, watch
 from streameval.sequences.engine import COUNT
 from streameval.sequences.looking import Look
@@ -35,7 +32,6 @@ from streameval.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
 BLOCK = 100
 REWARDS = (0.0, 1.0)
 PLAIN: tuple[Estimator, ...] = (IPS(), SNIPS())
-MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
 Plain = Cumulative | Window | Decay
 
 
@@ -58,17 +54,17 @@ def on_average(average: Plain, blocks: Blocks, every: int) -> Known:
     moments = np.array(list(_moments(average, blocks, every)))
     horizon = _horizon(average)
     spread = spreads.path(spreads.nothing(moments.shape[1]), blocks, horizon)[every - 1 :: every]
-    reading = _reading(moments, spread)
+    reading = reading_of(moments, spread)
     return Known(reading, reading.lift(len(PLAIN)))
 
 
 def blocks_of(evidence: Evidence) -> Blocks:
     """The terms of the plain estimators, block by block."""
     terms = [estimator.terms(evidence, {})[0] for estimator in PLAIN]
-    return _blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
+    return whole_blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
 
 
-def _blocks(evidence: Evidence, terms: Sequence[tuple[Floats, Floats | None]], paired: bool) -> Blocks:
+def whole_blocks(evidence: Evidence, terms: Sequence[tuple[Floats, Floats | None]], paired: bool) -> Blocks:
     weights = (evidence.averaging_weight, evidence.importance_weight, evidence.unsupported)
     return Blocks.of(evidence.blocks, *weights, terms, paired, signs=evidence.signs if paired else None)
 
@@ -96,45 +92,11 @@ def _horizon(average: Plain) -> float:
     return LONGER * average.tau if isinstance(average, Window) else LONGER / (1 - average.decay)
 
 
-def _reading(moments: Floats, spread: Floats, parts: dict[str, Floats] | None = None) -> Reading:
+def reading_of(moments: Floats, spread: Floats, parts: dict[str, Floats] | None = None) -> Reading:
     """One reading of arrays [looks, columns, rows]."""
     by_column = Moments(moments.swapaxes(0, 1))
     bias = np.full(by_column.array.shape[:2], np.nan)
     return Reading(by_column, Spread(spread.swapaxes(0, 1)), tail=None, bias=bias, parts=parts or {})
-
-
-def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known:
-    """The readings of the mixture: what its interval is made of, and nothing else."""
-    mixture, count = Mixture(), len(policies)
-    layout = Layout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
-    terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
-    blocks = _blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
-    components = [component for term in terms for component in term.parts(evidence.recent.reward)]
-    parts = Parts(
-        _blocks(evidence, [(component.u, component.v) for component in components], paired=False),
-        np.stack([component.prior for component in components if component.prior is not None], axis=-1).reshape(
-            evidence.blocks, -1
-        ),
-        np.repeat(evidence.recent.weight_square * evidence.recent.reward_square[:, None], len(components), axis=1),
-    )
-    state = mixture.start(layout, BLOCK)
-    effects = np.fmax(1.0, mixture.design_effects(state, blocks))
-    _, course = mixture.fold(state, blocks, parts, layout)
-    _, lifts = fold_lifts(mixture, mixture.start(lift_layout(layout), BLOCK), terms, evidence, course, layout)
-    course = course._replace(sampling=course.sampling * effects)
-    return Known(_of_course(course, every), _of_course(lifts, every))
-
-
-def _of_course(course: Course, every: int) -> Reading:
-    """A reading of the mixture; its design effect is in the sampling error already."""
-    at = slice(every - 1, None, every)
-    moments = np.zeros((*course.value[at].shape, ROWS))
-    moments[..., Row.U] = course.value[at]
-    for row in (Row.WEIGHT, Row.V, Row.WEIGHT_SQUARE, Row.IMPORTANCE):
-        moments[..., row] = 1.0
-    apart = {"se": course.sampling, "spread": course.apart, "drift": course.drift}
-    parts = {name: np.sqrt(values[at].T) for name, values in apart.items()}
-    return _reading(moments, np.zeros((*course.value[at].shape, spreads.SPREAD_ROWS)), parts)
 
 
 def watched(average: Cumulative | Window, evidence: Evidence, logging: bool, errors: Floats, every: int) -> Watched:

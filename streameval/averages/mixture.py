@@ -129,7 +129,7 @@ class Mixture(Memory):
         overlaps = overlaps_of(
             state["overlap"], block[..., Row.WEIGHT_SQUARE].reshape(len(block), len(layout.candidates), -1), size
         )
-        mixed = mix(bank, self._shares(loss, layout), overlaps, layout)
+        mixed = mix(bank, self.shares(loss, layout), overlaps, layout)
         aged = size * np.exp(-size / HORIZONS) * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
         age = path(state["age"], aged, np.exp(-size / HORIZONS))
         moved = (self._remember_values(state, mixed, layout) * (mixed.kernel * age).sum(axis=-1)[1:]) ** 2
@@ -185,10 +185,10 @@ class Mixture(Memory):
 
     def _now(self, state: State, layout: Layout) -> Mixed:
         """The mixture at present, per component column."""
-        mixed = mix(Bank.of(state), self._shares(state["loss"][None], layout), state["overlap"][None], layout)
+        mixed = mix(Bank.of(state), self.shares(state["loss"][None], layout), state["overlap"][None], layout)
         return Mixed(*(values[0] for values in mixed))
 
-    def _shares(self, loss: Array, layout: Layout) -> Array:
+    def shares(self, loss: Array, layout: Layout) -> Array:
         """The weight of each decay in the mixture, [blocks, columns, decays]."""
         candidates = np.array(layout.candidates)
         charged = loss.reshape(len(loss), len(candidates), layout.parts, -1).copy()
@@ -212,7 +212,7 @@ class Mixture(Memory):
         }
         horizon = _over_components(_horizon(state, mixed), layout, np.add) / _component_counts(layout)
         return Reading(
-            Moments(_moments(state, mixed, layout)),
+            Moments(moments_of(state, mixed, layout)),
             Spread(state["spread"]),
             tail=None,
             bias=np.full_like(summed["drift"], np.nan),
@@ -256,7 +256,7 @@ def _known(state: State, layout: Layout) -> Mask:
     return np.asarray(_over_components(state["weight"][:, -1], layout, np.minimum) > 0)
 
 
-def _moments(state: State, mixed: Mixed, layout: Layout) -> Array:
+def moments_of(state: State, mixed: Mixed, layout: Layout) -> Array:
     """The mixed kernel's moments, for each estimator that of the component remembered shortest.
 
     Of single terms it does not know the largest. Their squares are those that the kernel saw, moved to the estimate.

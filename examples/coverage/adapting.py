@@ -1,0 +1,111 @@
+"""What averages that adapt themselves know at every look of a run, and which events they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from readings import BLOCK, PLAIN, Known, reading_of
+from worlds import Floats
+
+from streameval.averages import AdaptiveDecay, AdaptiveWindow
+from streameval.averages import spread as spreads
+from streameval.averages.adaptive import INITIAL_WINDOW
+from streameval.averages.blocks import Blocks
+from streameval.averages.choice import SHORTEST
+from streameval.averages.clusters import Rows
+from streameval.averages.fixed import DEFAULT_ALPHA
+from streameval.averages.lipschitz import Pace
+from streameval.averages.moments import fade, fold, nothing, total
+from streameval.averages.spread import LONGER
+
+Adaptive = AdaptiveWindow | AdaptiveDecay
+Kernel = Callable[[Floats], Floats]
+"""The means over what an average has weighed at each look, of something at each event; both [columns, ...]."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some blocks in a row: of these, what is added to a spread."""
+
+    spread: Floats
+    clusters: Rows | None
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.spread)
+
+    @classmethod
+    def of(cls, blocks: Blocks, part: slice) -> Stretch:
+        """Some of these blocks."""
+        units = None if blocks.clusters is None else Rows(*(rows[part] for rows in blocks.clusters))
+        return cls(blocks.spread[part], units, blocks.size)
+
+
+def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, Kernel]:
+    """The readings of an adaptive average after each so many blocks, and its kernel at these looks."""
+    measure = average.drift
+    pace, _ = measure.fold(measure.start(blocks.moments.shape[1], BLOCK), blocks)
+    if isinstance(average, AdaptiveWindow):
+        moments, horizon, kernel = _on_window(average, blocks, pace, every)
+    else:
+        moments, horizon, kernel = _on_decay(average, blocks, pace, every)
+    reading = reading_of(moments, _spreads(blocks, horizon, every))
+    return Known(reading, reading.lift(len(PLAIN))), kernel
+
+
+def _spreads(blocks: Blocks, horizon: Floats, every: int) -> Floats:
+    """The spread at each look, from a past that fades with this horizon, [blocks, columns]."""
+    state, found = spreads.nothing(blocks.moments.shape[1]), []
+    for first in range(0, len(blocks), every):
+        part = slice(first, first + every)
+        state = spreads.fold(state, Stretch.of(blocks, part), horizon[part])  # type: ignore[arg-type]
+        found.append(state)
+    return np.array(found)
+
+
+def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: Pace, every: int) -> tuple[Floats, Floats, Kernel]:
+    """Moments at the looks, horizon of the spread at all blocks, and the kernel."""
+    limits = np.where(np.isnan(pace.rate), INITIAL_WINDOW, average.choose(pace))
+    lengths = limits.copy()
+    for index in range(len(lengths)):
+        lengths[index] = np.minimum(limits[index], (lengths[index - 1] if index else 0.0) + BLOCK)
+    looks = np.arange(every, len(blocks) + 1, every)
+    held = np.clip(np.floor(lengths[looks - 1] / BLOCK).astype(int), 1, looks[:, None])
+    moments = [
+        np.stack([total(blocks.moments[last - count : last, column]) for column, count in enumerate(counts)])
+        for last, counts in zip(looks, held, strict=True)
+    ]
+
+    def kernel(values: Floats) -> Floats:
+        so_far = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+        count = held.T[-len(values) :]
+        before = np.take_along_axis(so_far, (looks - count) * BLOCK, axis=1)
+        return np.asarray((so_far[:, looks * BLOCK] - before) / (count * BLOCK))
+
+    return np.array(moments), LONGER * np.maximum(lengths, SHORTEST), kernel
+
+
+def _on_decay(average: AdaptiveDecay, blocks: Blocks, pace: Pace, every: int) -> tuple[Floats, Floats, Kernel]:
+    """As of the window."""
+    events = BLOCK * np.arange(1.0, len(blocks) + 1)
+    chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, average.choose(pace, events))
+    alpha = np.concatenate([np.full_like(chosen[:1], DEFAULT_ALPHA), chosen[:-1]])
+    new, factors = fade(blocks.decayed(alpha), 1 - alpha), alpha**BLOCK
+    state, moments = nothing(alpha.shape[1]), []
+    for first in range(0, len(blocks), every):
+        state = fold(state, new[first : first + every], factors[first : first + every])
+        moments.append(state)
+
+    def kernel(values: Floats) -> Floats:
+        fading = alpha.T[-len(values) :, :, None]  # columns, blocks, events of a block
+        weight = (1 - fading) * fading ** np.arange(BLOCK - 1, -1, -1)
+        added = [(weight * some).sum(axis=2) for some in (values.reshape(len(values), -1, BLOCK), 1.0)]
+        sums, path = np.zeros((2, len(values))), []
+        for block, factor in enumerate(factors.T[-len(values) :].T):
+            sums = sums * factor + np.array([some[:, block] for some in added])
+            path.append(sums[0] / sums[1])
+        return np.array(path[every - 1 :: every]).T
+
+    return np.array(moments), LONGER / (1 - alpha), kernel

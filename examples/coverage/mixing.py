@@ -1,0 +1,89 @@
+"""What a mixture knows at every look of a run, all looks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from readings import BLOCK, Known, reading_of, whole_blocks
+from worlds import LOGGING, Floats
+
+from streameval.arrays import ratio
+from streameval.averages import Reading
+from streameval.averages import spread as spreads
+from streameval.averages.bank import HORIZONS, MEMORY, Bank, Layout, Mixed, Parts, mix, overlaps_of, path
+from streameval.averages.blocks import Blocks
+from streameval.averages.mixture import DIAGNOSTICS, TERM_ROWS, Course, Mixture, moments_of
+from streameval.averages.moments import Row
+from streameval.estimators import Estimator, StratifiedIPS
+from streameval.evidence import Evidence
+from streameval.lifts import lift_blocks, lift_layout
+
+MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
+
+
+def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known:
+    """The readings of the mixture after each so many blocks."""
+    mixture, count = Mixture(), len(policies)
+    layout = Layout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
+    terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
+    blocks = whole_blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
+    components = [component for term in terms for component in term.parts(evidence.recent.reward)]
+    priors = [component.prior for component in components if component.prior is not None]
+    parts = Parts(
+        whole_blocks(evidence, [(component.u, component.v) for component in components], paired=False),
+        np.stack(priors, axis=-1).reshape(evidence.blocks, -1),
+        np.repeat(evidence.recent.weight_square * evidence.recent.reward_square[:, None], len(components), axis=1),
+    )
+    _, course = mixture.fold(mixture.start(layout, BLOCK), blocks, parts, layout)
+    gaps, compared = lift_blocks(terms, evidence, course, layout), lift_layout(layout)
+    _, gap_course = mixture.fold(mixture.start(compared, BLOCK), *gaps, compared)
+    return Known(
+        _at_looks(mixture, course, blocks, parts, layout, every),
+        _at_looks(mixture, gap_course, *gaps, compared, every),
+    )
+
+
+def _at_looks(mixture: Mixture, course: Course, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> Reading:
+    """What a mixture knows of some terms after each so many blocks, having fared so."""
+    moments = np.array(_moments(mixture, blocks, parts, layout, every))
+    spread = spreads.path(mixture.start(layout, BLOCK)["spread"], blocks, MEMORY)[every - 1 :: every]
+    return reading_of(moments, spread, _deviations(course, slice(every - 1, None, every)))
+
+
+def _deviations(course: Course, looks: slice) -> dict[str, Floats]:
+    variances = {"se": course.sampling, "spread": course.apart, "drift": course.drift}
+    return {name: np.sqrt(values[looks].T) for name, values in variances.items()}
+
+
+def _moments(mixture: Mixture, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> list[Floats]:
+    """The moments of the mixed kernel at each look."""
+    start, component = mixture.start(layout, BLOCK), parts.blocks.moments
+    fading = np.exp(-BLOCK / HORIZONS)
+    bank, mixed = _mixed(mixture, start, parts, layout)
+    kept = {name: path(start[name], component[..., row, None], fading) for row, name in DIAGNOSTICS.items()}
+    terms = np.stack(
+        [path(start["terms"][:, place], blocks.moments[..., row, None], fading) for place, row in enumerate(TERM_ROWS)],
+        axis=2,
+    )
+    largest = np.maximum.accumulate(component[..., Row.LARGEST_IMPORTANCE], axis=0)
+    found = []
+    for after in range(every, len(blocks) + 1, every):
+        told = {name: values[after] for name, values in kept.items()}
+        state = {**told, "weight": bank.weight[after], "terms": terms[after], "largest": largest[after - 1]}
+        found.append(moments_of(state, Mixed(*(values[after] for values in mixed)), layout))
+    return found
+
+
+def _mixed(mixture: Mixture, start: dict[str, Floats], parts: Parts, layout: Layout) -> tuple[Bank, Mixed]:
+    """The bank and the mixture before the first block and after each."""
+    component = parts.blocks.moments
+    weight, mean = component[..., Row.WEIGHT], ratio(component[..., Row.U], component[..., Row.V])
+    bank = Bank.after(start, parts, slice(None), weight, mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
+    charged = np.where(np.isfinite(losses), losses, 0.0)
+    loss = path(start["loss"], charged, np.full(len(HORIZONS), np.exp(-BLOCK / MEMORY)))
+    squares = component[..., Row.WEIGHT_SQUARE].reshape(len(component), len(layout.candidates), -1)
+    overlaps = overlaps_of(start["overlap"], squares, BLOCK)
+    return bank, mix(bank, mixture.shares(loss, layout), overlaps, layout)
