@@ -23,7 +23,7 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
         evaluator._settle(plan.block)
     other = Evaluator.of(plan)
     other._accepted, other._rejected = evaluator._accepted, dict(evaluator._rejected)
-    other._last_timestamp = evaluator._last_timestamp
+    other._last_timestamp, other._arrivals = evaluator._last_timestamp, evaluator._arrivals
     if evaluator._described is None:
         return other
     other._open(evaluator._described)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,8 @@ from streameval.grid import Grid
 from streameval.needs import Need
 from streameval.plan import Candidates, Plan
 from streameval.policies import LOGGING, CodedPolicies, Faults, knows_support
-from streameval.promotion import NOTHING_FOUND, Findings, Promotion, Seen, read
+from streameval.progress import Progress
+from streameval.promotion import NOTHING_FOUND, Arrivals, Findings, Promotion, Seen, read
 from streameval.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.rewards import AnyRewardModel
 from streameval.rows import Rows
@@ -98,12 +100,45 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def of(cls, plan: Plan) -> Evaluator:
-        """A fresh evaluator of a plan."""
+    def of(cls, plan: Plan, described: bool | None = None) -> Evaluator:
+        """A fresh evaluator of a plan; `described`: whether events will tell all about their actions, if it is known."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
+        if described is not None:
+            evaluator._open(described)
         return evaluator
+
+    @classmethod
+    def going_on(cls, plan: Plan, progress: Progress) -> Evaluator:
+        """An evaluator of a plan that remembers this, which must be of the same policies, estimators and averages."""
+        evaluator = cls.of(plan, progress.described)
+        evaluator._accepted, evaluator._rejected = progress.accepted, dict(progress.rejected)
+        evaluator._last_timestamp = progress.newest
+        evaluator._pending, evaluator._waiting = list(progress.pending), sum(map(len, progress.pending))
+        evaluator._failures = {policy: dict(told) for policy, told in progress.failures.items()}
+        evaluator._counts, evaluator._learned = progress.counts, progress.learned
+        evaluator._watch, evaluator._decided = progress.watch, progress.decided
+        evaluator._states = list(progress.grids)
+        return evaluator
+
+    def progress(self) -> Progress:
+        """All that it remembers, whole blocks folded; it must not be given more events when another goes on from it."""
+        if self._pending:
+            self._settle(self.plan.block)
+        return Progress(
+            self._accepted,
+            self._rejected,
+            self._last_timestamp,
+            self._described,
+            self._pending,
+            self._failures,
+            self._counts,
+            self._learned,
+            self._watch,
+            self._decided,
+            self._states,
+        )
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -126,6 +161,7 @@ class Evaluator:
         self._failures: dict[str, dict[str, tuple[int, str]]] = {}
         self._accepted = 0
         self._rejected: dict[str, int] = {}
+        self._arrivals = Arrivals()
         self._last_timestamp: float | None = None
         self._described: bool | None = None
         self._pending: list[EventBatch] = []
@@ -145,18 +181,17 @@ class Evaluator:
 
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream; the events rejected with them are counted by reason."""
-        for rejected in batch.rejected:
-            self._reject(rejected.reason, 1)
+        reasons = Counter(rejected.reason for rejected in batch.rejected)
         low, high = self.plan.reward_range
         inside = (batch.reward >= low) & (batch.reward <= high)
         if not inside.all():
-            self._reject("reward_range", int(np.count_nonzero(~inside)))
+            reasons["reward_range"] += int(np.count_nonzero(~inside))
             batch = batch.take(inside)
+        for reason, count in reasons.items():
+            self._rejected[reason] = self._rejected.get(reason, 0) + count
+        self._arrivals = self._arrivals.after(len(batch), reasons)
         if len(batch):
             self._accept(batch)
-
-    def _reject(self, reason: str, count: int) -> None:
-        self._rejected[reason] = self._rejected.get(reason, 0) + count
 
     def _accept(self, batch: EventBatch) -> None:
         if not self._accepted:
@@ -269,7 +304,7 @@ class Evaluator:
         if self._deciding is None or self._decided is None:
             return NOTHING_FOUND
         has_lift = self._described is None or self._deciding.chosen is not None
-        seen = Seen(self._accepted, self._rejected, self._last_timestamp, estimates, now, has_lift)
+        seen = Seen(self._arrivals, self._last_timestamp, estimates, now, has_lift)
         return read(self._deciding.contest, self._decided, seen)
 
     def _worked(self) -> list[tuple[Grid, State]]:
@@ -312,7 +347,12 @@ class Evaluator:
         return {
             "schema": STATE_SCHEMA,
             "settings": self.plan.settings(),
-            "events": {"accepted": self._accepted, "rejected": dict(self._rejected), "newest": self._last_timestamp},
+            "events": {
+                "accepted": self._accepted,
+                "rejected": dict(self._rejected),
+                "newest": self._last_timestamp,
+                "arrivals": list(self._arrivals),
+            },
             "described": self._described,
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
             "failures": {policy: dict(told) for policy, told in self._failures.items()},
@@ -339,33 +379,33 @@ class Evaluator:
                 f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
                 hint="use the version that wrote it, or start anew",
             )
-        evaluator = cls.of(Plan.from_settings(state["settings"], candidates))
-        evaluator._restore(state, reward_model)
-        return evaluator
+        plan = Plan.from_settings(state["settings"], candidates)
+        return cls.going_on(plan, _progress(plan, state, reward_model))
 
-    def _restore(self, state: State, trusted: AnyRewardModel | None) -> None:
-        if state["described"] is not None:
-            self._open(state["described"])
-        events = state["events"]
-        self._accepted, self._last_timestamp = events["accepted"], events["newest"]
-        self._rejected = dict(events["rejected"])
-        self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
-        self._waiting = sum(map(len, self._pending))
-        self._failures = {
-            policy: {reason: (count, example) for reason, (count, example) in told.items()}
-            for policy, told in state["failures"].items()
-        }
-        self._counts = from_plain(state["counts"])
-        self._learned = {
+
+def _progress(plan: Plan, state: State, trusted: AnyRewardModel | None) -> Progress:
+    """What a state says, as it is to lie in memory."""
+    events, described = state["events"], state["described"]
+    grids = () if described is None else plan.grids(described)
+    deciding, decided = Deciding.of(plan, grids), None
+    if deciding is not None:
+        kept = state.get("promotion")
+        decided = deciding.contest.start() if kept is None else deciding.contest.going_on(from_plain(kept))
+    return Progress(
+        events["accepted"],
+        events["rejected"],
+        events["newest"],
+        described,
+        [] if state["pending"] is None else [EventBatch.from_state(state["pending"])],
+        {policy: {why: (n, text) for why, (n, text) in told.items()} for policy, told in state["failures"].items()},
+        from_plain(state["counts"]),
+        {
             "recent": from_plain(state["recent"]),
             "slates": from_plain(state["slates"]),
             "units": state.get("units") or signs.start(),
-            "predictions": predictions.from_state(self.plan.reward_model, state["predictions"], trusted),
-        }
-        if self.plan.drift is not None:
-            self._watch = DriftWatch.from_state(self.plan.drift, from_plain(state["drift"]))
-        self._states = [
-            grid.from_state(saved, self.plan.block) for grid, saved in zip(self._grids, state["grids"], strict=True)
-        ]
-        if self._deciding is not None and state.get("promotion") is not None:
-            self._decided = self._deciding.contest.going_on(from_plain(state["promotion"]))
+            "predictions": predictions.from_state(plan.reward_model, state["predictions"], trusted),
+        },
+        None if plan.drift is None else DriftWatch.from_state(plan.drift, from_plain(state["drift"])),
+        decided,
+        [grid.from_state(saved, plan.block) for grid, saved in zip(grids, state["grids"], strict=True)],
+    )

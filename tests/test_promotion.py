@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streameval import IPS, Cumulative, Evaluator
 from streameval.arrays import from_plain, to_plain
 from streameval.events import EventBatch
+from streameval.events.rejections import rejection
 from streameval.evidence import Evidence
-from streameval.promotion import Contest, LiftPath, Promotion, Seen, Trust, read
+from streameval.promotion import Arrivals, Contest, LiftPath, Promotion, Seen, Trust, read
 from streameval.promotion.holding import held
 from streameval.sources.file import read_events
 
@@ -68,7 +70,7 @@ class Log:
 
 def seen(**more: Any) -> Seen:
     """The moment of a Report in good order."""
-    return Seen(**{"accepted": 20_000, "rejected": {}, "newest": None, "estimates": (), **more})
+    return Seen(**{"arrivals": Arrivals(), "newest": None, "estimates": (), **more})
 
 
 def found(contest: Contest, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
@@ -456,18 +458,41 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
     state = constant_path([0.1] * 20).folded(contest)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
     said = {
-        "20.0% of events were rejected, over 5%": {"accepted": 80, "rejected": {"malformed": 20}},
+        "20.0% of events were rejected lately, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
     assert found(contest, state)["candidate-1", "paired"].promotable
-    assert found(contest, state, rejected={"duplicate": 90_000})["candidate-1", "paired"].promotable
+    seen_before = Arrivals().after(80, {"duplicate": 90_000})
+    assert found(contest, state, arrivals=seen_before)["candidate-1", "paired"].promotable
     assert found(contest, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
     for sentence, moment in said.items():
         decision = found(contest, state, **moment)["candidate-1", "paired"]
         assert not decision.promotable
         assert decision.held == 20
         assert sentence in decision.reason
+
+
+def rejected_check(evaluator: Evaluator) -> Any:
+    """What is said of rejected events about the logging policy."""
+    return next(each for each in evaluator.report().trust if each.check == "rejected_share")
+
+
+def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once() -> None:
+    ones = np.ones(20_000)
+    batch = EventBatch.from_arrays(reward=ones, propensity=ones, policies={"a": ones})
+    burst = replace(batch[:100], rejected=(rejection("malformed", "not JSON", b""),) * 20_000)
+    evaluator = Evaluator(["a"], [IPS()], [Cumulative()], drift=None)
+    evaluator.update(burst)
+    assert not rejected_check(evaluator).ok
+    for _ in range(20):
+        evaluator.update(batch)
+    assert rejected_check(evaluator).reason == "0.3% of events were rejected lately"
+    evaluator.update(burst)
+    resumed = Evaluator.from_state(evaluator.state())
+    assert rejected_check(resumed) == rejected_check(evaluator)
+    assert rejected_check(resumed).reason == "18.6% of events were rejected lately, over 5%"
+    assert evaluator.report().events.rejected == {"malformed": 40_000}
 
 
 def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:

@@ -5,6 +5,7 @@
 with `reasons`.
 """
 
+from streameval.promotion.arrivals import Arrivals
 from streameval.promotion.checks import Seen
 from streameval.promotion.contest import Contest
 from streameval.promotion.reading import NOTHING_FOUND, Findings, read
@@ -14,6 +15,7 @@ from streameval.promotion.sums import LiftPath
 __all__ = [
     "NEEDS_LIFT",
     "NOTHING_FOUND",
+    "Arrivals",
     "Contest",
     "Findings",
     "LiftPath",

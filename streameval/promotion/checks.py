@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from streameval.durations import format_duration
+from streameval.promotion.arrivals import Arrivals
 from streameval.promotion.reasons import number
 from streameval.promotion.settings import Trust
 from streameval.promotion.trust import Recent
 from streameval.report import Estimate, TrustCheck
-
-SEEN_BEFORE = "duplicate"
-"""Rejected events that have been counted once already: their share says nothing."""
 
 
 class Seen(NamedTuple):
@@ -23,8 +21,7 @@ class Seen(NamedTuple):
     `newest`, `now`: epoch seconds, None: not known. `has_lift`: whether a lift is averaged on a mixture.
     """
 
-    accepted: int
-    rejected: Mapping[str, int]
+    arrivals: Arrivals
     newest: float | None
     estimates: Sequence[Estimate]
     now: float | None = None
@@ -69,9 +66,8 @@ def _largest_share(policy: str, place: int, recent: Recent, limits: Trust) -> Tr
 
 
 def _rejected(policy: str, seen: Seen, limits: Trust) -> TrustCheck:
-    rejected = sum(number for reason, number in seen.rejected.items() if reason != SEEN_BEFORE)
-    share = rejected / max(1, rejected + seen.accepted)
-    ok, said = share <= limits.rejected_share, f"{share:.1%} of events were rejected"
+    share = seen.arrivals.share
+    ok, said = share <= limits.rejected_share, f"{share:.1%} of events were rejected lately"
     return TrustCheck(policy, "rejected_share", ok, said if ok else f"{said}, over {limits.rejected_share:.0%}")
 
 

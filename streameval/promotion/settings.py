@@ -39,7 +39,7 @@ class Trust:
         description="the largest share of the value, or of all weights, that one event may carry",
     )
     rejected_share: float = Field(
-        default=0.05, gt=0, le=1, description="the largest share of events that may be rejected"
+        default=0.05, gt=0, le=1, description="the largest share of the latest events that may be rejected"
     )
     stale_after: Seconds | None = Field(
         default=3600.0, description="age of the newest event at which nothing is promoted, e.g. 1h; null is never"
