@@ -114,7 +114,7 @@ class Evaluator:
         """An evaluator of a plan that remembers this, which must be of the same policies, estimators and averages."""
         evaluator = cls.of(plan, progress.described)
         evaluator._accepted, evaluator._rejected = progress.accepted, dict(progress.rejected)
-        evaluator._last_timestamp = progress.newest
+        evaluator._last_timestamp, evaluator._arrivals = progress.newest, progress.arrivals
         evaluator._pending, evaluator._waiting = list(progress.pending), sum(map(len, progress.pending))
         evaluator._failures = {policy: dict(told) for policy, told in progress.failures.items()}
         evaluator._counts, evaluator._learned = progress.counts, progress.learned
@@ -129,6 +129,7 @@ class Evaluator:
         return Progress(
             self._accepted,
             self._rejected,
+            self._arrivals,
             self._last_timestamp,
             self._described,
             self._pending,
@@ -394,6 +395,7 @@ def _progress(plan: Plan, state: State, trusted: AnyRewardModel | None) -> Progr
     return Progress(
         events["accepted"],
         events["rejected"],
+        Arrivals(*events.get("arrivals", ())),
         events["newest"],
         described,
         [] if state["pending"] is None else [EventBatch.from_state(state["pending"])],
