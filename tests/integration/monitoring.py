@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -56,21 +56,26 @@ def is_ready(client: httpx.Client) -> bool:
 
 @contextmanager
 def prometheus(
-    targets: list[str], folder: Path, *, alertmanager: str | None = None, token: Path | None = None
+    targets: list[str],
+    folder: Path,
+    *,
+    alertmanager: str | None = None,
+    token: Path | None = None,
+    holds: Mapping[str, str] | None = None,
 ) -> Iterator[httpx.Client]:
     """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second.
 
-    `token`: the file of the bearer token that it shows.
+    `token`: the file of the bearer token that it shows. `holds`: for how long alerts are held, other than as deployed.
     """
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    config["rule_files"] = [str(path) for path in RULES]
+    folder.mkdir()
+    config["rule_files"] = [str(path) for path in rule_files(folder, holds or {})]
     config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "streameval"]
     config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
     if token:
         config["scrape_configs"][0]["authorization"] = {"credentials_file": str(token)}
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
-    folder.mkdir()
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     port = free_port()
     options = [
@@ -80,6 +85,17 @@ def prometheus(
     ]
     with server([program("prometheus", "prometheus"), *options], port, folder) as client:
         yield client
+
+
+def rule_files(folder: Path, holds: Mapping[str, str]) -> Iterator[Path]:
+    """The deployed rules, written to `folder` with other `for` where `holds` names the alert."""
+    for path in RULES:
+        content = yaml.safe_load(path.read_text())
+        for rule in (rule for group in content["groups"] for rule in group["rules"]):
+            if rule.get("alert") in holds:
+                rule["for"] = holds[rule["alert"]]
+        (folder / path.name).write_text(yaml.safe_dump(content))
+        yield folder / path.name
 
 
 @contextmanager

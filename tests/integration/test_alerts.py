@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,64 +16,36 @@ import yaml
 from deployed import rules
 from factories import wait_until
 from integration.monitoring import Call, Webhook, alertmanager, prometheus, query
+from integration.recommenders import Chances, Recommender
 from integration.running import daemon
+from integration.shipping import Shipping
 
 CHANGE = 15_000
 """The event with which the challenger becomes better, where it does."""
 SOON = 5_000
 """Events after the change within which the challenger is promotable."""
-AT_ONCE, PAUSE = 250, 0.1  # events, seconds
+PAGES = {"StreamevalProductionWorse", "StreamevalPromotedPolicyWorse"}
+"""Alerts that wait for five seconds here, not for two minutes as deployed, before they wake somebody."""
 TOLD_WITHIN = 60.0
 NEVER = 10**9
 
 
-class Recommender(threading.Thread):
-    """Appends events to a log until it is stopped: two actions, of which the challenger prefers the second.
+POLICIES = {"challenger": (0.1, 0.9)}
 
-    Both earn 0.3, until with event `change` the second begins to earn 0.5: then the challenger earns 0.48 and
-    production 0.4.
+
+def chances(change: int) -> Chances:
+    """Both actions earn 0.3, until with event `change` the second begins to earn 0.5.
+
+    Then the challenger, which prefers it, earns 0.48 and production 0.4.
     """
-
-    def __init__(self, log: Path, change: int, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._log, self._change, self._random = log, change, np.random.default_rng(seed)
-        self._stopped = threading.Event()
-        log.touch()
-
-    def run(self) -> None:
-        """Write some events, wait, write the next."""
-        written = 0
-        with self._log.open("ab", buffering=0) as file:
-            while not self._stopped.wait(PAUSE):
-                file.write(b"".join(self._events(written)))
-                written += AT_ONCE
-
-    def stop(self) -> None:
-        """Write no more."""
-        self._stopped.set()
-        self.join()
-
-    def _events(self, first: int) -> Iterator[bytes]:
-        preferred = self._random.random(AT_ONCE) < 0.5
-        chance = np.where(preferred & (np.arange(first, first + AT_ONCE) >= self._change), 0.5, 0.3)
-        rewarded = self._random.random(AT_ONCE) < chance
-        for place in range(AT_ONCE):
-            event = {
-                "event_id": str(first + place),
-                "timestamp": time.time(),
-                "action": "second" if preferred[place] else "first",
-                "propensity": 0.5,
-                "reward": int(rewarded[place]),
-                "policies": {"challenger": 0.9 if preferred[place] else 0.1},
-            }
-            yield json.dumps(event).encode() + b"\n"
+    return lambda events: np.stack([np.full(len(events), 0.3), np.where(events < change, 0.3, 0.5)], axis=1)
 
 
 @contextmanager
 def observed(folder: Path, change: int, seed: int) -> Iterator[tuple[httpx.Client, Recommender]]:
     """A daemon that follows a log, and the recommender that will write it."""
     folder.mkdir()
-    recommender = Recommender(folder / "log.ndjson", change, seed)
+    recommender = Recommender(folder / "log.ndjson", POLICIES, chances(change), seed)
     config = {
         "source": {"kind": "file", "path": str(folder / "log.ndjson"), "follow": True},
         "policies": {"candidates": ["challenger"]},
@@ -100,41 +71,60 @@ def decision(client: httpx.Client) -> dict[str, Any]:
 
 
 class Story(NamedTuple):
-    """What happened: the decision when the challenger became promotable, when that was, and what came of it."""
+    """What happened: the decision when the challenger became promotable, when that was, and what came of it.
+
+    `better`, `same` and `shipping` are the instances.
+    """
 
     decision: dict[str, Any]
     promotable_at: float
     calls: list[Call]
     better: str
     same: str
+    shipping: str
     monitor: httpx.Client
     decision_of_same: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Two daemons: the challenger of one becomes better, that of the other one only chooses otherwise."""
+    """Three daemons: the challenger of one becomes better, that of another one only chooses otherwise.
+
+    Meanwhile, one of the candidates of the third is shipped, and becomes worse.
+    """
     folder = tmp_path_factory.mktemp("alerts")
     with ExitStack() as stack:
         webhook = stack.enter_context(Webhook())
         manager = stack.enter_context(alertmanager(folder / "alertmanager", webhook.url))
         better, of_better = stack.enter_context(observed(folder / "better", CHANGE, seed=1))
         same, of_same = stack.enter_context(observed(folder / "same", NEVER, seed=2))
-        targets = [address(better), address(same)]
-        monitor = stack.enter_context(prometheus(targets, folder / "prometheus", alertmanager=address(manager)))
+        shipping = Shipping(folder / "shipping", seed=3)
+        targets = [address(better), address(same), shipping.instance]
+        monitor = stack.enter_context(
+            prometheus(targets, folder / "prometheus", alertmanager=address(manager), holds=dict.fromkeys(PAGES, "5s"))
+        )
         wait_until(lambda: len(query(monitor, "up == 1")) == 2, seconds=30.0)
         of_better.start()
         of_same.start()
+        beside = stack.enter_context(ThreadPoolExecutor())
+        paged = beside.submit(shipping.tell, monitor, lambda: pages(webhook.calls) == PAGES)
         wait_until(lambda: bool(decision(better)["promotable"]), seconds=60.0)
         promotable_at, decided = time.monotonic(), decision(better)
         deadline = promotable_at + TOLD_WITHIN + 5.0
-        while time.monotonic() < deadline and not of(webhook.calls, "StreamevalCandidateBeatsProduction"):
+        while time.monotonic() < deadline and not of(webhook.calls, "StreamevalCandidateBeatsProduction", targets[0]):
             time.sleep(0.1)
+        paged.result()
         yield Story(decided, promotable_at, webhook.calls, *targets, monitor, decision(same))
 
 
-def of(calls: list[Call], alert: str) -> list[Call]:
-    return [call for call in calls if call.alert["labels"]["alertname"] == alert]
+def of(calls: list[Call], alert: str, instance: str) -> list[Call]:
+    labels = {"alertname": alert, "instance": instance}
+    return [call for call in calls if labels.items() <= call.alert["labels"].items()]
+
+
+def pages(calls: list[Call]) -> set[str]:
+    """What somebody has been woken by."""
+    return {call.alert["labels"]["alertname"] for call in calls if call.path == "/page"}
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -146,7 +136,7 @@ def test_the_candidate_is_promotable_soon_after_it_has_become_better_and_not_bef
 
 
 def test_the_webhook_is_called_within_a_minute_of_that(story: Story) -> None:
-    (call,) = of(story.calls, "StreamevalCandidateBeatsProduction")
+    (call,) = of(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     assert call.at - story.promotable_at < TOLD_WITHIN
     assert call.path == "/ticket"
     assert call.alert["status"] == "firing"
@@ -155,7 +145,7 @@ def test_the_webhook_is_called_within_a_minute_of_that(story: Story) -> None:
 
 
 def test_the_message_says_how_much_and_where_to_look(story: Story) -> None:
-    (call,) = of(story.calls, "StreamevalCandidateBeatsProduction")
+    (call,) = of(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     annotations = call.alert["annotations"]
     assert annotations["summary"] == "challenger beats production"
     assert "challenger now earns at least 0.0" in annotations["description"]
@@ -163,8 +153,20 @@ def test_the_message_says_how_much_and_where_to_look(story: Story) -> None:
     assert annotations["runbook_url"].endswith("StreamevalCandidateBeatsProduction.md")
 
 
-def test_nobody_is_paged(story: Story) -> None:
-    assert [call for call in story.calls if call.path == "/page"] == []
+def test_nobody_is_paged_about_either(story: Story) -> None:
+    assert {call.alert["labels"]["instance"] for call in story.calls if call.path == "/page"} == {story.shipping}
+
+
+def test_the_pager_rings_for_a_policy_that_was_shipped_and_became_worse_than_the_one_before(story: Story) -> None:
+    (call,) = of(story.calls, "StreamevalProductionWorse", story.shipping)
+    assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "former")
+    assert call.alert["annotations"]["summary"] == "Production is now worse than former, which it replaced"
+
+
+def test_the_pager_rings_for_a_policy_that_was_promotable_and_became_worse_than_production(story: Story) -> None:
+    (call,) = of(story.calls, "StreamevalPromotedPolicyWorse", story.shipping)
+    assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "waiting")
+    assert "Where it has been shipped, take it back." in call.alert["annotations"]["description"]
 
 
 def test_nothing_fires_about_a_candidate_that_only_chooses_otherwise(story: Story) -> None:
@@ -180,6 +182,6 @@ def test_nor_would_anything_if_alerts_did_not_wait(story: Story, alert: str) -> 
     assert [labels for labels, _ in found if labels.get("instance") == story.same] == []
 
 
-def test_the_rules_see_both_daemons(story: Story) -> None:
+def test_the_rules_see_the_daemons(story: Story) -> None:
     seen = query(story.monitor, "instance_policy:streameval_policy_lift_lower:deciding")
-    assert {labels["instance"] for labels, _ in seen} == {story.better, story.same}
+    assert {story.better, story.same} <= {labels["instance"] for labels, _ in seen}
