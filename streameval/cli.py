@@ -14,6 +14,7 @@ import typer
 from streameval.config import Config
 from streameval.errors import SourceError
 from streameval.events import json_schema
+from streameval.interpreter import make_responsive
 from streameval.logs import configure_logging
 from streameval.probing import probe
 from streameval.replay import Replay, choose_picture, read_lines, require_rules, timeline_of
@@ -24,8 +25,6 @@ from streameval.terminal import Verbs, console, progress_of_bytes, run_app, say
 
 PATIENCE = 15.0
 """Seconds in which `check` must reach a source."""
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a thread at work makes way for another: at 5 ms, Python's own, a scrape waits ten times that."""
 UNREACHED = "is it running, and are address, topic and security options right?"
 
 
@@ -106,8 +105,8 @@ def run(
     _warn_of(settings.without_effect())
     begin = None if backfill is None else beginning(backfill, source)
     daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
-    sys.setswitchinterval(SWITCH_INTERVAL)
     with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
+        make_responsive()
         daemon.run()
 
 

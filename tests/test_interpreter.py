@@ -1,0 +1,33 @@
+"""What the loop and the scrape wait for in the interpreter, in a process of its own: it is changed for good."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+MEASURED = """
+import gc, json, sys, time
+import streameval.cli, streameval.running, streameval.sinks.http
+from streameval.interpreter import make_responsive
+
+def seconds():
+    started = time.perf_counter()
+    gc.collect()
+    return time.perf_counter() - started
+
+before = min(seconds() for _ in range(5))
+make_responsive()
+after = min(seconds() for _ in range(5))
+kept = [[]]
+kept[0].append(kept)
+del kept
+print(json.dumps({"before": before, "after": after, "found": gc.collect(), "interval": sys.getswitchinterval()}))
+"""
+
+
+def test_a_full_garbage_collection_no_longer_walks_over_what_was_loaded_and_still_finds_what_is_new() -> None:
+    found = json.loads(subprocess.run([sys.executable, "-c", MEASURED], check=True, capture_output=True).stdout)
+    assert found["after"] < 0.2 * found["before"]
+    assert found["found"] >= 2
+    assert found["interval"] == 0.001
