@@ -46,7 +46,7 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
 
 def _at_looks(mixture: Mixture, course: Course, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> Reading:
     """What a mixture knows of some terms after each so many blocks, having fared so."""
-    moments = np.array(_moments(mixture, blocks, parts, layout, every))
+    moments = _moments(mixture, blocks, parts, layout, every)
     spread = spreads.path(mixture.start(layout, BLOCK)["spread"], blocks, MEMORY)[every - 1 :: every]
     return reading_of(moments, spread, _deviations(course, slice(every - 1, None, every)))
 
@@ -56,7 +56,7 @@ def _deviations(course: Course, looks: slice) -> dict[str, Floats]:
     return {name: np.sqrt(values[looks].T) for name, values in variances.items()}
 
 
-def _moments(mixture: Mixture, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> list[Floats]:
+def _moments(mixture: Mixture, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> Floats:
     """The moments of the mixed kernel at each look."""
     start, component = mixture.start(layout, BLOCK), parts.blocks.moments
     fading = np.exp(-BLOCK / HORIZONS)
@@ -67,12 +67,19 @@ def _moments(mixture: Mixture, blocks: Blocks, parts: Parts, layout: Layout, eve
         axis=2,
     )
     largest = np.maximum.accumulate(component[..., Row.LARGEST_IMPORTANCE], axis=0)
-    found = []
-    for after in range(every, len(blocks) + 1, every):
-        told = {name: values[after] for name, values in kept.items()}
-        state = {**told, "weight": bank.weight[after], "terms": terms[after], "largest": largest[after - 1]}
-        found.append(moments_of(state, Mixed(*(values[after] for values in mixed)), layout))
-    return found
+    looks = slice(every, None, every)
+    told = {name: _side_by_side(values[looks]) for name, values in kept.items()}
+    told |= {"weight": _side_by_side(bank.weight[looks]), "terms": _side_by_side(terms[looks])}
+    told["largest"] = _side_by_side(largest[every - 1 :: every])
+    count = len(bank.weight[looks])
+    every_look = layout._replace(candidates=layout.candidates * count)
+    found = moments_of(told, Mixed(*(_side_by_side(values[looks]) for values in mixed)), every_look)
+    return found.reshape(count, -1, found.shape[-1])
+
+
+def _side_by_side(values: Floats) -> Floats:
+    """The columns of all looks as those of one."""
+    return values.reshape(-1, *values.shape[2:])
 
 
 def _mixed(mixture: Mixture, start: dict[str, Floats], parts: Parts, layout: Layout) -> tuple[Bank, Mixed]:
