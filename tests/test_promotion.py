@@ -235,6 +235,30 @@ def test_a_candidate_that_falls_must_hold_anew() -> None:
     assert decision.reason == "lower bound of lift 0.1 over margin 0 since event 800"
 
 
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -> None:
+    """Not even where a lift of 0 is enough, or where only the lack of some events tells them apart."""
+    log = Log(blocks=40, candidates=2, seed=23, missing=0.3)
+    log.present[:, 2] = 1.0
+    log.weight[:, 0] = 1.0 if logged else log.weight[:, 0]
+    log.weight[:, 1:] = log.weight[:, :1] * (1.0 + 1e-9)
+    log.weight[log.reward == 0.0, 2] += 0.5
+    log.value[:], log.variance[:] = 0.0, 0.0
+    contest = make_contest(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
+    state = log.folded(contest)
+    assert not state["transitions"]
+    assert {each.reason for each in found(contest, state).values()} == {
+        "it has been worth on every event what production is"
+    }
+    log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
+    then = found(contest, log.folded(contest))
+    assert {key for key, each in then.items() if each.promotable} >= {
+        ("candidate-1", "paired"),
+        ("candidate-1", "bsea"),
+    }
+    assert not any(each.promotable for (candidate, _), each in then.items() if candidate == "candidate-2")
+
+
 def test_before_it_has_held_long_enough_the_reason_says_how_long() -> None:
     contest = make_contest(candidates=1, rule="paired", hold=10)
     decision = found(contest, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(contest))["candidate-1", "paired"]

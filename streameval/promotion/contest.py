@@ -15,7 +15,7 @@ from streameval.promotion.anytime import Anytime
 from streameval.promotion.holding import Clock
 from streameval.promotion.rules import Bsea, Facts, Paired, Rule, Sea, nothing_known
 from streameval.promotion.settings import Promotion
-from streameval.promotion.sums import BlockSums, LiftPath, lately, running_sum
+from streameval.promotion.sums import BlockSums, LiftPath, differing, lately, running_sum
 from streameval.sequences.proof import LiftProof
 from streameval.sequences.spans import Restarted, SinceStart
 
@@ -63,6 +63,7 @@ class Contest:
             "newest": np.nan,
             "paired": np.zeros(candidates),
             "moved": np.zeros((candidates, 2)),
+            "differs": np.zeros(candidates, dtype=bool),
             "trust": trust.start(len(self.policies)),
             "rules": {
                 name: {
@@ -85,7 +86,9 @@ class Contest:
         """
         evidence = evidence.slates or evidence
         sums = BlockSums.of(evidence)
-        believed, trusted = trust.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
+        trustworthy, trusted = trust.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
+        differs = differing(evidence, state["differs"])
+        believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         paired, moved = state["paired"], state["moved"]
         if path is not None:
             drift2, moved = lately(path.drift2, moved, self.block)
@@ -97,7 +100,7 @@ class Contest:
         for name, rule in self.rules.items():
             before = state["rules"][name]
             judged, memory = rule.judge(before["memory"], facts)
-            sound = (judged.events >= self.promotion.min_events) & believed[:, 1:] & believed[:, :1]
+            sound = (judged.events >= self.promotion.min_events) & believed
             passed, kept = judged.passed & sound, judged.kept & sound
             held, changes = holding.fold(
                 before["holding"], passed, kept, judged.lift, clock, self.promotion.hold, self.block
@@ -114,6 +117,7 @@ class Contest:
             "newest": float(clock.times[-1]),
             "paired": paired,
             "moved": moved,
+            "differs": differs[-1],
             "trust": trusted,
             "rules": rules,
             "transitions": transitions[-holding.KEPT :],
@@ -134,7 +138,7 @@ class Contest:
             if name == "anytime" and any(before[key] != asked[key] for key in ("tau", "margin")):
                 kept = fresh["rules"][name]
             rules[name] = kept
-        return {**state, "asked": asked, "rules": rules}
+        return {**fresh, **state, "asked": asked, "rules": rules}
 
     def _asked(self) -> State:
         """The settings that decide what a rule must pass."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from streameval.arrays import State
@@ -29,18 +29,26 @@ def read(contest: Contest, state: State, seen: Seen) -> Findings:
     """The decisions of the last block end; where a check fails that is of this moment, nothing is promotable."""
     recent = trust.recent(state["trust"], contest.block)
     found = tuple(checks(contest.policies, recent, seen, contest.promotion.trust, contest.reward_range))
-    failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
-    production, *candidates = contest.policies
     decisions = tuple(
-        _decision(contest, rule, state["rules"][name], place, [*failed[candidate], *failed[production]], seen.has_lift)
-        for place, candidate in enumerate(candidates)
+        _decision(contest, rule, state["rules"][name], place, blocking, seen.has_lift)
+        for place, blocking in enumerate(_blocking(contest, state, found))
         for name, rule in contest.rules.items()
     )
     return Findings(decisions, found, tuple(_transition(contest, each) for each in state["transitions"]))
 
 
+def _blocking(contest: Contest, state: State, found: Sequence[TrustCheck]) -> Iterator[list[str]]:
+    """What blocks each candidate under every rule: nothing to tell it from production by, or a check that fails."""
+    production, *candidates = contest.policies
+    failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
+    for candidate, differs in zip(candidates, state["differs"], strict=True):
+        checked = [each.reason for each in failed[candidate]]
+        checked += [f"{production}: {each.reason}" for each in failed[production]]
+        yield list(dict.fromkeys(checked)) if differs else [reasons.SAME]
+
+
 def _decision(
-    contest: Contest, rule: Rule, state: State, place: int, failed: Sequence[TrustCheck], has_lift: bool
+    contest: Contest, rule: Rule, state: State, place: int, blocking: Sequence[str], has_lift: bool
 ) -> Decision:
     lower = rule.lower(state["memory"], state["last"], contest.errors)
     last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
@@ -48,8 +56,8 @@ def _decision(
     return Decision(
         policy=contest.policies[1 + place],
         rule=rule.name,
-        promotable=held >= contest.promotion.hold and not failed,
-        reason=_reason(contest, rule, last, held, holding["since"]["event"][place], failed)
+        promotable=held >= contest.promotion.hold and not blocking,
+        reason=_reason(contest, rule, last, held, holding["since"]["event"][place], blocking)
         if has_lift or rule.name not in NEEDS_LIFT
         else reasons.NO_LIFT,
         lift=_known(last["lift"]) if last["events"] else None,
@@ -68,21 +76,17 @@ def _decision(
 
 
 def _reason(
-    contest: Contest, rule: Rule, last: Mapping[str, float], held: int, since: float, failed: Sequence[TrustCheck]
+    contest: Contest, rule: Rule, last: Mapping[str, float], held: int, since: float, blocking: Sequence[str]
 ) -> str:
     settings = contest.promotion
     if last["events"] < settings.min_events:
         return reasons.of_too_few(last["events"], settings.min_events)
-    if failed:
-        return "; ".join(dict.fromkeys(_about(each, contest) for each in failed))
+    if blocking:
+        return "; ".join(blocking)
     if held >= settings.hold:
         return f"{rule.says_of_promotable(last, settings.margin)} since event {since:,.0f}"
     said = rule.says(last, settings.margin)
     return f"{said}, {reasons.of_held(held, settings.hold)}" if held else said
-
-
-def _about(check: TrustCheck, contest: Contest) -> str:
-    return f"{check.policy}: {check.reason}" if check.policy == contest.policies[0] else check.reason
 
 
 def _transition(contest: Contest, kept: Sequence[Any]) -> Transition:

@@ -9,6 +9,7 @@ NEVER = -1.0
 LONGEST = (1e-9, 1e12)
 """Between these, numbers are written out in full."""
 
+SAME = "it has been worth on every event what production is"
 NO_LIFT = "there is nothing to decide by: no unbiased estimator is on a mixture"
 
 

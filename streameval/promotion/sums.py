@@ -7,9 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, decayed_path, per_block, ratio
+from streameval.arrays import Array, Mask, decayed_path, per_block, ratio
 from streameval.averages.bank import MEMORY
 from streameval.evidence import Evidence
+
+ROUNDED = 1e-6
+"""The share by which propensities may be rounded (a logged one may disagree with its distribution by as much)."""
 
 
 class LiftPath(NamedTuple):
@@ -84,6 +87,21 @@ class BlockSums(NamedTuple):
             total if size is qwr else size @ each,
             size.max(axis=-1),
         )
+
+
+def differing(evidence: Evidence, before: Mask) -> Mask:
+    """Whether each candidate has differed from production until the end of each block, [blocks, candidates].
+
+    By more than rounding, in the weighted reward of any event that both have; `before` [candidates]: already.
+    """
+    path = np.repeat(before[None], evidence.blocks, axis=0)
+    new = np.flatnonzero(~before)
+    if len(new):
+        both = (evidence.averaging_weight[:, :1] > 0) & (evidence.averaging_weight[:, 1 + new] > 0)
+        production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, 1 + new]
+        apart = both & (np.abs(terms - production) > ROUNDED * np.abs(production))
+        path[:, new] = np.logical_or.accumulate(apart.reshape(evidence.blocks, -1, len(new)).any(axis=1), axis=0)
+    return path
 
 
 def _products(one: Array, other: Array) -> Array:
