@@ -65,11 +65,15 @@ class Intake:
 
     It is a value: `state()` is all that it remembers and all events that it holds back. Whether partitions are merged,
     where that is not configured, is decided when they are first known.
+
+    Duplicates are looked for as events come, and once more in the order of time where partitions are merged: who comes
+    later reads one partition far before another, and copies in both would be too far apart.
     """
 
     def __init__(self, events: Decoder, stages: Stages = PLAIN) -> None:
         self.events, self._stages = events, stages
         self._duplicates = Duplicates(stages.duplicates) if stages.duplicates else None
+        self._copies: Duplicates | None = None
         self._merging: Ordering | Joining | None = None
         self._decided, self._passing_on = stages.kafka is None, False
         rewards = None if stages.kafka is None else stages.kafka.rewards
@@ -103,7 +107,7 @@ class Intake:
         if self._merging is None:
             return self._decoded(records)
         if self._passing_on:
-            held, self._merging = self._merging.flush(), None
+            held, self._merging = self._once(self._merging.flush()), None
             return EventBatch.concat([held, self._decoded(records)])
         self._merging.expect(places)
         passed = [self._time_passes(status)]
@@ -115,7 +119,11 @@ class Intake:
                 if part.topic == self._reward_topic:
                     origin = Origin.of(part.topic, [(part.partition, part.offsets)])
                     passed.append(self._merging.take_rewards(self._rewards.decode_batch(part.values, origin)))
-        return EventBatch.concat(passed)
+        return self._once(EventBatch.concat(passed))
+
+    def _once(self, merged: EventBatch) -> EventBatch:
+        """The merged events without copies of those before."""
+        return merged if self._copies is None or not len(merged) else self._copies.take(merged)
 
     def ahead(self) -> Collection[Place]:
         """Partitions that are so far ahead of the others that they must not be read on for now."""
@@ -133,7 +141,7 @@ class Intake:
         held = self._merging.flush()
         there = _held_in(other.state())
         kept = [row for row in range(len(held)) if held.origin is None or held.origin.place(row) not in there]
-        return held.take(np.array(kept, dtype=np.int64))
+        return self._once(held.take(np.array(kept, dtype=np.int64)))
 
     def holding(self) -> Holding | None:
         """What is held back, for people and metrics; None where nothing ever is."""
@@ -148,6 +156,7 @@ class Intake:
         return {
             "decided": self._decided,
             "duplicates": None if self._duplicates is None else self._duplicates.state(),
+            "copies": None if self._copies is None else self._copies.state(),
             "merging": None if self._merging is None else self._merging.state(),
         }
 
@@ -169,10 +178,14 @@ class Intake:
             intake._passing_on = True
         if merged and intake._merging is not None:
             intake._merging.restore(state["merging"])
+        if intake._copies is not None and state.get("copies") is not None:
+            intake._copies.restore(state["copies"])
         return intake
 
     def _decide(self, partitions: int) -> None:
         self._decided, self._merging = True, self._stages.merging(partitions)
+        if self._merging is not None and self._stages.duplicates:
+            self._copies = Duplicates(self._stages.duplicates)
 
     def _decoded(self, records: Sequence[Records]) -> EventBatch:
         values = chain.from_iterable(part.values for part in records)

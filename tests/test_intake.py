@@ -92,6 +92,26 @@ def test_in_event_time_the_order_is_that_of_time_however_partitions_are_read(res
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_before_the_other(
+    restarts: bool,
+) -> None:
+    """Live, copies come one after the other; who catches up reads 600 events between them."""
+    settings = config(order="event_time", duplicates=100)
+    sent = [message(number) for number in range(EVENTS)]
+    log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), begin_anew(settings).intake, []
+    for place in log.parts:
+        log.positions[place] = EVENTS
+        passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.status()))
+        if restarts:
+            state = msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state()))
+            stages = Stages.of(settings.required_source(), settings.reward.field)
+            intake = Intake.from_state(state, settings.event_format(), stages)
+    out = EventBatch.concat([*passed, intake.take([], log.status(ended=True))])
+    np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
+    assert [each.reason for each in out.rejected] == ["duplicate"] * 2 * EVENTS
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 def test_in_the_order_of_arrival_all_come_through_at_once_and_once(restarts: bool) -> None:
     settings = config(order="arrival", duplicates=100)
     out = went_through(begin_anew(settings).intake, spread(copies=1), settings, restarts, 3)
