@@ -11,7 +11,7 @@ import numpy as np
 
 from streameval import counting, predictions, recent, signs
 from streameval.actions import tells
-from streameval.arrays import Array, State, from_plain, to_plain
+from streameval.arrays import Array, State
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
 from streameval.counting import counted, newest
@@ -101,7 +101,7 @@ class Evaluator:
 
     @classmethod
     def of(cls, plan: Plan, described: bool | None = None) -> Evaluator:
-        """A fresh evaluator of a plan; `described`: whether events will tell all about their actions, if it is known."""
+        """A fresh evaluator of a plan; `described`: whether events tell all of their actions, where that is known."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
@@ -126,6 +126,10 @@ class Evaluator:
         """All that it remembers, whole blocks folded; it must not be given more events when another goes on from it."""
         if self._pending:
             self._settle(self.plan.block)
+        return self._progress
+
+    @property
+    def _progress(self) -> Progress:
         return Progress(
             self._accepted,
             self._rejected,
@@ -345,27 +349,8 @@ class Evaluator:
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value that msgpack can hold."""
-        return {
-            "schema": STATE_SCHEMA,
-            "settings": self.plan.settings(),
-            "events": {
-                "accepted": self._accepted,
-                "rejected": dict(self._rejected),
-                "newest": self._last_timestamp,
-                "arrivals": list(self._arrivals),
-            },
-            "described": self._described,
-            "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
-            "failures": {policy: dict(told) for policy, told in self._failures.items()},
-            "counts": to_plain(self._counts),
-            "recent": to_plain(self._learned["recent"]),
-            "slates": to_plain(self._learned["slates"]),
-            "units": dict(self._learned["units"]),
-            "predictions": predictions.to_state(self.plan.reward_model, self._learned["predictions"]),
-            "drift": None if self._watch is None else to_plain(self._watch.state()),
-            "promotion": None if self._decided is None else to_plain(self._decided),
-            "grids": [grid.to_state(state) for grid, state in zip(self._grids, self._states, strict=True)],
-        }
+        plan = self.plan
+        return {"schema": STATE_SCHEMA, "settings": plan.settings(), **self._progress.to_state(plan, self._grids)}
 
     @classmethod
     def from_state(
@@ -381,33 +366,4 @@ class Evaluator:
                 hint="use the version that wrote it, or start anew",
             )
         plan = Plan.from_settings(state["settings"], candidates)
-        return cls.going_on(plan, _progress(plan, state, reward_model))
-
-
-def _progress(plan: Plan, state: State, trusted: AnyRewardModel | None) -> Progress:
-    """What a state says, as it is to lie in memory."""
-    events, described = state["events"], state["described"]
-    grids = () if described is None else plan.grids(described)
-    deciding, decided = Deciding.of(plan, grids), None
-    if deciding is not None:
-        kept = state.get("promotion")
-        decided = deciding.contest.start() if kept is None else deciding.contest.going_on(from_plain(kept))
-    return Progress(
-        events["accepted"],
-        events["rejected"],
-        Arrivals(*events.get("arrivals", ())),
-        events["newest"],
-        described,
-        [] if state["pending"] is None else [EventBatch.from_state(state["pending"])],
-        {policy: {why: (n, text) for why, (n, text) in told.items()} for policy, told in state["failures"].items()},
-        from_plain(state["counts"]),
-        {
-            "recent": from_plain(state["recent"]),
-            "slates": from_plain(state["slates"]),
-            "units": state.get("units") or signs.start(),
-            "predictions": predictions.from_state(plan.reward_model, state["predictions"], trusted),
-        },
-        None if plan.drift is None else DriftWatch.from_state(plan.drift, from_plain(state["drift"])),
-        decided,
-        [grid.from_state(saved, plan.block) for grid, saved in zip(grids, state["grids"], strict=True)],
-    )
+        return cls.going_on(plan, Progress.from_state(state, plan, reward_model))

@@ -50,10 +50,8 @@ def _member_of_1(place: int, member: State) -> State:
 def _evaluator_of_1(state: State) -> State:
     """Schema 1 knew values and no lifts, decisions, or units: those begin now."""
     names = list(named_policies(state["settings"]["candidates"]))
-    fresh = Evaluator.of(Plan.from_settings({**state["settings"], "candidates": names}))
-    if state["described"] is not None:
-        fresh._open(state["described"])
-    begun = fresh.state()
+    plan = Plan.from_settings({**state["settings"], "candidates": names})
+    begun = Evaluator.of(plan, state["described"]).state()
     old = from_plain({key: state[key] for key in ("recent", "slates", "grids")})
     for recent in (old["recent"], old["slates"]["recent"]):
         recent["weighed"] = recent["weighed"][:, [0, 1, 1]]  # as if weights had been compared with none

@@ -29,9 +29,9 @@ class Planner(Evaluator):
     exploration: Exploration
 
     @classmethod
-    def of(cls, plan: Plan) -> Planner:
+    def of(cls, plan: Plan, described: bool | None = None) -> Planner:
         """A fresh planner of a plan."""
-        planner = super().of(plan)
+        planner = super().of(plan, described)
         assert isinstance(planner, cls)
         planner.span, planner.exploration = Span(), Exploration(plan.policies, plan.coded, plan.reward_range)
         return planner
