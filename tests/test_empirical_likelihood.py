@@ -13,6 +13,8 @@ from streameval.averages import AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.bounds import AnyBound, EmpiricalLikelihood
 from streameval.bounds.likelihood import Extra, Means, likely, reach
 from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
 from streameval.report import Estimate
 
 BLOCK = 100
@@ -184,3 +186,21 @@ def test_a_candidate_that_does_what_production_does_has_no_lift_but_for_one_even
     assert found.lift_lower is not None
     assert found.lift_upper is not None
     assert -0.001 < found.lift_lower <= 0 <= found.lift_upper < 0.001
+
+
+@pytest.mark.parametrize(("estimator", "value"), [(IPS(), 1.0), (SNIPS(), 0.9)], ids=["ips", "snips"])
+def test_the_mean_weight_does_not_correct_a_mixture_which_it_does_not_belong_to(
+    estimator: AnyEstimator, value: float
+) -> None:
+    rng = np.random.default_rng(13)
+    events, propensity, candidates = 1_000, 0.1, [f"c{number}" for number in range(20)]
+    batch = EventBatch.from_arrays(
+        reward=(np.arange(events) % 10 < 10 * value).astype(float),
+        propensity=np.full(events, propensity),
+        policies={name: rng.choice([0.5, 1.5], events) * propensity for name in candidates},
+    )
+    evaluator = Evaluator(candidates, [estimator], [Mixture()], intervals={"mixture": "empirical_likelihood"})
+    evaluator.update(batch)
+    report = evaluator.report()
+    intervals = [ends(report.get(name, estimator.label, "mixture")) for name in candidates]
+    assert sum(not lower <= value <= upper for lower, upper in intervals) <= 1

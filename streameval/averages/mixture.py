@@ -260,6 +260,8 @@ def moments_of(state: State, mixed: Mixed, layout: Layout) -> Array:
     """The mixed kernel's moments, for each estimator that of the component remembered shortest.
 
     Of single terms it does not know the largest. Their squares are those that the kernel saw, moved to the estimate.
+    Terms and weights are said to be unrelated, so that nobody corrects the estimate by the mean weight: part of it are
+    pseudo-events, which weigh nothing, and that of a ratio has been corrected already.
     """
     count = len(layout.candidates) * len(layout.components)
     moments = np.full((count, ROWS), np.nan)
@@ -274,10 +276,10 @@ def moments_of(state: State, mixed: Mixed, layout: Layout) -> Array:
     shortest = _shortest(mixed, layout)
     kernel = mixed.kernel[shortest]
     seen = (kernel * state["weight"][shortest]).sum(axis=-1)
-    term, square, product = ratio((kernel[:, None] * state["terms"]).sum(axis=-1), seen[:, None]).T
+    term, square, _ = ratio((kernel[:, None] * state["terms"]).sum(axis=-1), seen[:, None]).T
     value, weight = moments[:, Row.U], moments[:, Row.IMPORTANCE]
     moments[:, Row.UU] = square - term**2 + value**2
-    moments[:, Row.TERM_IMPORTANCE] = product - term * weight + value * weight
+    moments[:, Row.TERM_IMPORTANCE] = value * weight
     return moments
 
 
