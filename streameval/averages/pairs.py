@@ -83,6 +83,15 @@ def sum_of_squares(form: Array, products: Array) -> Array:
     return beyond_rounding(square, size)
 
 
+def residual_squares(pairs: Array) -> tuple[Array, Array]:
+    """Sums of the squares of `u - E v`, and of `pu - P pv`, around both estimates."""
+    one, nothing = np.ones(pairs.shape[:-1]), np.zeros(pairs.shape[:-1])
+    own, production = ratios(pairs)
+    forms = ([one, -own, nothing, nothing], [nothing, nothing, one, -production])
+    first, second = (sum_of_squares(np.stack(form, axis=-1), pairs[..., SQUARES]) for form in forms)
+    return first, second
+
+
 def difference_square(pairs: Array) -> Array:
     """Variance of one event's linearised difference."""
     return ratio(sum_of_squares(linear_form(pairs), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from streameval.arrays import Array, decayed_path, ratio
+from streameval.arrays import Array, Mask, decayed_path, ratio
 from streameval.averages import clusters
 from streameval.averages.moments import fold_sums, variance
 from streameval.averages.pairs import (
@@ -22,6 +22,7 @@ from streameval.averages.pairs import (
     PairRow,
     difference_square,
     linear_form,
+    residual_squares,
     sum_of_squares,
 )
 
@@ -148,6 +149,11 @@ class Spread:
         return variance(self.array)
 
     @property
+    def never_varied(self) -> Mask:
+        """Whether the term, of a ratio the linearised one, has always been the same."""
+        return np.asarray(self.variance == 0)
+
+    @property
     def design_effect(self) -> Array:
         """Variance of block sums over what independent events would give; NaN before ten blocks.
 
@@ -193,6 +199,12 @@ class LiftSpread(Spread):
     @property
     def variance(self) -> Array:
         return difference_square(self.array[..., SPREAD_PAIRS])
+
+    @property
+    def never_varied(self) -> Mask:
+        """Whether both terms have always been the same, so that their difference could be nothing else."""
+        own, production = residual_squares(self.array[..., SPREAD_PAIRS])
+        return np.asarray((own == 0) & (production == 0))
 
     @property
     def design_effect(self) -> Array:

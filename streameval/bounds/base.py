@@ -8,10 +8,14 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.arrays import Array
+from streameval.arrays import Array, Mask
 from streameval.averages.reading import Reading
+from streameval.averages.spread import SpreadRow
 from streameval.extremes import Extremes
 from streameval.labels import Labelled, strict
+
+FEWEST_NONZERO = 10
+"""Non-zero terms without which the spread of what was seen says nothing: before the first click it is 0."""
 
 
 class Interval(NamedTuple):
@@ -89,6 +93,16 @@ class Bound(Labelled):
     def says(self) -> Mapping[str, str]:
         """What a reader of the interval must know besides its numbers."""
         return {}
+
+
+def certain(reading: Reading, ratio: Array) -> Mask:
+    """Whether a column is a ratio whose terms have always been the same, and are not 0: then it is that ratio.
+
+    The mean of a reward that is always 1, divided by the mean weight, is 1 however the weights fall. What a reward that
+    has never come would change is left out.
+    """
+    seen = reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5
+    return np.asarray((ratio > 0) & seen & reading.spread.never_varied)
 
 
 def standard_error(reading: Reading, variance: Array, count: Array, ratio: Array) -> Array:

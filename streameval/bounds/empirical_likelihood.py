@@ -13,10 +13,8 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array, Mask, ratio
 from streameval.averages.moments import Row
 from streameval.averages.reading import Reading
-from streameval.averages.spread import SpreadRow
-from streameval.bounds.base import Bound, Claim, Ends
+from streameval.bounds.base import Bound, Claim, Ends, certain
 from streameval.bounds.likelihood import Extra, Means, likely, reach
-from streameval.bounds.normal import FEWEST_NONZERO
 from streameval.extremes import Extremes
 from streameval.labels import strict
 
@@ -35,11 +33,15 @@ class EmpiricalLikelihood(Bound):
     reward; a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal narrower.
     The ends lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators
     that do not stand on full support (`dr` and all that are biased by intent) are not held to the mean weight, and
-    their heaviest is the largest seen, unless they have a cap. For one look at a time.
+    their heaviest is the largest seen, unless they have a cap. For one look at a time. The value of `ips` may lie
+    outside, where the mean weight is not near 1: as everything here is held to that, its interval is about the same
+    value more narrowly.
 
     The events are worth `n_eff`, over the design effect where that exceeds 1: the one more event is then as large as
     what comes together. Withheld until they are worth ten. A ratio whose terms never varied, ten of them not 0, is that
-    ratio: `snips` of a reward that is always 1 has the interval [1, 1].
+    ratio: `snips` of a reward that is always 1 has the interval [1, 1], which knows nothing of a reward that has not
+    come yet; that of `ips` does. The lift of a policy that has done just what production does has an interval around
+    0, as wide as one more event in which the two differ makes it.
 
     Source: Karampatziakis, Langford & Mineiro, NeurIPS 2020, whose extra event weighs 0 or endlessly much, and whose
     divergence counts from the one of these that can bring the mean weight to 1. With a weight of 1 besides, and counted
@@ -59,9 +61,8 @@ class EmpiricalLikelihood(Bound):
         quantile = NormalDist().inv_cdf(0.5 + claim.confidence / 2) ** 2
         ends = reach(means, extra, likely(means, extra, quantile))
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
-        never_varied = (reading.spread.variance == 0) & (reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5)
-        certain, value = claim.ratio & never_varied, reading.moments.value
-        return Ends(*(np.where(enough, np.where(certain, value, end), np.nan) for end in ends))
+        known, value = certain(reading, claim.ratio), reading.moments.value
+        return Ends(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
 
     def _limit(self, reading: Reading) -> Array | float:
         """The weight that none exceeds, as far as is known."""

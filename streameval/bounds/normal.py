@@ -12,11 +12,8 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array
 from streameval.averages.reading import Reading
 from streameval.averages.spread import SpreadRow
-from streameval.bounds.base import Bound, Claim, standard_error
+from streameval.bounds.base import FEWEST_NONZERO, Bound, Claim, standard_error
 from streameval.labels import strict
-
-FEWEST_NONZERO = 10
-"""Non-zero terms without which no normal interval is shown: it would say [0, 0] before the first click."""
 
 
 @dataclass(frozen=True, config=strict)
