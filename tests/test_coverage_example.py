@@ -81,7 +81,7 @@ def test_time_uniform_intervals_seldom_ever_miss_and_others_do(worlds: ModuleTyp
     world = worlds.WORLDS[name]
     ever: dict[Any, list[float]] = {}
     for run in range(RUNS):
-        for cell, answer in intervals.answers(world, worlds.draw(world, run, EVENTS), LOOKS):
+        for cell, answer in intervals.answers(world, worlds.draw(world, run, EVENTS), LOOKS, ["fixed"]):
             ever.setdefault(cell, []).append(float(runs.score(answer)[runs.COLUMNS.index("ever")] > 0))
     watched = {cell: sum(missed) for cell, missed in ever.items() if cell.kind.startswith("confidence_sequence")}
     assert len(watched) == 3 * 2 * 3
@@ -95,14 +95,15 @@ def test_the_runs_of_a_chunk_are_stored_once_and_go_on_where_they_stopped(
     runs = import_module("runs")
     monkeypatch.setattr(runs, "EVENTS", EVENTS)
     monkeypatch.setattr(runs, "CHUNK", 2)
+    monkeypatch.setattr(runs, "PARTS", ["mixture"])
     store, name = runs.Store(tmp_path), "still-mild-0.3"
-    assert store.missing([name], 4) == [(name, 0), (name, 1)]
-    line = runs.perform(runs.Task(name, 1))
+    assert store.missing([name], 4) == [(name, "mixture", 0), (name, "mixture", 1)]
+    line = runs.perform(runs.Task(name, "mixture", 1))
     store.add(line)
     with (tmp_path / f"{name}.jsonl").open("a") as file:
         file.write('{"world": "still-mi')
-    assert store.missing([name], 4) == [(name, 0)]
-    store.add(runs.perform(runs.Task(name, 0)))
+    assert store.missing([name], 4) == [(name, "mixture", 0)]
+    store.add(runs.perform(runs.Task(name, "mixture", 0)))
     assert [kept.chunk for kept in store.read(name)] == [0, 1]
     assert store.read(name)[1] == line
 
@@ -115,7 +116,7 @@ def test_rates_are_means_over_runs_of_what_is_missed_where_something_is_shown(wo
     assert missing.tolist() == pytest.approx([6 / 8, 1 / 8, 0, 0.5, 0, 0.5, 0.15])
     hitting = runs.score(intervals.Answer(truth - 0.1, truth + 0.1, truth))
     cell = intervals.Cell("ips", "window", "normal", "value")
-    line = runs.Line("still-mild-0.3", 0, 2, [(cell, list(missing + hitting), list(missing**2 + hitting**2))])
+    line = runs.Line("still-mild-0.3", "fixed", 0, 2, [(cell, list(missing + hitting), list(missing**2 + hitting**2))])
     (row,) = summary.rows_of([line])
     assert (row.runs, row.shown, row.miss) == (2, 0.875, pytest.approx((1 / 16) / 0.875, rel=1e-3))
     assert (row.ever, row.ever_se) == (0.25, 0.25)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -57,25 +58,6 @@ class Answer(NamedTuple):
     truth: Floats
 
 
-def answers(world: World, stream: Stream, looks: int = LOOKS) -> Iterator[tuple[Cell, Answer]]:
-    """All that is said in a run, lifts over the logging policy and over a named one."""
-    for production in (LOGGING, DEPLOYED):
-        policies = (production, *CANDIDATES)
-        evidence = evidence_of(stream.batch, policies)
-        every = evidence.blocks // looks
-        truth = np.stack([stream.truth[policy] for policy in policies])
-        for estimators, average, kind, target, value, lift in _said(world, evidence, policies, truth, every):
-            for place, estimator in enumerate(estimators):
-                columns = slice(place, None, len(estimators))
-                if production == LOGGING:
-                    cell = Cell(estimator, average, kind, "value")
-                    lower, upper = (np.clip(end[columns][1:], *REWARDS) for end in value)
-                    yield cell, Answer(lower, upper, target.value[columns][1:])
-                cell = Cell(estimator, average, kind, production)
-                lower, upper = (np.clip(end[columns], -1, 1) for end in lift)
-                yield cell, Answer(lower, upper, target.lift[columns])
-
-
 class Target(NamedTuple):
     """What is true of the columns, at each look: of values, and of lifts over the first policy."""
 
@@ -89,35 +71,97 @@ class Target(NamedTuple):
         return cls(kernel(value), kernel(np.repeat(truth[1:] - truth[0], estimators, axis=0)))
 
 
+class Run(NamedTuple):
+    """What there is to know of a run: of `policies`, production first; `truth` [policies, events]."""
+
+    world: World
+    evidence: Evidence
+    policies: Sequence[str]
+    truth: Floats
+    looks: int
+
+    @property
+    def every(self) -> int:
+        """Blocks from one look to the next."""
+        return self.evidence.blocks // self.looks
+
+    @property
+    def places(self) -> slice:
+        """The last event before each look."""
+        return slice(self.every * BLOCK - 1, None, self.every * BLOCK)
+
+    @property
+    def heaviest(self) -> Floats:
+        """The largest weight of each policy so far, [policies, looks]."""
+        return np.asarray(np.maximum.accumulate(self.evidence.importance_weight, axis=0).T[:, self.places])
+
+
 Said = tuple[Sequence[str], str, str, Target, Ends, Ends]
+"""Estimators, average, kind, what is true, and the ends of values and of lifts."""
 
 
-def _said(world: World, evidence: Evidence, policies: Sequence[str], truth: Floats, every: int) -> Iterator[Said]:
-    """Estimators, average, kind, what is true, and the ends of values and of lifts."""
-    blocks, labels, looks = blocks_of(evidence), _labels(PLAIN), slice(every * BLOCK - 1, None, every * BLOCK)
-    heaviest = np.maximum.accumulate(evidence.importance_weight, axis=0).T[:, looks]
+def _on_fixed(run: Run) -> Iterator[Said]:
+    """On averages whose kernel does not depend on what they see."""
+    blocks, labels, every = blocks_of(run.evidence), _labels(PLAIN), run.every
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
     for average in AVERAGES:
         known = on_average(average, blocks, every)
-        target = Target.of(truth, partial(_averaged, average, looks), len(PLAIN))
-        for kind, bound in kinds(world).items():
-            yield labels, average.kind, kind, target, *_ends(bound, known, PLAIN, heaviest)
+        target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
+        for kind, bound in kinds(run.world).items():
+            yield labels, average.kind, kind, target, *_ends(bound, known, PLAIN, run.heaviest)
         if isinstance(average, Decay):
             continue
-        kept = watched(average, evidence, policies[0] == LOGGING, errors, every)
-        ends = _ends(ConfidenceSequence(), known, PLAIN, heaviest, kept)
-        own = Target.of(truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
+        kept = watched(average, run.evidence, run.policies[0] == LOGGING, errors, every)
+        ends = _ends(ConfidenceSequence(), known, PLAIN, run.heaviest, kept)
+        own = Target.of(run.truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
             yield labels, average.kind, OF_WINDOW, target, *ends
-    for adaptive in ADAPTIVE:
-        known, kernel = on_adaptive(adaptive, blocks, every)
-        target = Target.of(truth, kernel, len(PLAIN))
-        for kind, bound in kinds(world).items():
-            yield labels, adaptive.kind, kind, target, *_ends(bound, known, PLAIN, heaviest)
-    known, now = on_mixture(evidence, policies, every), Target.of(truth, partial(_at, looks), len(MIXED))
-    for kind, bound in of_mixture(world).items():
-        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, heaviest)
+
+
+def _on_adaptive(run: Run) -> Iterator[Said]:
+    blocks = blocks_of(run.evidence)
+    for average in ADAPTIVE:
+        known, kernel = on_adaptive(average, blocks, run.every)
+        target = Target.of(run.truth, kernel, len(PLAIN))
+        for kind, bound in kinds(run.world).items():
+            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run.heaviest)
+
+
+def _on_mixture(run: Run) -> Iterator[Said]:
+    """All held against the value now."""
+    known = on_mixture(run.evidence, run.policies, run.every)
+    now = Target.of(run.truth, partial(_at, run.places), len(MIXED))
+    for kind, bound in of_mixture(run.world).items():
+        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run.heaviest)
+
+
+PARTS: Mapping[str, Callable[[Run], Iterator[Said]]] = {
+    "fixed": _on_fixed,
+    "mixture": _on_mixture,
+    "adaptive": _on_adaptive,
+}
+"""What a run may be asked about, each apart: who adds to one does not run the others again."""
+
+
+def answers(
+    world: World, stream: Stream, looks: int = LOOKS, parts: Iterable[str] = tuple(PARTS)
+) -> Iterator[tuple[Cell, Answer]]:
+    """All that is said in a run about these PARTS, lifts over the logging policy and over a named one."""
+    for production in (LOGGING, DEPLOYED):
+        policies = (production, *CANDIDATES)
+        evidence = evidence_of(stream.batch, policies)
+        run = Run(world, evidence, policies, np.stack([stream.truth[policy] for policy in policies]), looks)
+        for estimators, average, kind, target, value, lift in chain(*(PARTS[each](run) for each in parts)):
+            for place, estimator in enumerate(estimators):
+                columns = slice(place, None, len(estimators))
+                if production == LOGGING:
+                    cell = Cell(estimator, average, kind, "value")
+                    lower, upper = (np.clip(end[columns][1:], *REWARDS) for end in value)
+                    yield cell, Answer(lower, upper, target.value[columns][1:])
+                cell = Cell(estimator, average, kind, production)
+                lower, upper = (np.clip(end[columns], -1, 1) for end in lift)
+                yield cell, Answer(lower, upper, target.lift[columns])
 
 
 def _labels(estimators: Sequence[Estimator]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from intervals import EVENTS, Answer, Cell, answers
+from intervals import EVENTS, PARTS, Answer, Cell, answers
 from worlds import WORLDS, Floats, draw
 
 CHUNK = 20
@@ -22,9 +22,10 @@ truth, and below; whether it ever did, at one of the looks; and half its width w
 
 
 class Task(NamedTuple):
-    """The runs of one line: `chunk` 0 are the runs 0 to 19."""
+    """The runs of one line, asked about one of the PARTS: `chunk` 0 are the runs 0 to 19."""
 
     world: str
+    part: str
     chunk: int
 
 
@@ -32,6 +33,7 @@ class Line(msgspec.Struct, frozen=True):
     """Sums over the runs of a chunk, and sums of their squares, by cell; the numbers are those of COLUMNS."""
 
     world: str
+    part: str
     chunk: int
     runs: int
     cells: list[tuple[Cell, list[float], list[float]]]
@@ -57,10 +59,10 @@ class Store:
             file.write(msgspec.json.encode(line) + b"\n")
 
     def missing(self, worlds: Iterable[str], runs: int) -> list[Task]:
-        """What has not been run yet, chunk by chunk in all worlds."""
+        """What has not been run yet, part by part, chunk by chunk in all worlds."""
         worlds = list(worlds)
-        done = {(world, line.chunk) for world in worlds for line in self.read(world)}
-        tasks = [Task(world, chunk) for chunk in range(runs // CHUNK) for world in worlds]
+        done = {(world, line.part, line.chunk) for world in worlds for line in self.read(world)}
+        tasks = [Task(world, part, chunk) for part in PARTS for chunk in range(runs // CHUNK) for world in worlds]
         return [task for task in tasks if task not in done]
 
     def _path(self, world: str) -> Path:
@@ -77,13 +79,13 @@ def perform(task: Task) -> Line:
     world, runs = WORLDS[task.world], range(task.chunk * CHUNK, (task.chunk + 1) * CHUNK)
     scores: dict[Cell, list[Floats]] = {}
     for run in runs:
-        for cell, answer in answers(world, draw(world, run, EVENTS)):
+        for cell, answer in answers(world, draw(world, run, EVENTS), parts=[task.part]):
             scores.setdefault(cell, []).append(score(answer))
     cells = []
     for cell, found in scores.items():
         by_run = np.array(found)
         cells.append((cell, _short(by_run.sum(axis=0)), _short((by_run**2).sum(axis=0))))
-    return Line(task.world, task.chunk, len(runs), cells)
+    return Line(task.world, task.part, task.chunk, len(runs), cells)
 
 
 def score(answer: Answer) -> Floats:

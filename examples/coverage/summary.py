@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from intervals import OF_WINDOW
+from intervals import OF_WINDOW, PARTS
 from runs import COLUMNS, Line
 from worlds import WORLDS, World
 
@@ -56,6 +56,12 @@ class Row(NamedTuple):
 
 def rows_of(lines: Sequence[Line]) -> Iterator[Row]:
     """The rows of one world, from all of its lines."""
+    for part in PARTS:
+        if some := [line for line in lines if line.part == part]:
+            yield from _rows_of_part(some)
+
+
+def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
     runs = sum(line.runs for line in lines)
     for found in zip(*(line.cells for line in lines), strict=True):
         mean = np.sum([sums for _, sums, _ in found], axis=0) / runs
