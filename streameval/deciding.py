@@ -52,10 +52,10 @@ class Chosen:
     def path(self, evidence: Evidence, courses: Sequence[Mapping[str, Course]]) -> LiftPath:
         """The lift after each of some blocks, from how all mixtures fared."""
         course = courses[self.grid][self.cell[1]]
-        value, se2, spread2, drift2 = map(self._column, (course.value, course.sampling, course.apart, course.drift))
+        value, se2, spread2 = map(self._column, (course.value, course.sampling, course.apart))
         both = evidence.of_events_with(self.needs).beside_production().averaging_weight
         counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
-        return LiftPath(value, se2, spread2, drift2, counts)
+        return LiftPath(value, se2, spread2, counts)
 
     def _column(self, values: Array) -> Array:
         return values[:, self.estimator :: self.estimators]

@@ -62,7 +62,7 @@ class Contest:
             "events": 0,
             "newest": np.nan,
             "paired": np.zeros(candidates),
-            "moved": np.zeros((candidates, 2)),
+            "apart": np.zeros((candidates, 2)),
             "differs": np.zeros(candidates, dtype=bool),
             "trust": trust.start(len(self.policies)),
             "rules": {
@@ -89,10 +89,10 @@ class Contest:
         trustworthy, trusted = trust.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        paired, moved = state["paired"], state["moved"]
+        paired, apart = state["paired"], state["apart"]
         if path is not None:
-            drift2, moved = lately(path.drift2, moved, self.block)
-            path = path._replace(events=running_sum(paired, path.events), drift2=drift2)
+            spread2, apart = lately(path.spread2, apart, self.block)
+            path = path._replace(events=running_sum(paired, path.events), spread2=spread2)
             paired = path.events[-1]
         facts = self._facts(evidence, sums, path)
         clock = self._clock(state, timestamp, evidence.blocks)
@@ -116,7 +116,7 @@ class Contest:
             "events": int(clock.events[-1]),
             "newest": float(clock.times[-1]),
             "paired": paired,
-            "moved": moved,
+            "apart": apart,
             "differs": differs[-1],
             "trust": trusted,
             "rules": rules,

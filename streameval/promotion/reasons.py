@@ -54,7 +54,9 @@ def of_bound(lift: float, lower: float, margin: float, more: float, what: str = 
     if lift <= margin:
         return f"{said}; the lift itself, {number(lift)}, is not above it"
     if more == NEVER:
-        return f"{said}; more events alone will not do: the lift, {number(lift)}, has moved too much lately"
+        return (
+            f"{said}; more events alone will not do: long and short memories disagree about the {what}, {number(lift)}"
+        )
     return said if math.isnan(more) else f"{said}; {of_more(more)}"
 
 

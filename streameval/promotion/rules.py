@@ -15,8 +15,10 @@ from streameval.evidence import Evidence
 from streameval.promotion import reasons
 from streameval.promotion.sums import BlockSums, LiftPath, running_max, running_sum
 
-WIDENING, STAYING = 2.75 / 1.96, 2.0 / 1.96
+WIDENING, STAYING = 2.4 / 1.96, 2.0 / 1.96
 """How many times the normal quantile wide the bound is that a candidate must pass, and the one that it must keep."""
+DISAGREEMENT = 2.0
+"""How many times the disagreement of the decays counts: what is true may lie beyond those that are nearest to it."""
 NEVER = reasons.NEVER
 
 
@@ -91,19 +93,20 @@ class Rule:
 
 @dataclass(frozen=True)
 class Paired(Rule):
-    """`D - (2.75 z / 1.96) sqrt(se^2 + spread^2 + drift^2) > margin`: the present lift, on the mixture.
+    """`D - (2.4 z / 1.96) sqrt(se^2 + (2 spread)^2) > margin`: the present lift, on the mixture.
 
     `D` averages the difference of both policies' terms on the same events. `z` is the two-sided normal quantile of the
-    confidence. `drift^2` is the mean of the last 100,000 events, and left out while it is not known (50,000 events).
-    What is promotable stays so while the same bound with the factor 2 is above the margin: a bound that wavers about
-    the margin would else ring three times as often.
+    confidence, `se^2` the sampling variance, `spread^2` the mean of the last 30,000 events: how far the decays of the
+    mixture disagree, because the world moves, is itself known only roughly. How fast all lifts have drifted, which
+    `drift_aware` adds, says nothing more about the error of this one. What is promotable stays so while the same bound
+    with the factor 2 is above the margin: a bound that wavers about the margin would else ring three times as often.
 
-    Both factors were found by simulation (examples/promotion), so that there is at most one false start in ten million
+    The factors were found by simulation (examples/promotion), so that there is at most one false start in ten million
     candidate-events. Because it is calibrated and not proven, its error is not spread over the candidates.
 
-    >>> path = LiftPath(*(np.array([[value]]) for value in (0.05, 1e-4, 0.0, np.nan, 20_000.0)))
+    >>> path = LiftPath(*(np.array([[value]]) for value in (0.05, 6e-5, 1e-5, 20_000.0)))
     >>> [float(paired_lower(path, 0.95, widening)[0, 0].round(3)) for widening in (WIDENING, STAYING)]
-    [0.023, 0.03]
+    [0.026, 0.03]
     """
 
     name: ClassVar[str] = "paired"
@@ -125,18 +128,18 @@ class Paired(Rule):
 
 def paired_lower(path: LiftPath, confidence: float, widening: float) -> Array:
     """The lower bound of the present lift after each block, [blocks, candidates]."""
-    width = widening * _quantile(confidence) * np.sqrt(path.se2 + path.spread2 + np.nan_to_num(path.drift2))
-    return np.asarray(path.value - width)
+    error = np.sqrt(path.se2 + DISAGREEMENT**2 * path.spread2)
+    return np.asarray(path.value - widening * _quantile(confidence) * error)
 
 
 def paired_more(path: LiftPath, margin: float, confidence: float) -> Array:
     """After the last block, how many more events that bound needs to reach the margin, [candidates].
 
-    Sampling variance falls with their number; spread and drift stay what they are.
+    Sampling variance falls with their number; the spread stays what it is.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         lead = (path.value[-1] - margin) / (WIDENING * _quantile(confidence))
-        room = lead**2 - path.spread2[-1] - np.nan_to_num(path.drift2[-1])
+        room = lead**2 - DISAGREEMENT**2 * path.spread2[-1]
         more = path.events[-1] * np.maximum(path.se2[-1] / room - 1.0, 0.0)
     return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, NEVER)
 
