@@ -12,7 +12,7 @@ from slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before
 
 from streameval.averages import Cumulative, Decay, Mixture
 from streameval.bounds import DriftAware
-from streameval.estimators import IPS, SNIPS, StratifiedIPS
+from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.report import Report
@@ -246,11 +246,14 @@ def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
         assert details["unsupported_probability"] == pytest.approx(0.4)
 
 
-def test_no_interval_is_shown_while_no_event_speaks_for_the_policy() -> None:
+@pytest.mark.parametrize(
+    ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=lambda each: str(each)
+)
+def test_no_interval_is_shown_while_no_event_speaks_for_the_policy(kind: str, estimator: AnyEstimator) -> None:
     never = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.zeros(300)})
-    evaluator = Evaluator(["a"], estimators=[IPS()], averages=[Mixture()])
+    evaluator = Evaluator(["a"], estimators=[estimator], averages=[Mixture()], intervals={"mixture": kind})
     evaluator.update(never)
-    estimate = evaluator.report().get("a", "ips", "mixture")
+    estimate = evaluator.report().get("a", estimator.label, "mixture")
     assert (estimate.lower, estimate.upper) == (None, None)
 
 

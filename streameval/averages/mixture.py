@@ -268,7 +268,7 @@ def moments_of(state: State, mixed: Mixed, layout: Layout) -> Array:
     known = _known(state, layout)
     moments[:, Row.WEIGHT] = moments[:, Row.V] = np.where(known, 1.0, 0.0)
     moments[:, Row.U] = np.where(known, _over_components(mixed.value, layout, np.add), 0.0)
-    moments[:, Row.WEIGHT_SQUARE] = _over_components(mixed.squares, layout, np.maximum)
+    moments[:, Row.WEIGHT_SQUARE] = np.where(known, _over_components(mixed.squares, layout, np.maximum), 0.0)
     for row, name in DIAGNOSTICS.items():
         means = ratio((mixed.kernel * state[name]).sum(axis=-1), (mixed.kernel * state["weight"]).sum(axis=-1))
         moments[:, row] = _over_components(means, layout, np.minimum)
