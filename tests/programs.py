@@ -19,8 +19,10 @@ def program(name: str, package: str) -> str:
     return path
 
 
-def output(*command: str, code: int = 0) -> str:
-    """What a program says; it must end with `code`."""
-    ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+def output(*command: str, code: int = 0, seconds: float = 60.0) -> str:
+    """What a program says; it must end with `code`, within `seconds`."""
+    ran = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False
+    )
     assert ran.returncode == code, ran.stdout
     return ran.stdout

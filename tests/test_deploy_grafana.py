@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -49,11 +50,19 @@ def everything_asked(board: dict[str, Any]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def type_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with Grafana's types in it and the TypeScript compiler."""
+    """A directory with Grafana's types and code in it, and the TypeScript compiler."""
     npm = program("npm", "npm")
     directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
-    output(npm, "ci", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund")
+    output(npm, "ci", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund", seconds=300)
     return directory
+
+
+@cache
+def understood(directory: Path, board: str) -> dict[str, dict[str, Any]]:
+    """What Grafana makes of each panel of a dashboard (JSON), by its title."""
+    (directory / "dashboard.json").write_text(board)
+    said = output(program("node", "nodejs"), str(directory / "understood.cjs"), str(directory / "dashboard.json"))
+    return {panel["title"]: panel for panel in json.loads(said)}
 
 
 def check_types(directory: Path, board: dict[str, Any], code: int = 0) -> str:
@@ -152,6 +161,62 @@ def test_a_wrong_type_would_be_noticed(type_checker: Path, key: str, value: Any)
     panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
     wrong = MAIN | {"panels": [panel | {key: value}]}
     assert "error TS" in check_types(type_checker, wrong, code=2)
+
+
+def test_an_override_of_what_there_is_not_would_be_noticed(type_checker: Path) -> None:
+    properties = [{"id": "unit", "value": 1}, {"id": "custom.fillBelow", "value": "lift"}]
+    override = {"matcher": {"id": "byName", "options": "lift"}, "properties": properties}
+    panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
+    wrong = MAIN | {"panels": [panel | {"fieldConfig": panel["fieldConfig"] | {"overrides": [override]}}]}
+    said = check_types(type_checker, wrong, code=2)
+    assert "Type 'number' is not assignable to type 'string'" in said
+    assert '"custom.fillBelow"' in said
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_grafana_knows_every_unit_color_and_reducer_and_finds_what_overrides_are_about(
+    type_checker: Path, board: dict[str, Any]
+) -> None:
+    made = understood(type_checker, json.dumps(board))
+    assert len(made) == len([panel for panel in board["panels"] if panel["type"] != "row"])
+    assert [(title, panel["unknown"]) for title, panel in made.items() if panel["unknown"]] == []
+    assert [title for title, panel in made.items() if [] in panel["matched"]] == []
+
+
+def test_grafana_makes_a_table_with_one_row_a_candidate(type_checker: Path) -> None:
+    table = understood(type_checker, json.dumps(MAIN))["Candidates now"]["fields"]
+    assert table == {
+        "policy": ["a-policy", "another-policy"],
+        "promotable": ["Yes", "No"],
+        "lift, at least": ["1", "0"],
+        "lift": ["1", "0"],
+        "lift, at most": ["1", "0"],
+        "value": ["1", "0"],
+        "effective sample size": ["1", "0"],
+        "all checks passed": ["Yes", "No"],
+    }
+
+
+def test_grafana_writes_words_for_states_and_enough_digits_for_alpha(type_checker: Path) -> None:
+    main, pipeline = understood(type_checker, json.dumps(MAIN)), understood(type_checker, json.dumps(PIPELINE))
+    assert main["Promotable"]["fields"] == {"a-policy (a-rule)": ["no", "promotable"]}
+    assert main["Trust checks"]["fields"] == {"a-policy: a-check": ["failed", "passed"]}
+    assert pipeline["Ready"]["fields"] == {"a-instance": ["not ready", "ready"]}
+    assert main["Decay (alpha)"]["fields"] == {"a-policy a-average": ["0.000000", "1.000000"]}
+
+
+@pytest.mark.parametrize(("key", "value"), [("unit", "eventspersecond"), ("color", {"mode": "palette-of-mine"})])
+def test_what_grafana_does_not_know_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
+    panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
+    config = {"defaults": panel["fieldConfig"]["defaults"] | {key: value}, "overrides": []}
+    (made,) = understood(type_checker, json.dumps(MAIN | {"panels": [panel | {"fieldConfig": config}]})).values()
+    assert made["unknown"] == [value["mode"] if key == "color" else value]
+
+
+def test_the_types_are_those_of_the_grafana_that_is_deployed() -> None:
+    image = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]["image"]
+    packages = json.loads((TYPES / "package.json").read_text())["dependencies"]
+    assert {packages[f"@grafana/{name}"] for name in ("data", "schema")} == {image.partition(":")[2]}
 
 
 @pytest.mark.parametrize("alert", rules("alert").values(), ids=rules("alert"))

@@ -22,9 +22,16 @@ interface PrometheusAnnotation extends AnnotationQuery<PrometheusQuery> {
   titleFormat: string;
 }
 
+// What an override sets is named by its path: what the panel itself knows is below `custom`.
+type Properties<Known, Path extends string> = { [Key in keyof Known & string]-?: { id: `${Path}${Key}`; value: Known[Key] } };
+type Property<Known, Path extends string> = Properties<Known, Path>[keyof Known & string];
+
 interface Fields<Custom> {
   defaults: Omit<FieldConfig, 'custom'> & { custom?: Custom };
-  overrides: Array<{ matcher: MatcherConfig; properties: Array<{ id: string; value?: unknown }> }>;
+  overrides: Array<{
+    matcher: MatcherConfig;
+    properties: Array<Property<Omit<FieldConfig, 'custom'>, ''> | Property<Custom, 'custom.'>>;
+  }>;
 }
 
 interface Drawn<Type extends string, Options, Custom> extends Omit<Panel, 'type' | 'options' | 'fieldConfig' | 'targets'> {

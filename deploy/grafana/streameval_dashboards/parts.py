@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +16,8 @@ WIDTH = 24
 
 Shown = TypeVar("Shown", timeseries.Panel, stat.Panel, statetimeline.Panel, table.Panel)
 AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel
+Placed = list[tuple[int, int, AnyPanel]]
+"""Panels with their width and height."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,7 @@ def lines(about: About, *queries: Query, log_scale: bool = False, zero: bool = F
         .fill_opacity(0)
         .show_points(shapes.VisibilityMode.NEVER)
         .tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI).sort(shapes.SortOrder.DESCENDING))
-        .legend(
-            common.VizLegendOptions()
-            .display_mode(shapes.LegendDisplayMode.LIST)
-            .placement(shapes.LegendPlacement.BOTTOM)
-            .show_legend(True)
-            .calcs([])
-        )
+        .legend(_legend(shown=True))
     )
     if log_scale:
         panel.scale_distribution(common.ScaleDistributionConfig().type(shapes.ScaleDistribution.LOG).log(10))
@@ -117,13 +113,7 @@ def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> 
         .row_height(0.8)
         .merge_values(True)
         .mappings(words(texts))
-        .legend(
-            common.VizLegendOptions()
-            .display_mode(shapes.LegendDisplayMode.LIST)
-            .placement(shapes.LegendPlacement.BOTTOM)
-            .show_legend(False)
-            .calcs([])
-        )
+        .legend(_legend(shown=False))
     )
     return _with(panel, about, queries)
 
@@ -168,7 +158,7 @@ def words(texts: dict[str, tuple[str, str]]) -> list[models.ValueMapping]:
     return [models.ValueMap(options=results)]
 
 
-def place(board: dashboard.Dashboard, rows: dict[str, list[tuple[int, int, AnyPanel]]]) -> None:
+def place(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
     """Puts rows of panels (width, height, panel) onto the dashboard, and numbers them."""
     top, identity = 0, 0
     for title, panels in rows.items():
@@ -195,6 +185,11 @@ def _with(panel: Shown, about: About, queries: Sequence[Query], instant: bool = 
         target.datasource(SOURCE)
         panel.with_target(target.instant().format(PromQueryFormat.TABLE) if instant else target.range())
     return panel
+
+
+def _legend(*, shown: bool) -> common.VizLegendOptions:
+    legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.LIST)
+    return legend.placement(shapes.LegendPlacement.BOTTOM).show_legend(shown).calcs([])
 
 
 def _letter(place: int) -> str:

@@ -5,32 +5,26 @@ from __future__ import annotations
 from grafana_foundation_sdk.models import dashboard as models
 
 from streameval_dashboards import selection
-from streameval_dashboards.parts import About, AnyPanel, Query, lines, marked, number, place, states
+from streameval_dashboards.parts import About, Placed, Query, lines, marked, number, states
+from streameval_dashboards.promql import age, in_an_hour, or_none, quantile, rate, total
 from streameval_dashboards.selection import INSTANCE
-
-Placed = list[tuple[int, int, AnyPanel]]
 
 
 def dashboard() -> models.Dashboard:
     """Is the pipeline healthy."""
-    board = selection.board(
+    return selection.board(
         "streameval: pipeline",
         "streameval-pipeline",
         "From the log to the metrics: whether events come, are read, are accepted, and are kept.",
         other=("Candidates", "streameval"),
+        variables=selection.of_instance(),
+        rows={
+            "Does it run?": _running(),
+            "Does it keep up?": _keeping_up(),
+            "What does it refuse?": _refused(),
+            "What does it cost?": _cost(),
+        },
     )
-    for variable in selection.of_instance():
-        board.with_variable(variable)
-    for annotation in selection.moments():
-        board.annotation(annotation)
-    rows = {
-        "Does it run?": _running(),
-        "Does it keep up?": _keeping_up(),
-        "What does it refuse?": _refused(),
-        "What does it cost?": _cost(),
-    }
-    place(board, rows)
-    return board.build()
 
 
 def _running() -> Placed:
@@ -50,9 +44,9 @@ def _running() -> Placed:
     )
     started = number(
         About("Running since", "Time since the last start, of the instance that started last.", "s"),
-        Query(f"min(time() - process_start_time_seconds{{{INSTANCE}}})", "running"),
+        Query(f"min({age('process_start_time_seconds')})", "running"),
     )
-    total = number(
+    state = number(
         About(
             "Events in the state",
             "Events that the estimates stand on, over restarts; the instance that has fewest.",
@@ -60,18 +54,18 @@ def _running() -> Placed:
         ),
         Query(f"min(streameval_events_since_start{{{INSTANCE}}})", "events"),
     )
-    return [(12, 5, ready), (4, 5, alerts), (4, 5, started), (4, 5, total)]
+    return [(12, 5, ready), (4, 5, alerts), (4, 5, started), (4, 5, state)]
 
 
 def _keeping_up() -> Placed:
-    rate = lines(
+    events = lines(
         About("Events per second", "Events used, and events refused for any reason.", "eps"),
         Query(
-            f"sum by (instance) (rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))",
+            rate("streameval_events_accepted_total", "instance"),
             "{{instance}}",
         ),
         Query(
-            f"sum by (instance) (rate(streameval_events_rejected_total{{{INSTANCE}}}[$__rate_interval]))",
+            rate("streameval_events_rejected_total", "instance"),
             "{{instance}}, rejected",
         ),
         zero=True,
@@ -79,19 +73,19 @@ def _keeping_up() -> Placed:
     lag = lines(
         About("Lag by partition", "Events of the partition that wait to be read.", "short"),
         Query(
-            f"sum by (instance, topic, partition) (streameval_consumer_lag_events{{{INSTANCE}}})",
+            total("streameval_consumer_lag_events", "instance", "topic", "partition"),
             "{{instance}} {{topic}}/{{partition}}",
         ),
         zero=True,
     )
-    age = lines(
+    newest = lines(
         About("Age of the newest event", "Time since the newest event, by its own timestamp.", "s"),
-        Query(f"time() - streameval_last_event_timestamp_seconds{{{INSTANCE}}}", "{{instance}}"),
+        Query(age("streameval_last_event_timestamp_seconds"), "{{instance}}"),
         zero=True,
     )
     delay = lines(
         About("Delay", "From the time of an event to the moment it is counted.", "s"),
-        *(_quantile("streameval_event_delay_seconds", share) for share in (0.5, 0.9, 0.99)),
+        *(_faster("streameval_event_delay_seconds", share) for share in (0.5, 0.9, 0.99)),
         log_scale=True,
     )
     waiting = lines(
@@ -100,7 +94,7 @@ def _keeping_up() -> Placed:
             "Events of the past that a candidate that came late has still to be given; `none` without one.",
             "short",
         ),
-        Query(_or_none(f"sum by (policy) (streameval_backfill_waiting_events{{{INSTANCE}}})", "policy"), "{{policy}}"),
+        Query(or_none(total("streameval_backfill_waiting_events", "policy"), "policy"), "{{policy}}"),
         zero=True,
     )
     held = lines(
@@ -110,7 +104,7 @@ def _keeping_up() -> Placed:
             "has to wait.",
             "short",
         ),
-        Query(_or_none(f"sum by (instance) (streameval_events_held{{{INSTANCE}}})", "instance"), "{{instance}}"),
+        Query(or_none(total("streameval_events_held", "instance"), "instance"), "{{instance}}"),
         zero=True,
     )
     rewards = lines(
@@ -121,29 +115,24 @@ def _keeping_up() -> Placed:
             "eps",
         ),
         Query(
-            _or_none(f"sum by (outcome) (rate(streameval_rewards_total{{{INSTANCE}}}[$__rate_interval]))", "outcome"),
+            or_none(rate("streameval_rewards_total", "outcome"), "outcome"),
             "{{outcome}}",
         ),
         zero=True,
     )
     connection = lines(
         About(
-            "Trouble with the source in an hour",
-            "Events that were deleted before they could be read, connections that were built anew, and gaps by kind.",
+            "Trouble with the source",
+            "Since the process began: events that were deleted before they could be read, connections that were built "
+            "anew, and gaps by kind (deleted, cut, replaced). What a long stop has cost is there from the start.",
             "short",
         ),
-        Query(
-            f"sum by (instance) (increase(streameval_consumer_lost_events_total{{{INSTANCE}}}[1h]))",
-            "{{instance}}, lost",
-        ),
-        Query(
-            f"sum by (instance) (increase(streameval_consumer_rebuilds_total{{{INSTANCE}}}[1h]))",
-            "{{instance}}, rebuilt",
-        ),
-        Query(f"sum by (kind) (increase(streameval_consumer_gaps_total{{{INSTANCE}}}[1h]))", "gap: {{kind}}"),
+        Query(total("streameval_consumer_lost_events_total", "instance"), "{{instance}}, lost"),
+        Query(total("streameval_consumer_rebuilds_total", "instance"), "{{instance}}, rebuilt"),
+        Query(total("streameval_consumer_gaps_total", "instance", "kind"), "{{instance}}, gap: {{kind}}"),
         zero=True,
     )
-    return [(8, 8, panel) for panel in (rate, lag, age, delay, held, rewards, waiting, connection)]
+    return [(8, 8, panel) for panel in (events, lag, newest, delay, held, rewards, waiting, connection)]
 
 
 def _refused() -> Placed:
@@ -153,9 +142,7 @@ def _refused() -> Placed:
             "Events per second that could not be used. The runbook of StreamevalRejectsHigh explains the reasons.",
             "eps",
         ),
-        Query(
-            f"sum by (reason) (rate(streameval_events_rejected_total{{{INSTANCE}}}[$__rate_interval]))", "{{reason}}"
-        ),
+        Query(rate("streameval_events_rejected_total", "reason"), "{{reason}}"),
         zero=True,
     )
     missing = lines(
@@ -165,7 +152,7 @@ def _refused() -> Placed:
             "eps",
         ),
         Query(
-            f"sum by (policy) (rate(streameval_policy_events_missing_total{{{INSTANCE}}}[$__rate_interval]))",
+            rate("streameval_policy_events_missing_total", "policy"),
             "{{policy}}",
         ),
         zero=True,
@@ -177,11 +164,9 @@ def _refused() -> Placed:
             "they are not kept.",
             "short",
         ),
-        Query(
-            _or_none(f"sum(rate(streameval_dead_letters_written_total{{{INSTANCE}}}[$__rate_interval]))"), "put aside"
-        ),
-        Query(_or_none(f"sum(rate(streameval_dead_letters_dropped_total{{{INSTANCE}}}[$__rate_interval]))"), "dropped"),
-        Query(_or_none(f"sum(streameval_dead_letters_waiting{{{INSTANCE}}})"), "waiting"),
+        Query(or_none(rate("streameval_dead_letters_written_total")), "put aside"),
+        Query(or_none(rate("streameval_dead_letters_dropped_total")), "dropped"),
+        Query(or_none(total("streameval_dead_letters_waiting")), "waiting"),
         zero=True,
     )
     return [(8, 8, rejected), (8, 8, missing), (8, 8, letters)]
@@ -193,26 +178,26 @@ def _cost() -> Placed:
             "Busy", "Share of the time in which the loop decodes and computes; near 1 it can do no more.", "percentunit"
         ),
         Query(
-            f"sum by (instance) (rate(streameval_batch_duration_seconds_sum{{{INSTANCE}}}[$__rate_interval]))",
+            rate("streameval_batch_duration_seconds_sum", "instance"),
             "{{instance}}",
         ),
         zero=True,
     )
     batches = lines(
         About("Time for a batch", "Time to decode the events of one poll and to update every estimate.", "s"),
-        *(_quantile("streameval_batch_duration_seconds", share) for share in (0.5, 0.99)),
+        *(_faster("streameval_batch_duration_seconds", share) for share in (0.5, 0.99)),
         log_scale=True,
     )
     snapshots = lines(
         About("Age of the newest snapshot", "After a crash, events since then are read again.", "s"),
-        Query(f"time() - streameval_snapshot_timestamp_seconds{{{INSTANCE}}}", "{{instance}}"),
+        Query(age("streameval_snapshot_timestamp_seconds"), "{{instance}}"),
         zero=True,
     )
     written = lines(
         About("Snapshots", "Time to write a snapshot, and how many could not be written in an hour.", "s"),
-        _quantile("streameval_snapshot_duration_seconds", 0.9),
+        _faster("streameval_snapshot_duration_seconds", 0.9),
         Query(
-            f"sum by (instance) (increase(streameval_snapshot_failures_total{{{INSTANCE}}}[1h]))",
+            in_an_hour("streameval_snapshot_failures_total", "instance"),
             "{{instance}}, failures",
         ),
         zero=True,
@@ -243,12 +228,5 @@ def _cost() -> Placed:
     return [(8, 8, panel) for panel in panels]
 
 
-def _quantile(histogram: str, share: float) -> Query:
-    buckets = f"sum by (le) (rate({histogram}_bucket{{{INSTANCE}}}[$__rate_interval]))"
-    return Query(f"histogram_quantile({share}, {buckets})", f"{share:.0%} are faster")
-
-
-def _or_none(expression: str, label: str = "") -> str:
-    """0, under the name `none`, where nobody asked for what the expression is about."""
-    nothing = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
-    return f"{expression} or {nothing}"
+def _faster(histogram: str, share: float) -> Query:
+    return Query(quantile(histogram, share), f"{share:.0%} are faster")

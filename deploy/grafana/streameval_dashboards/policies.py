@@ -9,19 +9,18 @@ from streameval_dashboards.parts import (
     About,
     AnyPanel,
     Band,
+    Placed,
     Query,
     bands,
     columns,
     lines,
     marked,
     number,
-    place,
     repeated,
     states,
 )
+from streameval_dashboards.promql import age, in_an_hour, quantile, rate, total
 from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, POLICY
-
-Placed = list[tuple[int, int, AnyPanel]]
 
 PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
 """Candidates have a lift over production; production has none over itself."""
@@ -29,25 +28,20 @@ PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTAN
 
 def dashboard() -> models.Dashboard:
     """Which candidate to ship, and why one may believe it."""
-    board = selection.board(
+    return selection.board(
         "streameval: which candidate to ship",
         "streameval",
         "Off-policy estimates of candidates against the policy in production, read from the top to the bottom.",
         other=("Pipeline", "streameval-pipeline"),
+        variables=(*selection.of_instance(), *selection.of_estimate()),
+        rows={
+            "Which candidate to ship?": _ship(),
+            "What is each worth, against production?": _worth(),
+            "What is adaptation doing?": _adaptation(),
+            "Can the numbers be trusted?": _trust(),
+            "Is the pipeline healthy?": _health(),
+        },
     )
-    for variable in (*selection.of_instance(), *selection.of_estimate()):
-        board.with_variable(variable)
-    for annotation in selection.moments():
-        board.annotation(annotation)
-    rows = {
-        "Which candidate to ship?": _ship(),
-        "What is each worth, against production?": _worth(),
-        "What is adaptation doing?": _adaptation(),
-        "Can the numbers be trusted?": _trust(),
-        "Is the pipeline healthy?": _health(),
-    }
-    place(board, rows)
-    return board.build()
 
 
 def _ship() -> Placed:
@@ -127,9 +121,12 @@ def _worth() -> Placed:
 
 
 def _adaptation() -> Placed:
-    def of_averages(metric: str, title: str, description: str, unit: str, log_scale: bool = False) -> AnyPanel:
+    def of_averages(
+        metric: str, title: str, description: str, unit: str, log_scale: bool = False, decimals: int | None = None
+    ) -> AnyPanel:
         query = Query(f"avg by (policy, average) ({metric}{{{POLICY}}})", "{{policy}} {{average}}")
-        return lines(About(title, description, unit), query, log_scale=log_scale)
+        panel = lines(About(title, description, unit), query, log_scale=log_scale)
+        return panel if decimals is None else panel.decimals(decimals)
 
     horizon = of_averages(
         "streameval_policy_horizon_events",
@@ -150,7 +147,8 @@ def _adaptation() -> Placed:
         "streameval_policy_decay_alpha",
         "Decay (alpha)",
         "Factor by which the weight of an event falls with each event after it; nearer to 1 remembers more.",
-        "short",
+        "none",
+        decimals=6,
     )
     drift = of_averages(
         "streameval_policy_lipschitz_per_event",
@@ -164,7 +162,7 @@ def _adaptation() -> Placed:
             "Changes in what a policy earns, by the drift detector. An annotation: no estimate depends on it.",
             "short",
         ),
-        Query(f"sum by (policy) (increase(streameval_policy_drift_detections_total{{{INSTANCE}}}[1h]))", "{{policy}}"),
+        Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
         zero=True,
     )
     return [(8, 8, horizon), (8, 8, window), (8, 8, alpha), (12, 7, drift), (12, 7, detections)]
@@ -212,8 +210,9 @@ def _trust() -> Placed:
     design = lines(
         About(
             "Design effect",
-            "Variance of block means over that of independent events. Well above 1 (sessions of one user), events "
-            "are not independent, and intervals are widened by it.",
+            "How many times larger the variance is than if events were independent, by blocks of consecutive events "
+            "and, where events name their unit (a user, a session), by clusters of those far apart. Intervals are "
+            "widened by it where it is above 1.",
             "short",
         ),
         Query(f"max by (policy) (streameval_policy_design_effect{{{OF_ALL}}})", "{{policy}}"),
@@ -252,26 +251,26 @@ def _trust() -> Placed:
 
 def _rejected_share() -> str:
     rejected = f'sum(rate(streameval_events_rejected_total{{{INSTANCE}, reason!="duplicate"}}[$__rate_interval]))'
-    accepted = f"sum(rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))"
+    accepted = rate("streameval_events_accepted_total")
     return f"{rejected} / ({rejected} + {accepted})"
 
 
 def _missing_share() -> str:
-    missing = f"sum by (policy) (rate(streameval_policy_events_missing_total{{{POLICY}}}[$__rate_interval]))"
-    accepted = f"sum(rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))"
+    missing = rate("streameval_policy_events_missing_total", "policy", of=POLICY)
+    accepted = rate("streameval_events_accepted_total")
     return f"{missing} / on () group_left () {accepted}"
 
 
 def _health() -> Placed:
     ready = number(
         About("Ready instances", "Instances that have reached their source and have a Report.", "none"),
-        Query(f"sum(streameval_ready{{{INSTANCE}}})", "ready"),
+        Query(total("streameval_ready"), "ready"),
         (1.0, "green"),
         first="red",
     )
-    rate = number(
+    events = number(
         About("Events", "Events used per second, all instances together.", "eps"),
-        Query(f"sum(rate(streameval_events_accepted_total{{{INSTANCE}}}[$__rate_interval]))", "accepted"),
+        Query(rate("streameval_events_accepted_total"), "accepted"),
     )
     lag = number(
         About("Lag", "Events that wait to be read, of the instance that has most.", "short"),
@@ -279,26 +278,22 @@ def _health() -> Placed:
         (10_000.0, "orange"),
         (100_000.0, "red"),
     )
-    age = number(
+    newest = number(
         About("Newest event", "How long ago the newest event happened, of the instance that is behind most.", "s"),
-        Query(f"max(time() - streameval_last_event_timestamp_seconds{{{INSTANCE}}})", "age"),
+        Query(f"max({age('streameval_last_event_timestamp_seconds')})", "age"),
         (300.0, "orange"),
         (900.0, "red"),
     )
     delay = number(
         About("Delay", "From the time of an event to the moment it is counted: 99 of 100 are faster.", "s"),
-        Query(
-            "histogram_quantile(0.99, sum by (le) "
-            f"(rate(streameval_event_delay_seconds_bucket{{{INSTANCE}}}[$__rate_interval])))",
-            "delay",
-        ),
+        Query(quantile("streameval_event_delay_seconds", 0.99), "delay"),
         (60.0, "orange"),
         (900.0, "red"),
     )
     snapshot = number(
         About("Newest snapshot", "How long ago the state was written; after a crash it is read again from there.", "s"),
-        Query(f"max(time() - streameval_snapshot_timestamp_seconds{{{INSTANCE}}})", "age"),
+        Query(f"max({age('streameval_snapshot_timestamp_seconds')})", "age"),
         (120.0, "orange"),
         (300.0, "red"),
     )
-    return [(4, 5, panel) for panel in (ready, rate, lag, age, delay, snapshot)]
+    return [(4, 5, panel) for panel in (ready, events, lag, newest, delay, snapshot)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from grafana_foundation_sdk.builders import dashboard, prometheus
 from grafana_foundation_sdk.models import dashboard as models
 
-from streameval_dashboards.parts import SOURCE
+from streameval_dashboards.parts import SOURCE, Placed, place
 
 INSTANCE = 'job=~"$job", instance=~"$instance"'
 POLICY = f'{INSTANCE}, policy=~"$policy"'
@@ -75,11 +77,18 @@ def moments() -> list[dashboard.AnnotationQuery]:
     ]
 
 
-def board(title: str, uid: str, description: str, other: tuple[str, str]) -> dashboard.Dashboard:
-    """An empty dashboard with a link to the other one."""
+def board(
+    title: str,
+    uid: str,
+    description: str,
+    other: tuple[str, str],
+    variables: Iterable[dashboard.DatasourceVariable | dashboard.QueryVariable],
+    rows: Mapping[str, Placed],
+) -> models.Dashboard:
+    """A dashboard with a link to the other one (name, uid)."""
     name, address = other
     link = dashboard.DashboardLink(name).type(models.DashboardLinkType.LINK).url(f"/d/{address}")
-    return (
+    made = (
         dashboard.Dashboard(title)
         .uid(uid)
         .description(description)
@@ -91,6 +100,12 @@ def board(title: str, uid: str, description: str, other: tuple[str, str]) -> das
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
         .link(link.keep_time(True).include_vars(True).icon("dashboard").tooltip("").target_blank(False))
     )
+    for variable in variables:
+        made.with_variable(variable)
+    for mark in moments():
+        made.annotation(mark)
+    place(made, rows)
+    return made.build()
 
 
 def _variable(name: str, label: str, values_of: str) -> dashboard.QueryVariable:
