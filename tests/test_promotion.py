@@ -497,6 +497,29 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
         assert sentence in decision.reason
 
 
+def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
+    rng, events = np.random.default_rng(22), 20_000
+    batch = EventBatch.from_arrays(
+        reward=(rng.random(events) < 0.3).astype(float),
+        propensity=np.full(events, 0.5),
+        policies={"a": rng.choice([0.35, 0.85], events)},  # 1.2 times what could be true
+    )
+    evaluator = Evaluator(["a"], [IPS()], [Cumulative()], intervals={"cumulative": "confidence_sequence"}, drift=None)
+    evaluator.update(batch)
+    report = evaluator.report()
+    estimate = report.get("a", "ips", "cumulative")
+    assert estimate.lower is not None
+    assert estimate.upper is not None
+    assert 0 < estimate.upper < estimate.lower < 1
+    check = next(each for each in report.trust if (each.policy, each.check) == ("a", "reward_range"))
+    assert not check.ok
+    assert "is empty: no value agrees with the events" in check.reason
+    crossed = make_estimate("candidate-1", "ips", "window", 0.5, lift=0.1, lift_lower=0.2, lift_upper=0.1)
+    contest = make_contest(candidates=1, rule="paired")
+    check = checks_of(contest, constant_path([0.1] * 20).folded(contest), estimates=(crossed,))["reward_range"]
+    assert "the interval of the lift of ips on window, 0.2 to 0.1, is empty" in check.reason
+
+
 def rejected_check(evaluator: Evaluator) -> Any:
     """What is said of rejected events about the logging policy."""
     return next(each for each in evaluator.report().trust if each.check == "rejected_share")

@@ -95,10 +95,17 @@ def _reward_range(policy: str, seen: Seen, reward_range: tuple[float, float]) ->
     low, high = reward_range
     rounding = 1e-9 * (high - low)
     for each in seen.estimates:
-        if each.policy != policy or each.lower is None or each.upper is None:
+        if each.policy != policy:
             continue
-        if each.lower > high + rounding or each.upper < low - rounding:
-            found = f"the interval of {each.estimator} on {each.average}, {number(each.lower)} to {number(each.upper)}"
-            said = f"{found}, lies outside the rewards, {low:g} to {high:g}"
-            return TrustCheck(policy, "reward_range", False, said)
+        where = f"of {each.estimator} on {each.average}"
+        if each.lower is not None and each.upper is not None:
+            found = f"the interval {where}, {number(each.lower)} to {number(each.upper)}"
+            if each.lower > high + rounding or each.upper < low - rounding:
+                said = f"{found}, lies outside the rewards, {low:g} to {high:g}"
+                return TrustCheck(policy, "reward_range", False, said)
+            if each.lower > each.upper + rounding:
+                return TrustCheck(policy, "reward_range", False, f"{found}, is empty: no value agrees with the events")
+        if each.lift_lower is not None and each.lift_upper is not None and each.lift_lower > each.lift_upper + rounding:
+            found = f"the interval of the lift {where}, {number(each.lift_lower)} to {number(each.lift_upper)}"
+            return TrustCheck(policy, "reward_range", False, f"{found}, is empty: no lift agrees with the events")
     return TrustCheck(policy, "reward_range", True, f"all intervals meet the rewards, {low:g} to {high:g}")
