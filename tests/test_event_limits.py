@@ -57,6 +57,13 @@ def test_what_lies_above_1_by_the_rounding_of_floats_is_1(certain: dict[str, Any
         assert batch.action_sets.propensities.tolist() == [1.0]
 
 
+def test_a_propensity_whose_distance_from_the_listed_one_has_no_number_is_out_of_range() -> None:
+    """Warnings are errors here."""
+    event = BARE | {"actions": ["a", "b"], "action": "a", "propensity": -1.7e308, "propensities": [1.7e308, 1.7e308]}
+    (rejected,) = batch_of(event).rejected
+    assert rejected.reason == "propensity_range"
+
+
 def test_what_lies_above_1_by_more_is_no_probability() -> None:
     (rejected,) = batch_of(BARE | {"action": "a", "propensity": 1.00000001}).rejected
     assert rejected.reason == "propensity_range"

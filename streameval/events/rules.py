@@ -47,7 +47,7 @@ def faults(
     `rewarded`: they have their rewards, which do not come apart from the decisions.
     """
     found: dict[int, Fault] = {}
-    with np.errstate(invalid="ignore"):  # comparisons with NaN are false, as they should be
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
         for rule in _rules(batch, reward_range, rewarded):
             for row in np.flatnonzero(rule.broken).tolist():
                 if row not in found:
