@@ -131,5 +131,9 @@ class RateLimit(logging.Filter):
     def _remark(self, record: logging.LogRecord, held: int, last: bool) -> None:
         remarks = [f"{held} like this were held back"] if held else []
         remarks += [f"more like this are held back for {self._period:.0f} s"] if last else []
-        if remarks:
+        if not remarks:
+            return
+        if isinstance(record.msg, dict):  # ours, which structlog has not written yet
+            record.msg = {**record.msg, "note": "; ".join(remarks)}
+        else:
             record.msg, record.args = f"{record.getMessage()} ({'; '.join(remarks)})", ()

@@ -119,6 +119,16 @@ def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted
     assert written[2:] == ["attempt 0 failed (998 like this were held back)"]
 
 
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_what_strangers_can_make_us_say_is_limited_too(capsys: Capture, format: str) -> None:
+    configure_logging("info", format)
+    for _ in range(10):
+        structlog.get_logger("streameval.access").warning("login_refused", client="192.0.2.1")
+    written = capsys.readouterr().err.splitlines()
+    assert [("login_refused" in line, "192.0.2.1" in line) for line in written] == [(True, True)] * 3
+    assert ["more like this are held back for 60 s" in line for line in written] == [False, False, True]
+
+
 def test_other_libraries_are_not_limited() -> None:
     handler, written = limited(Clock())
     log_often(handler, "chatty_cousin", 50)
