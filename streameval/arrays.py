@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,15 @@ def decayed_path(state: Array, steps: Array, factor: float) -> Array:
     >>> decayed_path(np.array([8.0]), np.array([[1.0], [1.0]]), 0.5).ravel()
     array([5. , 3.5])
     """
-    ages = np.subtract.outer(np.arange(len(steps)), np.arange(-1, len(steps)))
-    weights = np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
     stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
-    return np.asarray((weights @ stacked).reshape(steps.shape))
+    return np.asarray((_remaining(len(steps), float(factor)) @ stacked).reshape(steps.shape))
+
+
+@lru_cache(maxsize=64)
+def _remaining(steps: int, factor: float) -> Array:
+    """What is left after each step of the state before the first, and of each step, [steps, steps + 1]."""
+    ages = np.subtract.outer(np.arange(steps), np.arange(-1, steps))
+    return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:

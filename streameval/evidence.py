@@ -165,8 +165,10 @@ class Evidence:
 
     def block_sums(self, column: Array | None) -> Array:
         """Sums of `q column` per block, [blocks, P]; of the averaging weights alone without a column."""
-        weighted = self.averaging_weight if column is None else self.averaging_weight * column
-        return np.asarray(per_block(weighted, self.blocks).sum(axis=-1))
+        weight = per_block(self.averaging_weight, self.blocks)
+        if column is None:
+            return np.asarray(weight.sum(axis=-1))
+        return np.asarray(np.einsum("bpn,bpn->bp", weight, per_block(column, self.blocks)))
 
     def spread_over_events(self, values: Array) -> Array:
         """Values per block [blocks, P] repeated for each of its events, [n, P]."""

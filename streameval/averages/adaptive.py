@@ -76,15 +76,14 @@ class AdaptiveWindow(Adaptive):
 
     def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
         tau = np.where(np.isnan(pace.rate), INITIAL_WINDOW, self.choose(pace))
-        length = state["length"]
-        lengths = np.empty_like(tau)
-        for index, limit in enumerate(tau):
-            grown = length + blocks.size if self.growth == "by_event" else LONGEST
-            lengths[index] = length = np.minimum(limit, grown)
+        lengths = tau
+        if self.growth == "by_event":
+            grown = blocks.size * np.arange(1, len(tau) + 1)[:, None]
+            lengths = np.minimum.accumulate(np.concatenate([state["length"][None], tau - grown]))[1:] + grown
         return {
             "block": state["block"],
             "ring": ring.push(state["ring"], blocks, blocks.size),
-            "length": length,
+            "length": lengths[-1],
             "tau": tau[-1],
             "spread": spread.fold(state["spread"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
         }

@@ -28,17 +28,18 @@ def window_bias(k: Array, tau: Array | float) -> Array:
 
 def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
     """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
-    return k * _published_bias(np.asarray(alpha), np.asarray(float(t)))
+    alpha = np.asarray(alpha)
+    return k * _published_bias(alpha, alpha ** float(t))
 
 
-def _published_bias(alpha: Array, t: Array) -> Array:
+def _published_bias(alpha: Array, fading: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(alpha / ((1 - alpha) * (1 - alpha**t)))
+        return np.asarray(alpha / ((1 - alpha) * (1 - fading)))
 
 
-def _exact_bias(alpha: Array, t: Array) -> Array:
+def _exact_bias(alpha: Array, fading: Array, t: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(alpha / (1 - alpha) - t * alpha**t / (1 - alpha**t))
+        return np.asarray(alpha / (1 - alpha) - t * fading / (1 - fading))
 
 
 def published_window(scaled_rate: Array) -> Array:
@@ -90,11 +91,11 @@ def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Lit
     """
     alpha = 1 - 1 / GRID
     fading = alpha ** t[:, None]
-    squared_bias = (_published_bias if bias == "published" else _exact_bias)(alpha, t[:, None]) ** 2
+    bound = _published_bias(alpha, fading) if bias == "published" else _exact_bias(alpha, fading, t[:, None])
     squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         noise = np.log(variance / (bias_weight * k * k))
-        gained, lost = -np.diff(squared_weights), np.diff(squared_bias)
+        gained, lost = -np.diff(squared_weights), np.diff(bound**2)
         even = np.maximum.accumulate(np.where(gained > 0, np.log(lost / gained), np.inf), axis=1)
     ends = 1.5 * np.log(GRID[1] / GRID[0])  # half a step of the horizon; the number grows with its third power
     even = np.concatenate([even[:, :1] - ends, even, even[:, -1:] + ends], axis=1)

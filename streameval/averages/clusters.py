@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streameval.arrays import Array, decayed_path
 from streameval.averages.moments import fold_sums
@@ -60,10 +61,10 @@ class Sums(NamedTuple):
     signed: Array
 
     @classmethod
-    def of(cls, weighted: Array, signs: Array, terms: Sequence[tuple[int, ...]]) -> Sums:
+    def of(cls, weighted: Array, signs: Array, terms: NDArray[np.int64]) -> Sums:
         """Those of each block, from series [blocks, policies, series, events] and the signs [blocks, events, 64].
 
-        `terms`: of each estimator, the places of its terms among the series.
+        `terms` [estimators, terms]: the places of each estimator's terms among the series.
         """
         blocks, policies, _, size = weighted.shape
         wanted, inverse = np.unique(terms, return_inverse=True)

@@ -20,7 +20,7 @@ SMOOTHING_WINDOW = 10_000
 SMOOTHING_DECAY = 0.99995
 VARIANCE_DECAY = 1 - 1 / 100_000
 LATEST_RATES = 5
-VARIANCE_ROWS = range(SpreadRow.WEIGHT, SpreadRow.VV + 1)
+VARIANCE_ROWS = slice(SpreadRow.WEIGHT, SpreadRow.VV + 1)
 
 
 class Pace(NamedTuple):
@@ -49,7 +49,7 @@ class Lipschitz:
             "blocks": 0,
             "latest": np.full((LATEST_RATES, columns), np.nan),
             "mean": np.full(columns, np.nan),
-            "recent": np.zeros((columns, len(VARIANCE_ROWS))),
+            "recent": np.zeros((columns, VARIANCE_ROWS.stop)),
             "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
             if self.smoothing == "window"
             else {"sums": np.zeros((columns, 2))},

@@ -96,9 +96,7 @@ def fold(state: Array, blocks: Array, factors: Array) -> Array:
     `factors` is [B] or [B, columns]. Equals the loop `state = merge(fade(state, factor), block)`, all blocks at once.
     """
     whole, later = _products(factors)
-    new = np.empty_like(state)
-    new[:, SUMS] = weighted_sum(blocks[..., SUMS], later)
-    new[:, PAIRS] = weighted_sum(blocks[..., PAIRS], later)
+    new = weighted_sum(blocks, later)
     new[:, SQUARE_WEIGHTS] = weighted_sum(blocks[..., SQUARE_WEIGHTS], later * later)
     fading = later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))
     new[:, FADING_MAXIMA] = (blocks[..., FADING_MAXIMA] * fading).max(axis=0)
