@@ -8,6 +8,7 @@ from datetime import datetime
 
 from streameval.sources import Records
 from streameval.sources.kafka_client import Beginning, ClientError, OffsetsGoneError
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaSettings
 
 TOPIC = "clicks"
@@ -34,7 +35,7 @@ class FakeCluster:
     attempts: int = 0
     before_connect: Callable[[], object] = lambda: None
 
-    def connect(self, settings: KafkaSettings, timeout: float) -> FakeClient:
+    def connect(self, settings: KafkaSettings, timeout: float, lifeline: Lifeline) -> FakeClient:
         self.attempts += 1
         self.before_connect()
         self.require_answer()

@@ -15,6 +15,7 @@ from kafka.structs import OffsetAndMetadata
 
 from streameval.sources.kafka_client import ClientError
 from streameval.sources.kafka_python import connected, connection_options, translated_errors
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
@@ -95,10 +96,11 @@ class OffsetCommitter:
 class GroupWriter:
     """Writes the offsets of one topic by kafka-python's administrator."""
 
-    def __init__(self, settings: KafkaSettings, group: str) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, lifeline: Lifeline) -> None:
         self._topic, self._group = settings.topic, group
         with translated_errors():
-            self._administrator, _ = connected(KafkaAdminClient, connection_options(settings), CONNECT_TIMEOUT)
+            options = connection_options(settings)
+            self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, lifeline)
 
     def write(self, positions: Mapping[int, int]) -> None:
         """Write them all, or raise ClientError with what was refused."""

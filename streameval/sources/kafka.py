@@ -16,6 +16,7 @@ from streameval.sources.commits import GroupWriter, OffsetCommitter
 from streameval.sources.gaps import Gaps, going_on
 from streameval.sources.kafka_client import Beginning, ClientError, Connect, OffsetsGoneError
 from streameval.sources.kafka_python import KafkaPythonClient
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 from streameval.sources.topic_reader import CONNECT_TIMEOUT, TopicReader, TopicReplacedError, close_quietly, open_topic
@@ -56,14 +57,14 @@ class KafkaSource:
         self._topic_id = bookmark.identity if bookmark else None
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
-        self._closed = Event()
+        self._lifeline, self._closed = Lifeline(), Event()
         self._told: dict[str, float] = {}
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = clock()
         self._failures = self._rebuilds = 0
         self._gaps = Gaps(settings.topic, settings.on_lost_offsets)
         group = settings.group_id
-        self._committer = OffsetCommitter(lambda: GroupWriter(settings, group)) if group else None
+        self._committer = OffsetCommitter(lambda: GroupWriter(settings, group, self._lifeline)) if group else None
 
     @property
     def positions(self) -> dict[int, int]:
@@ -117,11 +118,12 @@ class KafkaSource:
             self._committer.commit(bookmark.positions)
 
     def close(self) -> None:
-        """Leave the cluster; status and positions can still be read."""
+        """Leave the cluster, or give up looking for it; status and positions can still be read."""
         self._closed.set()
         if self._committer is not None:
             self._committer.close()
         self._leave()
+        self._lifeline.cut()
 
     def _open(self, timeout: float) -> TopicReader | None:
         """The reader that is being opened beside the loop; None while that takes longer, and in the pauses between."""
@@ -138,7 +140,7 @@ class KafkaSource:
         return reader
 
     def _open_beside(self) -> TopicReader:
-        reader = open_topic(self._connect, self._settings, self.positions, self._newcomers, self._clock)
+        reader = open_topic(self._connect, self._settings, self.positions, self._newcomers, self._clock, self._lifeline)
         if self._closed.is_set():
             close_quietly(reader.client)
         return reader

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal, Protocol
 
 from streameval.sources import Records
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaSettings
 
 Beginning = Literal["earliest", "latest"] | datetime
@@ -54,5 +55,5 @@ class KafkaClient(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[KafkaSettings, float], KafkaClient]
-"""Makes a connected client within so many seconds, or raises `ClientError`."""
+Connect = Callable[[KafkaSettings, float, Lifeline], KafkaClient]
+"""Makes a connected client within so many seconds, or raises `ClientError`; also when its lifeline is cut meanwhile."""

@@ -19,11 +19,12 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
-from kafka.net.compat import KafkaNetClient
 
 from streameval.errors import SourceError
 from streameval.sources import Records
 from streameval.sources.kafka_client import Beginning, ClientError, OffsetsGoneError
+from streameval.sources.kafka_network import Network
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaConnection, KafkaSettings
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the library's 30 s would keep a daemon away long after its broker came back
@@ -66,17 +67,22 @@ def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
     }
 
 
-def connected(make: Callable[..., Any], options: Mapping[str, Any], timeout: float) -> tuple[Any, ClusterMetadata]:
+def connected(
+    make: Callable[..., Any], options: Mapping[str, Any], timeout: float, lifeline: Lifeline | None = None
+) -> tuple[Any, ClusterMetadata]:
     """A consumer, producer or administrator of kafka-python that has reached a broker, and its view of the cluster.
 
-    Raises KafkaError after `timeout` seconds. By itself the library would then leave its network thread running, out of
-    anyone's reach. Nor does it pass on `allow_auto_create_topics`: asking for a topic would create it.
+    Raises KafkaError after `timeout` seconds; by itself the library would then leave its network thread running, out of
+    anyone's reach. When `lifeline` is cut, whatever is under way fails, and all that comes after it. The library does
+    not pass on `allow_auto_create_topics` either: asking for a topic would create it.
     """
-    made: list[KafkaNetClient] = []
+    made: list[Network] = []
 
-    def make_network(**network_options: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**network_options))
+    def make_network(**network_options: Any) -> Network:
+        made.append(Network(**network_options))
         made[0].cluster.config["allow_auto_create_topics"] = False
+        if lifeline is not None:
+            lifeline.hold(made[0])
         return made[0]
 
     with _reasons_to_fail() as reasons:
@@ -119,11 +125,11 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
 class KafkaPythonClient:
     """A `KafkaClient` made of a kafka-python consumer."""
 
-    def __init__(self, settings: KafkaSettings, timeout: float) -> None:
+    def __init__(self, settings: KafkaSettings, timeout: float, lifeline: Lifeline) -> None:
         self._topic = settings.topic
         self._paused: frozenset[int] = frozenset()
         with translated_errors():
-            self._consumer, self._cluster = connected(KafkaConsumer, consumer_options(settings), timeout)
+            self._consumer, self._cluster = connected(KafkaConsumer, consumer_options(settings), timeout, lifeline)
 
     def topic_id(self) -> str | None:
         topic_id = self._cluster.topic_id(self._topic)

@@ -10,6 +10,7 @@ import structlog
 
 from streameval.sources import Records
 from streameval.sources.kafka_client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.progress import Progress
 from streameval.sources.settings import KafkaSettings
 
@@ -130,9 +131,10 @@ def open_topic(
     positions: Mapping[int, int],
     newcomers: Beginning,
     clock: Callable[[], float],
+    lifeline: Lifeline,
 ) -> TopicReader:
     """A reader of all partitions from `positions`, and from `newcomers` where there is none; raises `ClientError`."""
-    client = connect(settings, CONNECT_TIMEOUT)
+    client = connect(settings, CONNECT_TIMEOUT, lifeline)
     try:
         partitions = set(client.partitions(CONNECT_TIMEOUT))
         if not partitions:

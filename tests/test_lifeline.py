@@ -1,0 +1,85 @@
+"""Who closes a source does not leave threads behind that go on looking for its broker."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from factories import wait_until
+
+from streameval.sources import Bookmark
+from streameval.sources.commits import CLOSE_TIMEOUT
+from streameval.sources.kafka import KafkaSource
+from streameval.sources.lifeline import Lifeline
+from streameval.sources.settings import KafkaSettings
+from streameval.sources.topic_reader import CONNECT_TIMEOUT
+
+
+class Connection:
+    """Counts how often it was closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> None:
+    lifeline, one, other, late = Lifeline(), Connection(), Connection(), Connection()
+    lifeline.hold(one)
+    lifeline.hold(other)
+    assert (one.closed, other.closed) == (0, 0)
+    lifeline.cut()
+    lifeline.hold(late)
+    assert (one.closed, other.closed, late.closed) == (1, 1, 1)
+
+
+def test_a_connection_that_is_gone_is_not_remembered() -> None:
+    lifeline = Lifeline()
+    for _ in range(100):
+        lifeline.hold(Connection())
+    gc.collect()
+    assert len(lifeline._held) == 0
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """Takes connections, and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(params=["nobody", "somebody who never answers"])
+def address(request: pytest.FixtureRequest, silent_server: str) -> str:
+    return "127.0.0.1:1" if request.param == "nobody" else silent_server
+
+
+def threads_since(before: set[threading.Thread]) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread not in before]
+
+
+@pytest.mark.parametrize("polls", [1, 4, 12])
+def test_a_source_that_is_closed_while_it_connects_leaves_no_thread(address: str, polls: int) -> None:
+    before = set(threading.enumerate())
+    source = KafkaSource(KafkaSettings(bootstrap_servers=[address], topic="clicks"))
+    for _ in range(polls):
+        assert source.poll(0.02) == []
+    assert threads_since(before) != []
+    begin = time.monotonic()
+    source.close()
+    wait_until(lambda: threads_since(before) == [])
+    assert time.monotonic() - begin < CONNECT_TIMEOUT / 2
+
+
+def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> None:
+    before = set(threading.enumerate())
+    source = KafkaSource(KafkaSettings(bootstrap_servers=[silent_server], topic="clicks", group_id="lag"))
+    source.commit({"clicks": Bookmark({0: 1})})
+    begin = time.monotonic()
+    source.close()
+    wait_until(lambda: threads_since(before) == [])
+    assert time.monotonic() - begin < CLOSE_TIMEOUT + CONNECT_TIMEOUT / 2
