@@ -157,7 +157,8 @@ class Roster:
             self._members = [Member(_rejecting(self._members[0].evaluator, plan), plan.policies)]
             self._added = len(plan.policies) - 1
             return []
-        first, *others = (member.under(plan, described) for member in self._members)
+        ranked = self._ranked(replace(plan, policies=(plan.policies[0], *self._here(plan))))
+        first, *others = (member.under(replace(plan, ranks=ranked.ranks), described) for member in self._members)
         if not any(member.has(plan.policies[0], plan) for member in (first, *others)):
             first = replace(first, policies=(plan.policies[0], *first.policies))  # a production that nobody knew
         self._members = [first, *(member for member in others if member.policies and member.shown(described))]
@@ -178,6 +179,10 @@ class Roster:
                 part = replace(_of_some(plan, tuple(names)), estimators=estimators, averages=averages)
                 part = self._ranked(part)
                 yield replace(part, intervals=_of_these(plan, averages)), tuple(names)
+
+    def _here(self, plan: Plan) -> list[str]:
+        """The candidates of the plan that somebody here evaluates; one may have been production until now."""
+        return [name for name in plan.policies[1:] if any(member.has(name, plan) for member in self._members)]
 
     def _ranked(self, plan: Plan) -> Plan:
         """The plan with the how many-th each candidate is that was ever added; those that are new are the next ones."""
@@ -341,8 +346,7 @@ def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     going_on = Evaluator.from_state(state, plan.reward_model, _named(before))
     if plan.policies[0] == policies[0]:
         return going_on
-    known = {name: ranks.get(name, len(ranks) + place) for place, name in enumerate(plan.policies[1:], start=1)}
-    return changed(going_on, replace(plan, ranks=known))
+    return changed(going_on, plan)
 
 
 def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
@@ -357,5 +361,5 @@ def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
         averages=averages,
         reward_model=reward_model,
         intervals=intervals,
-        ranks=before.ranks,
+        ranks={name: after.ranks[name] for name in some.policies[1:]},
     )

@@ -196,6 +196,13 @@ def adopt(roster: Roster, changed: Plan) -> None:
         roster.join(late)
 
 
+def ranks_of(roster: Roster) -> dict[str, int]:
+    """The how many-th each candidate is that was ever added, which says how large its part of the error is."""
+    members = roster.state()["members"]
+    known = [(member["policies"], member["evaluator"]["settings"]["ranks"]) for member in members]
+    return {name: ranks[name] for policies, ranks in known for name in policies if name in ranks}
+
+
 def values(report: Report) -> dict[tuple[str, str, str], Any]:
     return {(each.policy, each.estimator, each.average): each for each in report.estimates}
 
@@ -337,6 +344,19 @@ def test_a_new_production_keeps_all_values_and_lifts_begin_anew(production: str,
         lift = fresh.report().get(name, "ips", "cumulative").lift
         expected = None if lift is None else pytest.approx(lift, rel=1e-9)
         assert report[name, "ips", "cumulative"].lift == expected
+
+
+def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() -> None:
+    roster = Roster(plan("early", "late", production="later", **FEW))
+    roster.update(events(300))
+    assert ranks_of(roster) == {"early": 1, "late": 2}
+    adopt(roster, se.Evaluator(["late", "later"], production="early", **FEW).plan)
+    assert ranks_of(roster) == {"late": 2, "later": 3}
+    adopt(roster, se.Evaluator(["late", "later", "new"], production="early", **FEW).plan)
+    assert ranks_of(roster) == {"late": 2, "later": 3, "new": 4}
+    roster = Roster.from_state(roster.state())
+    adopt(roster, se.Evaluator(["early", "late", "new", "newer"], production="later", **FEW).plan)
+    assert ranks_of(roster) == {"late": 2, "new": 4, "early": 5, "newer": 6}
 
 
 def test_what_was_rejected_before_the_first_event_stays_rejected() -> None:
