@@ -1,8 +1,13 @@
-"""What every run of the tests says first: which streameval it tests, and with what."""
+"""What every run of the tests says first, namely which streameval it tests and with what; and that tests end."""
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,6 +19,11 @@ import streameval
 CHECKOUT = Path(__file__).parents[1] / "streameval"
 PACKAGE = Path(*streameval.__path__)
 
+THREADS_END_WITHIN = 30.0
+"""Seconds. What takes longer goes on by itself; a busy machine takes some to end what was told to end."""
+POOL = "asyncio_"
+"""Threads that a server starts as it needs them, and ends with itself: where it serves a module, they stay for that."""
+
 
 def pytest_report_header() -> str:
     kind = "this checkout" if PACKAGE == CHECKOUT else "installed"
@@ -24,3 +34,34 @@ def pytest_report_header() -> str:
 def pytest_sessionstart() -> None:
     if os.environ.get("CI") and PACKAGE == CHECKOUT:
         raise pytest.UsageError(f"CI tests the built wheel, not {PACKAGE}: use `make test`")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_outlives_its_test() -> Iterator[None]:
+    """Left over, it would log, draw random numbers or hold files while another test looks at those."""
+    before = set(threading.enumerate())
+    yield
+    require_end(before, allowed=POOL)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_thread_outlives_its_module() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    require_end(before)
+
+
+def require_end(before: set[threading.Thread], allowed: str = "") -> None:
+    """Wait until all threads have ended that were not there `before`; fails with what they do."""
+
+    def left() -> list[threading.Thread]:
+        started = [thread for thread in threading.enumerate() if thread not in before]
+        return [thread for thread in started if not (allowed and thread.name.startswith(allowed))]
+
+    deadline = time.monotonic() + THREADS_END_WITHIN
+    while (threads := left()) and time.monotonic() < deadline:
+        threads[0].join(0.1)
+    if threads:
+        frames = sys._current_frames()
+        places = (traceback.format_stack(frames[thread.ident]) for thread in threads if thread.ident in frames)
+        pytest.fail("\n".join([f"threads that do not end: {threads}", *("".join(place) for place in places)]))

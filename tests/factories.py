@@ -191,11 +191,11 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
         yield daemon
     finally:
         daemon.stop()
-        thread.join(10.0)
+        thread.join(30.0)
         assert not thread.is_alive(), "the daemon did not stop"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Return as soon as `condition()` holds; AssertionError when it does not within `seconds`."""
     waiting = threading.Event()
     for _ in range(int(seconds / 0.01)):
