@@ -9,7 +9,7 @@ import numpy as np
 from intervals import EVENTS, LOOKS, Answer, Cell, answers
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from summary import KINDS, PROMISED, Row
+from summary import KINDS, PROMISED, Row, promised
 from worlds import WORLDS, draw
 
 from streameval.plots import COLOURS, FAINT, GRID, INK
@@ -23,6 +23,7 @@ SHAPES = {
 }
 OF_KIND = dict(zip(KINDS, (COLOURS[1], COLOURS[2], COLOURS[0], COLOURS[4], COLOURS[3], INK), strict=True))
 WATCHED = ("still-mild-0.3", "still-heavy-0.3", "still-heavy-0.03")
+WATCHED_PARTS = ("fixed", "mixture")
 NUDGE = 0.13
 """Between the shapes of worlds in one line of the picture."""
 
@@ -34,7 +35,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
     normal = {
         (row.world, row.average, row.estimator, row.quantity): row.half_width for row in rows if row.kind == "normal"
     }
-    shown = [row for row in rows if row.kind in KINDS]
+    shown = [row for row in rows if row.kind in KINDS and promised(row)]
     for place, (shape, said) in enumerate(SHAPES.items()):
         some = [row for row in shown if WORLDS[row.world].shape == shape]
         height = np.array([-KINDS.index(row.kind) + (2 - place) * NUDGE for row in some])
@@ -75,7 +76,7 @@ def watched(runs: int, path: Path) -> None:
     figure = Figure(figsize=(10.5, 3.9), dpi=150, facecolor="white")
     for axes, name in zip(figure.subplots(1, len(WATCHED), sharey=True), WATCHED, strict=True):
         world = WORLDS[name]
-        streams = [dict(answers(world, draw(world, run, EVENTS))) for run in range(runs)]
+        streams = [dict(answers(world, draw(world, run, EVENTS), parts=WATCHED_PARTS)) for run in range(runs)]
         for kind, colour in OF_KIND.items():
             cell = Cell("stratified_ips" if kind == "drift_aware" else "ips", _home(kind), kind, "value")
             missed = np.concatenate([_so_far(stream[cell]) for stream in streams])
