@@ -10,8 +10,8 @@ SWITCH_INTERVAL = 0.001
 COLLECT_AFTER = (10_000, 10, 100)
 """Objects that come between collections of the youngest, and collections of each generation between those of the next.
 
-Thousands of events wait for their order in time, and leave no cycles behind: with Python's own numbers (700, 10, 10) all
-that wait were walked over every second or two.
+Thousands of events wait for their order in time, and leave no cycles behind: with Python's own numbers (700, 10, 10)
+all that wait were walked over every second or two.
 """
 
 
