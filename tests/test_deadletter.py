@@ -132,6 +132,26 @@ def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
     assert letters.status().trouble == ""
 
 
+class Odd(Box):
+    """A sink with an error that nobody thought of, for the letter of offset 3."""
+
+    def write(self, letters: Sequence[DeadLetter]) -> int:
+        if letters[0].offset == 3:
+            raise ValueError("need at least one: key or value")
+        return super().write(letters)
+
+
+def test_an_error_that_nobody_thought_of_costs_its_letter_and_not_the_next_ones() -> None:
+    box = Odd()
+    letters = DeadLetters(box)
+    letters.put(RECORDS, rejected(0))
+    wait_until(lambda: letters.status().dropped == 1)
+    letters.put(RECORDS, rejected(1))
+    letters.close()
+    assert [each.offset for each in box.letters] == [5]
+    assert (letters.status().written, letters.status().waiting) == (1, 0)
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("most_letters", "most_bytes", "kept"), [(50, 10**9, 50), (10**9, 30, 30)])
 def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
@@ -210,6 +230,24 @@ def test_after_a_crash_in_the_middle_of_a_line_the_next_one_is_whole(tmp_path: P
     sink.write([letter(7)])
     sink.close()
     assert json.loads(path.read_bytes().splitlines()[-1])["offset"] == 7
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "emptied"])
+def test_a_file_that_somebody_else_rotates_is_begun_anew(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "rejected.ndjson"
+    sink = FileSink(path, most_bytes=1000, keep=1)
+    sink.write([letter(number) for number in range(5)])
+    if how == "moved":
+        path.rename(tmp_path / "elsewhere")
+    elif how == "deleted":
+        path.unlink()
+    else:
+        os.truncate(path, 0)
+    sink.write([letter(5)])
+    sink.write([letter(6)])
+    sink.close()
+    assert [each["offset"] for each in lines(path)] == [5, 6]
+    assert not (tmp_path / "rejected.ndjson.1").exists()
 
 
 def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,7 @@ def test_what_comes_after_the_window_is_late_and_its_share_is_told() -> None:
     rejected = [each for batch in out for each in batch.rejected]
     assert {each.reason for each in rejected} == {"too_late"}
     assert {each.origin for each in rejected} == {(REWARDS, 0, each.offset) for each in late}
+    assert rejected[0].detail.startswith("reward: 1 at 21.000000 is more than 20 s after its decision")
     assert sum(float((batch.reward == -1.0).sum()) for batch in out) == 250
 
 

@@ -124,7 +124,7 @@ class DeadLetters:
 
     What the sink cannot take now is tried again, after pauses that double up to half a minute, while at most
     `MOST_LETTERS` and `MOST_BYTES` wait. After a crash the letters since the last snapshot come again with the messages
-    that they are about: each at least once, and their origin tells which are the same.
+    that they are about, and their origin tells which are the same; those that waited when it was taken are gone.
     """
 
     def __init__(self, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
@@ -181,6 +181,10 @@ class DeadLetters:
                 if self._closed.wait(pause):
                     break
                 pause = min(2.0 * pause, PAUSE_MOST)
+            except Exception as error:  # noqa: BLE001 - it costs these letters, not all that come after them
+                self._count(letters, 0, [])
+                letters = []
+                self._tell(repr(error))
         with suppress(SinkError):
             self._sink.close()
 

@@ -20,6 +20,7 @@ class FileSink:
     """Appends letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
 
     A write that fails, as on a full disk, is taken back to the end of the last whole line, and tried again as a whole.
+    A file that was moved away, deleted or emptied by others is begun anew.
     InputError when the file cannot be opened in the first place.
     """
 
@@ -38,7 +39,8 @@ class FileSink:
         """Append these letters; all or none of them."""
         lines = b"".join(_encoder.encode(as_json(letter)) + b"\n" for letter in letters)
         try:
-            if self._descriptor < 0:
+            if self._descriptor < 0 or not self._is_in_place():
+                self.close()
                 self._open()
             if self._size and self._size + len(lines) > self._most_bytes:
                 self._rotate()
@@ -58,6 +60,15 @@ class FileSink:
         self._size = os.fstat(self._descriptor).st_size
         if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":  # a crash in the middle of a line
             self._append(b"\n")
+
+    def _is_in_place(self) -> bool:
+        """Whether the open file still has its name: another program that rotates files may have moved or emptied it."""
+        opened = os.fstat(self._descriptor)
+        self._size = opened.st_size
+        try:
+            return os.path.samestat(opened, self._path.stat())
+        except FileNotFoundError:
+            return False
 
     def _append(self, lines: bytes) -> None:
         rest = memoryview(lines)

@@ -23,7 +23,8 @@ TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 class TopicSink:
     """Writes letters to a topic, which is made with one partition if it does not exist.
 
-    The value of each is the message as it came, so that it can be sent again once the fault is mended.
+    The value of each is the message as it came, so that it can be sent again once the fault is mended. Where there is
+    none it is empty, since a message needs a key or a value.
     """
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
@@ -35,8 +36,7 @@ class TopicSink:
         try:
             producer = self._producer = self._producer or self._connect()
             sent = [
-                (letter, producer.send(self._topic, letter.value or None, headers=headers_of(letter)))
-                for letter in letters
+                (letter, producer.send(self._topic, letter.value, headers=headers_of(letter))) for letter in letters
             ]
             producer.flush(DELIVERY_TIMEOUT)
         except (KafkaError, SourceError) as error:

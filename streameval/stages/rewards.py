@@ -150,9 +150,12 @@ class Rewards:
     def _given_up(self, gone: Run, topic: str) -> tuple[Rejected, ...]:
         late = np.flatnonzero(gone["fate"] == LATE)
         self.count(late=len(late), unmatched=int(np.count_nonzero(gone["fate"] == WAITS)))
-        detail = f"reward: more than {self._window:g} s after its decision, or the decision did not wait for it"
-        places = zip(gone["partition"][late].tolist(), gone["offset"][late].tolist(), strict=True)
-        return tuple(Rejected("too_late", detail, b"", origin=(topic, *place)) for place in places)
+        why = f"more than {self._window:g} s after its decision, or the decision did not wait for it"
+        columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
+        return tuple(
+            Rejected("too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {why}", b"", origin=(topic, *place))
+            for reward, timestamp, *place in zip(*columns, strict=True)
+        )
 
     def count(self, late: int = 0, unmatched: int = 0) -> None:
         """Rewards that did not even wait."""

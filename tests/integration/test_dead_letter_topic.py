@@ -64,6 +64,20 @@ def test_a_letter_is_the_message_as_it_came_with_reason_and_origin_beside_it(bro
     }
 
 
+def test_a_letter_without_a_message_is_written_too_and_those_after_it(broker: Broker) -> None:
+    """A tombstone has none, and a reward that was waited with is gone by the time it is late."""
+    topic = f"rejected-{uuid4().hex[:8]}"
+    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
+    letters.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"")])
+    letters.put([], [Rejected("too_late", "reward: too late", b"", origin=("rewards", 1, 8))])
+    letters.put(*rejected(1))
+    wait_until(lambda: letters.status().written == 3)
+    letters.close()
+    found = messages_in(broker, topic, 3)
+    assert [message.value for message in found] == [b"", b"", b"bad 0"]
+    assert [dict(message.headers)["streameval.offset"] for message in found] == [b"7", b"8", b"100"]
+
+
 def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.sinks.deadletter_topic.DELIVERY_TIMEOUT", 4.0)
     topic = f"rejected-{uuid4().hex[:8]}"
