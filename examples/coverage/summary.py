@@ -127,6 +127,8 @@ def _worst(
     """By world and kind the largest of a number over estimators, averages and quantities, and its standard error."""
 
     def told(some: Sequence[Row]) -> str:
+        if not some:
+            return NONE
         worst = max(some, key=number)
         return f"{_share(number(worst))} ± {_share(error(worst))}"
 
@@ -135,7 +137,7 @@ def _worst(
         shown = [row for row in rows if row.average in averages and choose(row)]
         by = _grouped(shown, lambda row: (row.world, row.kind))
         body = [
-            [_said(world), str(by[name, kinds[0]][0].runs), *(told(by[name, kind]) for kind in kinds)]
+            [_said(world), str(by[name, kinds[0]][0].runs), *(told(by.get((name, kind), ())) for kind in kinds)]
             for name, world in WORLDS.items()
             if (name, kinds[0]) in by
         ]
