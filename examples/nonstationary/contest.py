@@ -17,6 +17,7 @@ from streameval import (
     AdaptiveWindow,
     Cumulative,
     Decay,
+    DriftAware,
     EmpiricalBernstein,
     Evaluator,
     EventBatch,
@@ -38,7 +39,7 @@ AB_TEST = "A/B test"
 
 @dataclass(frozen=True)
 class Contestant:
-    """An estimator on an average; the bound of its interval is the average's own unless one is given."""
+    """An estimator on an average; its interval is the published one, on a mixture `drift_aware`, unless one is given."""
 
     estimator: AnyEstimator
     average: AnyAverage
@@ -52,6 +53,10 @@ class Contestant:
         'ips / decay'
         """
         return f"{self.estimator.label} / {self.average.label}"
+
+
+def _usual(average: AnyAverage) -> AnyBound:
+    return DriftAware() if isinstance(average, Mixture) else Normal()
 
 
 class Answer(NamedTuple):
@@ -84,7 +89,7 @@ class Estimators:
             candidates=self._candidates,
             estimators=estimators,
             averages=list(dict.fromkeys(contestant.average for contestant in contestants)),
-            intervals={each.average.label: each.bound for each in contestants if each.bound is not None},
+            intervals={each.average.label: each.bound or _usual(each.average) for each in contestants},
         )
 
     def watch(self, moments: Sequence[Moment]) -> None:
