@@ -14,6 +14,9 @@ from streameval.promotion.settings import Trust
 from streameval.promotion.trust import Recent
 from streameval.report import Estimate, TrustCheck
 
+OF_THE_STREAM = ("rejected_share", "stale")
+"""Checks that say the same of every policy."""
+
 
 class Seen(NamedTuple):
     """What is known at the moment of a Report beside the blocks.

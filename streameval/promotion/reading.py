@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from streameval.arrays import State
 from streameval.promotion import reasons, trust
-from streameval.promotion.checks import Seen, checks
+from streameval.promotion.checks import OF_THE_STREAM, Seen, checks
 from streameval.promotion.contest import Contest
 from streameval.promotion.rules import Rule
 from streameval.promotion.settings import NEEDS_LIFT
@@ -43,7 +43,7 @@ def _blocking(contest: Contest, state: State, found: Sequence[TrustCheck]) -> It
     failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
     for candidate, differs in zip(candidates, state["differs"], strict=True):
         checked = [each.reason for each in failed[candidate]]
-        checked += [f"{production}: {each.reason}" for each in failed[production]]
+        checked += [f"{production}: {each.reason}" for each in failed[production] if each.check not in OF_THE_STREAM]
         yield list(dict.fromkeys(checked)) if differs else [reasons.SAME]
 
 
