@@ -8,9 +8,9 @@ with `reasons`.
 from streameval.promotion.arrivals import Arrivals
 from streameval.promotion.checks import Seen
 from streameval.promotion.contest import Contest
+from streameval.promotion.path import LiftPath
 from streameval.promotion.reading import NOTHING_FOUND, Findings, read
 from streameval.promotion.settings import NEEDS_LIFT, Promotion, RuleName, Trust
-from streameval.promotion.sums import LiftPath
 
 __all__ = [
     "NEEDS_LIFT",

@@ -42,19 +42,19 @@ class Anytime(Rule):
         wealth, needed = np.maximum(wealth[:, 1:], NOTHING), np.log(1.0 / facts.errors)
         proven = wealth[-1] >= needed
         also = {"wealth": wealth[-1], "needed": needed}
-        if facts.path is None:
+        if facts.lift is None:
             judged = nothing_known(len(facts.errors), facts.evidence.blocks)
             unknown = judged.lower[-1]
             return judged._replace(also={**also, "present": unknown, "staying": unknown}), after
-        present, staying = (paired_lower(facts.path, facts.confidence, widening) for widening in (WIDENING, STAYING))
+        present, staying = (paired_lower(facts.lift, facts.confidence, widening) for widening in (WIDENING, STAYING))
         passed = (wealth >= needed) & (present > facts.margin)
         kept = (wealth >= needed) & (staying > facts.margin)
-        events = facts.path.events
+        events = facts.lift.events
         more = np.where(
-            proven, paired_more(facts.path, facts.margin, facts.confidence), _more(wealth[-1], needed, events[-1])
+            proven, paired_more(facts.lift, facts.margin, facts.confidence), _more(wealth[-1], needed, events[-1])
         )
         also |= {"present": present[-1], "staying": staying[-1]}
-        return Judged(facts.path.value, present, passed, kept, events, more, also), after
+        return Judged(facts.lift.value, present, passed, kept, events, more, also), after
 
     def lower(self, memory: State, last: State, errors: Array) -> Array:
         """The lower end of the average lift's confidence sequence."""

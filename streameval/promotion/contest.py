@@ -10,12 +10,13 @@ import numpy as np
 
 from streameval.arrays import Array, State
 from streameval.evidence import Evidence
-from streameval.promotion import holding, trust
+from streameval.promotion import holding, path, trust
 from streameval.promotion.anytime import Anytime
 from streameval.promotion.holding import Clock
+from streameval.promotion.path import Known, LiftPath
 from streameval.promotion.rules import Bsea, Facts, Paired, Rule, Sea, nothing_known
 from streameval.promotion.settings import Promotion
-from streameval.promotion.sums import BlockSums, LiftPath, differing, lately, running_sum
+from streameval.promotion.sums import BlockSums, differing
 from streameval.sequences.proof import LiftProof
 from streameval.sequences.spans import Restarted, SinceStart
 
@@ -61,8 +62,7 @@ class Contest:
             "asked": self._asked(),
             "events": 0,
             "newest": np.nan,
-            "paired": np.zeros(candidates),
-            "apart": np.zeros((candidates, 2)),
+            "path": path.start(candidates),
             "differs": np.zeros(candidates, dtype=bool),
             "trust": trust.start(len(self.policies)),
             "rules": {
@@ -77,11 +77,11 @@ class Contest:
         }
 
     def fold(
-        self, state: State, evidence: Evidence, path: LiftPath | None, timestamp: Array, propensity: Array
+        self, state: State, evidence: Evidence, lifts: LiftPath | None, timestamp: Array, propensity: Array
     ) -> State:
         """The state after some whole blocks.
 
-        `path`: the lift after each of them, None where none is averaged on a mixture. `timestamp`, `propensity` [n]:
+        `lifts`: the lift after each of them, None where none is averaged on a mixture. `timestamp`, `propensity` [n]:
         of the events.
         """
         evidence = evidence.slates or evidence
@@ -89,12 +89,8 @@ class Contest:
         trustworthy, trusted = trust.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        paired, apart = state["paired"], state["apart"]
-        if path is not None:
-            spread2, apart = lately(path.spread2, apart, self.block)
-            path = path._replace(events=running_sum(paired, path.events), spread2=spread2)
-            paired = path.events[-1]
-        facts = self._facts(evidence, sums, path)
+        known, followed = (None, state["path"]) if lifts is None else path.known(lifts, state["path"], self.block)
+        facts = self._facts(evidence, sums, known)
         clock = self._clock(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
         for name, rule in self.rules.items():
@@ -115,8 +111,7 @@ class Contest:
             "asked": state["asked"],
             "events": int(clock.events[-1]),
             "newest": float(clock.times[-1]),
-            "paired": paired,
-            "apart": apart,
+            "path": followed,
             "differs": differs[-1],
             "trust": trusted,
             "rules": rules,
@@ -146,13 +141,13 @@ class Contest:
         asked = {key: given[key] for key in ("min_events", "margin", "hold", "family_size", "max_weight", "tau")}
         return {**asked, "confidence": self.confidence}
 
-    def _facts(self, evidence: Evidence, sums: BlockSums, path: LiftPath | None) -> Facts:
+    def _facts(self, evidence: Evidence, sums: BlockSums, lift: Known | None) -> Facts:
         configured = self.promotion.max_weight
         largest = np.full(len(self.policies), np.nan if configured is None else configured)
         if self.logged:
             largest[0] = 1.0
         return Facts(
-            evidence, sums, path, self.promotion.margin, self.confidence, self.errors, self.reward_range, largest
+            evidence, sums, lift, self.promotion.margin, self.confidence, self.errors, self.reward_range, largest
         )
 
     def _clock(self, state: State, timestamp: Array, blocks: int) -> Clock:

@@ -54,9 +54,7 @@ def of_bound(lift: float, lower: float, margin: float, more: float, what: str = 
     if lift <= margin:
         return f"{said}; the lift itself, {number(lift)}, is not above it"
     if more == NEVER:
-        return (
-            f"{said}; more events alone will not do: long and short memories disagree about the {what}, {number(lift)}"
-        )
+        return f"{said}; more events alone will not do: the {what}, {number(lift)}, moves too much"
     return said if math.isnan(more) else f"{said}; {of_more(more)}"
 
 

@@ -13,25 +13,24 @@ import numpy as np
 from streameval.arrays import Array, Mask, State
 from streameval.evidence import Evidence
 from streameval.promotion import reasons
-from streameval.promotion.sums import BlockSums, LiftPath, running_max, running_sum
+from streameval.promotion.path import Known
+from streameval.promotion.sums import BlockSums, running_max, running_sum
 
-WIDENING, STAYING = 2.4 / 1.96, 2.0 / 1.96
+WIDENING, STAYING = 2.05 / 1.96, 1.7 / 1.96
 """How many times the normal quantile wide the bound is that a candidate must pass, and the one that it must keep."""
-DISAGREEMENT = 2.0
-"""How many times the disagreement of the decays counts: what is true may lie beyond those that are nearest to it."""
 NEVER = reasons.NEVER
 
 
 class Facts(NamedTuple):
     """What rules may look at: some whole blocks, and what is asked of candidates.
 
-    `path` is None where no lift is averaged on a mixture. `errors` [candidates]: the error probability of each.
+    `lift` is None where no lift is averaged on a mixture. `errors` [candidates]: the error probability of each.
     `max_weight` [policies]: no importance weight is larger (NaN: not known, then it is the largest seen).
     """
 
     evidence: Evidence
     sums: BlockSums
-    path: LiftPath | None
+    lift: Known | None
     margin: float
     confidence: float
     errors: Array
@@ -93,32 +92,33 @@ class Rule:
 
 @dataclass(frozen=True)
 class Paired(Rule):
-    """`D - (2.4 z / 1.96) sqrt(se^2 + (2 spread)^2) > margin`: the present lift, on the mixture.
+    """`D - (2.05 z / 1.96) sqrt(se^2 + (2 spread)^2 + (moved / 3)^2) > margin`: the present lift, on the mixture.
 
     `D` averages the difference of both policies' terms on the same events. `z` is the two-sided normal quantile of the
-    confidence, `se^2` the sampling variance, `spread^2` the mean of the last 30,000 events: how far the decays of the
-    mixture disagree, because the world moves, is itself known only roughly. How fast all lifts have drifted, which
-    `drift_aware` adds, says nothing more about the error of this one. What is promotable stays so while the same bound
-    with the factor 2 is above the margin: a bound that wavers about the margin would else ring three times as often.
+    confidence, `se^2` the sampling variance; `spread^2` and `moved^2`, means of the last 30,000 events, say how far the
+    decays of the mixture disagree, and how far this lift was from its mean. (How fast all lifts have drifted, which
+    `drift_aware` adds, says hardly anything about the error of this one.) What is promotable stays so while the same
+    bound with the factor 1.7 is above the margin: a bound that wavers about the margin would else ring three times as
+    often.
 
-    The factors were found by simulation (examples/promotion), so that there is at most one false start in ten million
+    All factors were found by simulation (examples/promotion), so that there is at most one false start in ten million
     candidate-events. Because it is calibrated and not proven, its error is not spread over the candidates.
 
-    >>> path = LiftPath(*(np.array([[value]]) for value in (0.05, 6e-5, 1e-5, 20_000.0)))
-    >>> [float(paired_lower(path, 0.95, widening)[0, 0].round(3)) for widening in (WIDENING, STAYING)]
-    [0.026, 0.03]
+    >>> lift = Known(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
+    >>> [float(paired_lower(lift, 0.95, widening)[0, 0].round(4)) for widening in (WIDENING, STAYING)]
+    [0.0295, 0.033]
     """
 
     name: ClassVar[str] = "paired"
 
     def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
-        path = facts.path
-        if path is None:
+        lift = facts.lift
+        if lift is None:
             return nothing_known(len(facts.errors), facts.evidence.blocks), state
-        lower, staying = (paired_lower(path, facts.confidence, widening) for widening in (WIDENING, STAYING))
-        more = paired_more(path, facts.margin, facts.confidence)
+        lower, staying = (paired_lower(lift, facts.confidence, widening) for widening in (WIDENING, STAYING))
+        more = paired_more(lift, facts.margin, facts.confidence)
         kept, also = staying > facts.margin, {"staying": staying[-1]}
-        return Judged(path.value, lower, lower > facts.margin, kept, path.events, more, also), state
+        return Judged(lift.value, lower, lower > facts.margin, kept, lift.events, more, also), state
 
     def says_of_promotable(self, last: Mapping[str, float], margin: float) -> str:
         if last["lower"] > margin:
@@ -126,21 +126,20 @@ class Paired(Rule):
         return reasons.of_staying(last["staying"], margin)
 
 
-def paired_lower(path: LiftPath, confidence: float, widening: float) -> Array:
+def paired_lower(lift: Known, confidence: float, widening: float) -> Array:
     """The lower bound of the present lift after each block, [blocks, candidates]."""
-    error = np.sqrt(path.se2 + DISAGREEMENT**2 * path.spread2)
-    return np.asarray(path.value - widening * _quantile(confidence) * error)
+    return np.asarray(lift.value - widening * _quantile(confidence) * np.sqrt(lift.error2 + lift.moving2))
 
 
-def paired_more(path: LiftPath, margin: float, confidence: float) -> Array:
+def paired_more(lift: Known, margin: float, confidence: float) -> Array:
     """After the last block, how many more events that bound needs to reach the margin, [candidates].
 
-    Sampling variance falls with their number; the spread stays what it is.
+    Sampling variance falls with their number; what comes of a moving world stays what it is.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        lead = (path.value[-1] - margin) / (WIDENING * _quantile(confidence))
-        room = lead**2 - DISAGREEMENT**2 * path.spread2[-1]
-        more = path.events[-1] * np.maximum(path.se2[-1] / room - 1.0, 0.0)
+        lead = (lift.value[-1] - margin) / (WIDENING * _quantile(confidence))
+        room = lead**2 - lift.moving2[-1]
+        more = lift.events[-1] * np.maximum(lift.error2[-1] / room - 1.0, 0.0)
     return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, NEVER)
 
 

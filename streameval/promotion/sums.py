@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
-from streameval.arrays import Array, Mask, decayed_path, per_block, ratio
+from streameval.arrays import Array, Mask, per_block
 from streameval.evidence import Evidence
 
 ROUNDED = 1e-6
 """The share by which propensities may be rounded (a logged one may disagree with its distribution by as much)."""
-
-STEADY = 30_000.0
-"""Horizon in events of what is to be steadier than it is from block to block."""
-
-
-class LiftPath(NamedTuple):
-    """The paired difference to production on the mixture after each block; all are [blocks, candidates].
-
-    `value`: the lift. `se2`: its sampling variance, the design effect included; `spread2`: the square of how far the
-    decays disagree. `events`: how many events of the block both policies have.
-    """
-
-    value: Array
-    se2: Array
-    spread2: Array
-    events: Array
 
 
 class BlockSums(NamedTuple):
@@ -116,18 +99,6 @@ def running_sum(state: Array, steps: Array) -> Array:
     array([11., 13.])
     """
     return np.asarray(np.cumsum(np.concatenate([state[None], steps]), axis=0)[1:])
-
-
-def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:
-    """The mean of the last 30,000 events of values [blocks, candidates], NaN while none is known; and the sums after.
-
-    How far the decays disagree is itself known only roughly: now and then they seem to agree, and a bound made for
-    that would be too narrow; or some are far off by chance, and a lead is found too late.
-    """
-    known = ~np.isnan(values)
-    steps = np.stack([np.where(known, values, 0.0), known], axis=-1)
-    path = decayed_path(before, steps, math.exp(-block / STEADY))
-    return ratio(path[..., 0], path[..., 1]), path[-1]
 
 
 def running_max(state: Array, steps: Array) -> Array:
