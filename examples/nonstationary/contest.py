@@ -39,7 +39,7 @@ AB_TEST = "A/B test"
 
 @dataclass(frozen=True)
 class Contestant:
-    """An estimator on an average; its interval is the published one, or `drift_aware` on a mixture, if none is given."""
+    """An estimator on an average; its interval is the published one (of a mixture, `drift_aware`) or `bound`."""
 
     estimator: AnyEstimator
     average: AnyAverage
