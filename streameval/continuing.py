@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -20,12 +20,15 @@ from streameval.migrations import roster_from
 from streameval.plan import Plan
 from streameval.policies import LOGGING
 from streameval.published import NEVER, Snapshotting
-from streameval.roster import Roster
+from streameval.roster import Roster, named_parts
 from streameval.sources import Bookmark, Bookmarks
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
 SCHEMA = 1
 WAYS_OUT = "--reset begins anew and sets the old snapshots aside; another state.dir keeps both"
+
+Parts = Mapping[str, Mapping[str, Any]]
+"""Policies, estimators and averages by name."""
 
 log = structlog.get_logger("streameval")
 
@@ -88,12 +91,12 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     _refuse_others(path, document["fingerprint"], fingerprint(config))
     plan = config.plan()
     roster = roster_from(document["roster"], config.reward_model, config.policies.candidates)
-    before = roster.policies
+    before = roster.named_parts
     roster = _without(roster, plan, reset_policies)
     late = roster.adopt(plan)
     bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
     intake = Intake.from_state(document["intake"], config.event_format(), _stages(config))
-    _tell(path, document, before, plan.policies, reset_policies)
+    _tell(path, document, before, named_parts(plan, roster.described), reset_policies)
     return Continued(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 
 
@@ -128,12 +131,26 @@ def _without(roster: Roster, plan: Plan, reset: Collection[str]) -> Roster:
     return roster
 
 
-def _tell(path: Path, document: State, before: Collection[str], after: Collection[str], reset: Collection[str]) -> None:
+def _tell(path: Path, document: State, before: Parts, after: Parts, reset: Collection[str]) -> None:
     log.info(
         "continued",
         snapshot=str(path),
         written=datetime.fromtimestamp(document["written"], UTC).isoformat(timespec="seconds"),
-        added=[name for name in after if name not in before],
-        removed=[name for name in before if name not in after],
-        reset=list(reset),
+        **{kind: compared(before[kind], now, reset if kind == "policies" else ()) for kind, now in after.items()},
     )
+
+
+def compared(before: Mapping[str, Any], after: Mapping[str, Any], reset: Collection[str] = ()) -> dict[str, list[str]]:
+    """Which names are kept, new, reset (they begin anew, being something else now, or by request), and dropped.
+
+    >>> compared({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 20, "d": 4})
+    {'kept': ['a'], 'new': ['d'], 'reset': ['b'], 'dropped': ['c']}
+    """
+    again = [name for name in after if name in before and (name in reset or before[name] != after[name])]
+    sorts = {
+        "kept": [name for name in after if name in before and name not in again],
+        "new": [name for name in after if name not in before],
+        "reset": again,
+        "dropped": [name for name in before if name not in after],
+    }
+    return {sort: names for sort, names in sorts.items() if names}

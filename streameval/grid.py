@@ -107,7 +107,8 @@ class Grid:
             if isinstance(average, Mixture):
                 assert parts is not None
                 after, course = average.fold(before, blocks, parts, self.layout)
-                lift, courses[average.label] = fold_lifts(average, lift, terms, visible, course, self.layout)
+                if len(self.candidates) > 1:
+                    lift, courses[average.label] = fold_lifts(average, lift, terms, visible, course, self.layout)
             else:
                 after = average.fold(before, blocks, paces[average.drift])
             averaged.append(after)

@@ -44,7 +44,7 @@ def _member_of_1(place: int, member: State) -> State:
     """Schema 1 named candidates; production was shown by the first member, and everything that a member had."""
     production = [member["evaluator"]["settings"]["production"]] if place == 0 else []
     evaluator = _evaluator_of_1(member["evaluator"])
-    return {"policies": [*production, *member["candidates"]], "cells": None, "evaluator": evaluator}
+    return {"policies": [*production, *member["candidates"]], "evaluator": evaluator}
 
 
 def _evaluator_of_1(state: State) -> State:
@@ -96,7 +96,7 @@ def _without_model(member: State) -> State:
     evaluator["predictions"] = predictions.to_state(Ridge(), predictions.start(Ridge()))
     plan = Plan.from_settings(evaluator["settings"])
     cells = cells_of(plan, bool(evaluator["described"]))
-    before = cells.keys() if member["cells"] is None else {(cell[0], cell[1]) for cell in member["cells"]}
+    before = cells.keys() if member.get("cells") is None else {(cell[0], cell[1]) for cell in member["cells"]}
     kept = [list(cell) for cell, (estimator, *_) in cells.items() if cell in before and not needs_model(estimator)]
     return {**member, "cells": kept, "evaluator": evaluator}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,9 +40,15 @@ Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities, or by name what else a policy is."""
 
 
+Products: TypeAlias = Sequence[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]
+"""What is estimated on what: each of some estimators on each of some averages."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is evaluated. `estimators` and `averages` are None where the default is asked for.
+
+    `left`: in their place, what others have left of them when they are not each on each any more.
 
     `policies`: production first, then the candidates. `coded`: those of the candidates that are code. `intervals`: the
     bound for each label of an average. `promotion`: None when nothing is to be decided. `ranks`: by name, the how
@@ -61,6 +67,7 @@ class Plan:
     drift: DriftDetector | None
     promotion: Promotion | None
     ranks: Mapping[str, int]
+    left: Products | None = None
 
     @classmethod
     def of(
@@ -77,6 +84,7 @@ class Plan:
         drift: DriftDetector | Mapping[str, Any] | str | None,
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
         ranks: Mapping[str, int] | None = None,
+        left: Products | None = None,
     ) -> Plan:
         """The plan for these wishes; ValueError says which of them cannot be had."""
         plan = cls(
@@ -92,6 +100,7 @@ class Plan:
             drift=DriftDetector.of(drift),
             promotion=Promotion.of(promotion),
             ranks=ranks or {name: place for place, name in enumerate(candidates, start=1)},
+            left=left,
         )
         plan._check()
         return plan
@@ -114,17 +123,26 @@ class Plan:
         if self.promotion is not None:
             self.promotion.check(self.block)
 
-    def products(self, described: bool) -> list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]:
-        """What is estimated on what: each of some estimators on each of some averages.
-
-        `described`: events tell whole distributions and the features of their actions.
-        """
+    def products(self, described: bool) -> Products:
+        """What is estimated on what; `described`: events tell whole distributions and the features of their actions."""
+        if self.left is not None:
+            return self.left
         best: AnyEstimator = StratifiedDR() if described else StratifiedIPS()
         if self.estimators is not None or self.averages is not None:
             estimators = (*PUBLISHED_ESTIMATORS, best) if self.estimators is None else self.estimators
             averages = (*PUBLISHED_AVERAGES, BEST_AVERAGE) if self.averages is None else self.averages
             return [(estimators, averages)]
         return [(PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), ((best,), (BEST_AVERAGE,))]
+
+    def with_products(self, products: Products) -> Plan:
+        """The plan with these products of its estimators and averages only."""
+        labels = {average.label for _, averages in products for average in averages}
+        intervals = {label: bound for label, bound in self.intervals.items() if label in labels}
+        if len(products) == 1:
+            (estimators, averages), left = products[0], None
+        else:
+            estimators, averages, left = None, None, tuple(products)
+        return replace(self, estimators=estimators, averages=averages, left=left, intervals=intervals)
 
     def grids(self, described: bool) -> tuple[Grid, ...]:
         """The grids to fold events into; `described`: events tell whole distributions and features of their actions."""
@@ -179,6 +197,7 @@ class Plan:
             "drift": None if self.drift is None else self.drift.settings(),
             "promotion": None if self.promotion is None else self.promotion.settings(),
             "ranks": {name: self.ranks[name] for name in self.policies[1:]},
+            "left": None if self.left is None else _LEFT.dump_python(self.left),
         }
 
     def _candidates(self) -> list[str] | State:
@@ -192,8 +211,8 @@ class Plan:
         """The plan that gave these settings; StateError when it names code that `trusted` does not name too."""
         given = {"promotion": Promotion(), **settings}
         _refuse_strange_code(named_policies(given["candidates"]), named_policies(trusted))
-        for key, adapter in (("estimators", _ESTIMATORS), ("averages", _AVERAGES), ("reward_model", _REWARD_MODEL)):
-            given[key] = None if given[key] is None else adapter.validate_python(given[key])
+        for key, adapter in _ADAPTERS.items():
+            given[key] = None if given.get(key) is None else adapter.validate_python(given[key])
         return cls.of(**{**given, "reward_range": tuple(given["reward_range"])})
 
 
@@ -202,6 +221,8 @@ _AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
 _BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
 _POLICY: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
+_LEFT: TypeAdapter[Any] = TypeAdapter(tuple[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]], ...])
+_ADAPTERS = {"estimators": _ESTIMATORS, "averages": _AVERAGES, "reward_model": _REWARD_MODEL, "left": _LEFT}
 
 
 def _refuse_strange_code(named: Mapping[str, AnyPolicy], trusted: Mapping[str, AnyPolicy]) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from streameval.arrays import State
-from streameval.averages import AnyAverage
-from streameval.bounds import AnyBound
 from streameval.changing import changed, with_new_production
+from streameval.dropping import left_with
 from streameval.errors import StateError
 from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
@@ -33,69 +32,60 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True)
 class Member:
-    """An evaluator, those of its policies whose rows are shown, and on which cells (None: on all it has)."""
+    """An evaluator, and those of its policies whose rows are shown: all, or all but production."""
 
     evaluator: Evaluator
     policies: tuple[str, ...]
-    cells: frozenset[Cell] | None = None
 
     def has(self, name: str, plan: Plan) -> bool:
         """Whether this policy of the plan is evaluated here, as the policy that the plan says it is."""
         here = name in self.policies and name in plan.policies
         return here and self.evaluator.plan.coded.get(name) == plan.coded.get(name)
 
-    def without_others_than(self, plan: Plan) -> Member:
-        """The member with those policies only that the plan has."""
+    def named(self, plan: Plan) -> Member:
+        """The member with the names of those policies only that the plan has."""
         return replace(self, policies=tuple(name for name in self.policies if self.has(name, plan)))
+
+    def freed(self) -> Member:
+        """The member without what it evaluates of policies that it does not name, production excepted."""
+        production, *candidates = self.evaluator.policies
+        names = (production, *(name for name in candidates if name in self.policies))
+        if names == self.evaluator.policies:
+            return self
+        return replace(self, evaluator=changed(self.evaluator, _of_some(self.evaluator.plan, names)))
 
     def under(self, plan: Plan, described: bool) -> Member:
         """The member going on under another plan: with what is the same in both."""
-        before, after = cells_of(self.evaluator.plan, described), cells_of(plan, described)
-        same = {cell for cell in after if before.get(cell) == after[cell]}
-        same &= same if self.cells is None else self.cells
-        kept = self.without_others_than(plan)
-        evaluator = _changed(kept.evaluator, _also_under(kept.evaluator.plan, plan, kept.policies))
-        return replace(kept, evaluator=evaluator, cells=None if same == before.keys() else frozenset(same))
+        kept = self.named(plan)
+        products = list(_common(self.evaluator.plan, plan, described))
+        evaluator = left_with(self.evaluator, products)
+        return replace(kept, evaluator=_changed(evaluator, _also_under(evaluator.plan, plan, kept.policies)))
 
-    def shown(self, described: bool) -> frozenset[Cell]:
-        """The cells whose rows are shown."""
-        return frozenset(cells_of(self.evaluator.plan, described)) if self.cells is None else self.cells
+    def cells(self, described: bool) -> frozenset[Cell]:
+        """What it estimates on what."""
+        return frozenset(cells_of(self.evaluator.plan, described))
 
     def report(self, now: float | None = None) -> Report:
         """The Report of the evaluator, with the rows that are shown."""
         report, shown = self.evaluator.report(now), set(self.policies)
-        estimates = tuple(
-            each
-            for each in report.estimates
-            if each.policy in shown and (self.cells is None or (each.estimator, each.average) in self.cells)
-        )
-        model = report.reward_model if self._needs_model else None
-        return with_fields(report, estimates=estimates, reward_model=model)
-
-    @property
-    def _needs_model(self) -> bool:
-        products = self.evaluator.plan.products(described=True)
-        needing = {estimator.label for estimators, _ in products for estimator in estimators if needs_model(estimator)}
-        return self.cells is None or any(estimator in needing for estimator, _ in self.cells)
+        return with_fields(report, estimates=tuple(each for each in report.estimates if each.policy in shown))
 
     @property
     def decides(self) -> bool:
-        """Whether the lift to decide by is among what is shown."""
-        described = bool(self.evaluator.described)
-        cell = self.evaluator.decides_by(described)
-        return cell is not None and cell in self.shown(described)
+        """Whether it has a lift to decide by."""
+        return self.evaluator.decides_by(bool(self.evaluator.described)) is not None
 
     def to_state(self) -> State:
         """The member as a plain value."""
-        cells = None if self.cells is None else [list(cell) for cell in sorted(self.cells)]
-        return {"policies": list(self.policies), "cells": cells, "evaluator": self.evaluator.state()}
+        return {"policies": list(self.policies), "evaluator": self.evaluator.state()}
 
     @classmethod
     def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Member:
-        """The inverse of `to_state`."""
-        cells = None if state["cells"] is None else frozenset((cell[0], cell[1]) for cell in state["cells"])
+        """The inverse of `to_state`. `cells`, if there are any: what to keep of all that it estimates."""
         evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
-        return cls(evaluator, tuple(state["policies"]), cells)
+        if state.get("cells") is not None:
+            evaluator = left_with(evaluator, list(_products(evaluator.plan, bool(evaluator.described), _cells(state))))
+        return cls(evaluator, tuple(state["policies"])).freed()
 
 
 class Roster:
@@ -127,6 +117,21 @@ class Roster:
         production = self._members[0].evaluator.policies[0]
         return tuple(dict.fromkeys([production, *(name for member in self._members for name in member.policies)]))
 
+    @property
+    def described(self) -> bool:
+        """Whether events tell all about their actions, as far as it is known."""
+        return bool(self._members[0].evaluator.described)
+
+    @property
+    def named_parts(self) -> dict[str, dict[str, Any]]:
+        """The policies, estimators and averages that are evaluated: see the function of this name."""
+        parts: dict[str, dict[str, Any]] = {"policies": {}, "estimators": {}, "averages": {}}
+        for member in self._members:
+            for kind, named in named_parts(member.evaluator.plan, self.described).items():
+                shown = {name: each for name, each in named.items() if kind != "policies" or name in member.policies}
+                parts[kind] |= shown
+        return parts
+
     def change(self, plan: Plan) -> Evaluator | None:
         """Keep those candidates that the plan has; an evaluator of all others that it has, None if there are none.
 
@@ -137,9 +142,9 @@ class Roster:
         known = [*self._members, *self._waiting]
         new = tuple(name for name in plan.policies if not any(member.has(name, plan) for member in known))
         late = Evaluator.of(self._ranked(_of_some(plan, new))) if new else None
-        first, *others = (member.without_others_than(plan) for member in self._members)
-        self._members = [first, *(member for member in others if member.policies)]
-        kept = (member.without_others_than(plan) for member in self._waiting)
+        first, *others = (member.named(plan) for member in self._members)
+        self._members = [first.freed(), *(member.freed() for member in others if member.policies)]
+        kept = (member.named(plan) for member in self._waiting)
         self._waiting = [member for member in kept if member.policies]
         if late is not None:
             self._waiting.append(Member(late, new))
@@ -161,7 +166,7 @@ class Roster:
         first, *others = (member.under(replace(plan, ranks=ranked.ranks), described) for member in self._members)
         if not any(member.has(plan.policies[0], plan) for member in (first, *others)):
             first = replace(first, policies=(plan.policies[0], *first.policies))  # a production that nobody knew
-        self._members = [first, *(member for member in others if member.policies and member.shown(described))]
+        self._members = [first, *(member for member in others if member.policies and member.cells(described))]
         self._waiting = [Member(Evaluator.of(part), policies) for part, policies in self._lacking(plan, described)]
         late = [member.evaluator for member in self._waiting]
         newcomers = self.change(plan)
@@ -171,14 +176,13 @@ class Roster:
         """Plans for the cells that policies have not, though they are here; and which policies these are."""
         by_cells: dict[frozenset[Cell], list[str]] = {}
         for name in plan.policies:
-            here = [member.shown(described) for member in self._members if member.has(name, plan)]
+            here = [member.cells(described) for member in self._members if member.has(name, plan)]
             if here:
                 by_cells.setdefault(frozenset(cells_of(plan, described)) - frozenset().union(*here), []).append(name)
         for cells, names in by_cells.items():
             for estimators, averages in _products(plan, described, cells):
-                part = replace(_of_some(plan, tuple(names)), estimators=estimators, averages=averages)
-                part = self._ranked(part)
-                yield replace(part, intervals=_of_these(plan, averages)), tuple(names)
+                part = _of_some(plan, tuple(names)).with_products([(estimators, averages)])
+                yield self._ranked(part), tuple(names)
 
     def _here(self, plan: Plan) -> list[str]:
         """The candidates of the plan that somebody here evaluates; one may have been production until now."""
@@ -207,7 +211,7 @@ class Roster:
             self._members = [replace(each, evaluator=with_new_production(each.evaluator)) for each in self._members]
             return
         self._members = [
-            replace(member, policies=tuple(name for name in member.policies if name != policy))
+            replace(member, policies=tuple(name for name in member.policies if name != policy)).freed()
             for member in self._members
         ]
 
@@ -219,7 +223,8 @@ class Roster:
         """From now on, give it the events of the stream, and show its rows; `anew`: forget what it has seen so far."""
         for member in self._waiting:
             if member.evaluator is late:
-                self._members.append(replace(member, evaluator=Evaluator.of(late.plan)) if anew else member)
+                joining = replace(member, evaluator=Evaluator.of(late.plan)) if anew else member
+                self._members.append(joining.freed())
         self._waiting = [member for member in self._waiting if member.evaluator is not late]
 
     def update(self, batch: EventBatch) -> None:
@@ -293,9 +298,34 @@ def cells_of(plan: Plan, described: bool) -> dict[Cell, tuple[Any, ...]]:
     }
 
 
+def named_parts(plan: Plan, described: bool) -> dict[str, dict[str, Any]]:
+    """What a plan evaluates: policies, estimators and averages by name, each with all that decides what it is."""
+    cells = cells_of(plan, described)
+    return {
+        "policies": {name: plan.coded.get(name) for name in plan.policies},
+        "estimators": {name: (each, model) for (name, _), (each, _, model) in cells.items()},
+        "averages": {name: each for (_, name), (_, each, _) in cells.items()},
+    }
+
+
 def needs_model(estimator: AnyEstimator) -> bool:
     """Whether an estimator's numbers depend on the reward model."""
     return Need.PREDICTION in estimator.needs
+
+
+def _common(before: Plan, after: Plan, described: bool) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The products of a plan as far as another one has them, too: with the same parameters, and the same model."""
+    same_model = before.reward_model == after.reward_model
+    for estimators, averages in before.products(described):
+        for others, on in after.products(described):
+            kept = tuple(each for each in estimators if each in others and (same_model or not needs_model(each)))
+            where = tuple(each for each in averages if each in on)
+            if kept and where:
+                yield kept, where
+
+
+def _cells(state: State) -> frozenset[Cell]:
+    return frozenset((estimator, average) for estimator, average in state["cells"])
 
 
 def _products(plan: Plan, described: bool, cells: frozenset[Cell]) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
@@ -315,11 +345,6 @@ def _of_some(plan: Plan, policies: tuple[str, ...]) -> Plan:
     others = tuple(name for name in policies if name != plan.policies[0])
     coded = {name: policy for name, policy in plan.coded.items() if name in others}
     return replace(plan, policies=(plan.policies[0], *others), coded=coded)
-
-
-def _of_these(plan: Plan, averages: Iterable[AnyAverage]) -> dict[str, AnyBound]:
-    labels = {average.label for average in averages}
-    return {label: bound for label, bound in plan.intervals.items() if label in labels}
 
 
 def _rejecting(evaluator: Evaluator, plan: Plan) -> Evaluator:
@@ -344,7 +369,7 @@ def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
     if plan.drift != before.drift:  # another detector has seen nothing yet
         state["drift"] = Evaluator.of(kept).state()["drift"]
     going_on = Evaluator.from_state(state, plan.reward_model, _named(before))
-    if plan.policies[0] == policies[0]:
+    if plan.policies == policies and plan.coded == coded:
         return going_on
     return changed(going_on, plan)
 
@@ -353,13 +378,13 @@ def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
     """The plan of an evaluator that goes on with these policies: what it computes, with what is said of it now."""
     known = {average.label for _, averages in before.products(False) for average in averages}
     intervals = {label: bound for label, bound in after.intervals.items() if label in known}
-    estimators, averages, reward_model = before.estimators, before.averages, before.reward_model
     some = _of_some(after, policies)
     return replace(
         some,
-        estimators=estimators,
-        averages=averages,
-        reward_model=reward_model,
+        estimators=before.estimators,
+        averages=before.averages,
+        left=before.left,
+        reward_model=before.reward_model,
         intervals=intervals,
         ranks={name: after.ranks[name] for name in some.policies[1:]},
     )

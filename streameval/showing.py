@@ -75,10 +75,9 @@ def _summary(held: Any) -> Any:
 
 def _member(member: State) -> dict[str, Any]:
     evaluator = member["evaluator"]
-    names = ("production", "estimators", "averages", "reward_range", "confidence")
-    settings = {name: evaluator["settings"][name] for name in names}
-    shown = {"policies": list(member["policies"]), "cells": member["cells"]}
-    return {**shown, **settings, "events": evaluator["events"]}
+    names = ("production", "estimators", "averages", "left", "reward_range", "confidence")
+    settings = {name: evaluator["settings"].get(name) for name in names}
+    return {"policies": list(member["policies"]), **settings, "events": evaluator["events"]}
 
 
 def _report(document: State) -> Report:

@@ -134,6 +134,33 @@ def test_estimators_and_averages_come_and_go_between_two_lives(place: Place) -> 
     ]
 
 
+def test_what_is_new_kept_reset_and_dropped_is_logged_and_what_is_dropped_leaves_the_next_snapshot(
+    place: Place,
+) -> None:
+    many = {
+        "policies": {"candidates": ["early", "late"]},
+        "estimators": ["ips", "snips", {"kind": "clipped_ips", "cap": 5}],
+        "averages": ["cumulative", {"kind": "window", "tau": 100}, "mixture"],
+    }
+    few = {
+        "policies": {"candidates": ["other", "late"]},
+        "estimators": ["ips", {"kind": "clipped_ips", "cap": 2}],
+        "averages": ["cumulative", {"kind": "decay", "half_life": 100}],
+    }
+    before = place.life(0, 250, **many)
+    with capture_logs() as logs:
+        after = place.life(250, 250, **few)
+    (continued,) = [entry for entry in logs if entry["event"] == "continued"]
+    assert continued["policies"] == {"kept": ["logging", "late"], "new": ["other"], "dropped": ["early"]}
+    assert continued["estimators"] == {"kept": ["ips"], "reset": ["clipped_ips"], "dropped": ["snips"]}
+    assert continued["averages"] == {"kept": ["cumulative"], "new": ["decay"], "dropped": ["window", "mixture"]}
+    assert after.get("late", "ips", "cumulative") == before.get("late", "ips", "cumulative")
+    _, document = load(place.state)
+    kept = str(document["roster"])
+    assert not [name for name in ("early", "snips", "mixture", "window") if name in kept]
+    assert "clipped_ips" in kept
+
+
 def test_promoting_a_candidate_costs_no_value(place: Place) -> None:
     place.life(0, 250, policies={"candidates": ["early", "late"]})
     report = place.life(250, 400, policies={"production": "early", "candidates": ["late"]})
@@ -147,7 +174,8 @@ def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
     with capture_logs() as logs:
         report = place.life(250, 400, {"reset_policies": ["late"]}, policies=both)
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
-    assert [entry["reset"] for entry in logs if entry["event"] == "continued"] == [["late"]]
+    (continued,) = [entry for entry in logs if entry["event"] == "continued"]
+    assert continued["policies"] == {"kept": ["logging", "early"], "reset": ["late"]}
 
 
 def test_a_retrained_production_begins_anew_and_candidates_go_on(place: Place) -> None:

@@ -123,7 +123,7 @@ def mix(bank: Bank, share: Array, overlaps: Array, layout: Layout) -> Mixed:
     estimates, pseudo = bank.estimates, bank.pseudo_events
     kernel = ratio(share, bank.weight + pseudo)
     value = (share * estimates).sum(axis=-1)
-    by_policy = kernel.reshape(len(kernel), len(layout.candidates), layout.parts, -1)
+    by_policy = kernel.reshape(len(kernel), len(layout.candidates), layout.parts, kernel.shape[-1])
     squares = (np.matmul(by_policy, overlaps) * by_policy).sum(axis=-1).reshape(value.shape)
     apart = (share * (estimates - value[..., None]) ** 2).sum(axis=-1)
     start = (kernel * pseudo).sum(axis=-1) ** 2 / PSEUDO_EVENTS

@@ -191,7 +191,7 @@ class Mixture(Memory):
     def shares(self, loss: Array, layout: Layout) -> Array:
         """The weight of each decay in the mixture, [blocks, columns, decays]."""
         candidates = np.array(layout.candidates)
-        charged = loss.reshape(len(loss), len(candidates), layout.parts, -1).copy()
+        charged = loss.reshape(len(loss), len(candidates), layout.parts, loss.shape[-1]).copy()
         rate = np.full(len(candidates), self.rate or SOLO_RATE)
         if candidates.sum() >= FEWEST_POOLED:
             charged[:, candidates] = charged[:, candidates].sum(axis=1, keepdims=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,10 +15,11 @@ from streameval.promotion.anytime import Anytime
 from streameval.promotion.holding import Clock
 from streameval.promotion.path import Known, LiftPath
 from streameval.promotion.rules import Bsea, Facts, Paired, Rule, Sea, nothing_known
-from streameval.promotion.settings import Promotion
+from streameval.promotion.settings import NEEDS_LIFT, Promotion
 from streameval.promotion.sums import BlockSums, differing
 from streameval.sequences.proof import LiftProof
 from streameval.sequences.spans import Restarted, SinceStart
+from streameval.transplant import transplanted
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,36 @@ class Contest:
             if name == "anytime" and any(before[key] != asked[key] for key in ("tau", "margin")):
                 kept = fresh["rules"][name]
             rules[name] = kept
-        return {**fresh, **state, "asked": asked, "rules": rules}
+        return {**{name: state.get(name, begun) for name, begun in fresh.items()}, "asked": asked, "rules": rules}
+
+    def of_some(self, state: State, candidates: Sequence[int]) -> State:
+        """The state of a contest that is the same, but of some of these candidates only."""
+        bare = {name: {**kept, "last": {}} for name, kept in state["rules"].items()}
+        places = [0, *(1 + candidate for candidate in candidates)]
+        some: State = transplanted({**state, "rules": bare, "transitions": []}, self._fresh, len(self.policies), places)
+        for name, kept in state["rules"].items():
+            some["rules"][name]["last"] = {said: column[list(candidates)] for said, column in kept["last"].items()}
+        some["transitions"] = [
+            [name, candidates.index(candidate), *told]
+            for name, candidate, *told in state["transitions"]
+            if candidate in candidates
+        ]
+        return some
+
+    def _fresh(self, policies: int) -> State:
+        """The state before the first event of so many policies."""
+        names = tuple(map(str, range(policies)))
+        return replace(self, policies=names, ranks=tuple(range(1, policies))).start()
+
+    def on_another_lift(self, state: State) -> State:
+        """The state when the lift that rules look at is another one: these begin anew, but for what they have proven of
+        averages, which does not depend on it."""
+        fresh = self.start()
+        rules = {
+            name: {**fresh["rules"][name], "memory": kept["memory"]} if name in NEEDS_LIFT else kept
+            for name, kept in state["rules"].items()
+        }
+        return {**state, "path": fresh["path"], "rules": rules}
 
     def _asked(self) -> State:
         """The settings that decide what a rule must pass."""

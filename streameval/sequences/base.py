@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from streameval.arrays import Array, State
 from streameval.sequences.looking import Look
@@ -35,6 +35,10 @@ class Watch(Protocol):
 
     def without_lifts(self, state: State) -> State:
         """The state when production changes: values go on, lifts begin anew."""
+        ...
+
+    def of_some(self, state: State, whole: Any, kept: Sequence[int]) -> State:
+        """The state of this watch, of that of one of more estimators: of those at these places there."""
         ...
 
     def read(self, state: State, tail: Look | None, error: Array) -> Watched:

@@ -51,6 +51,13 @@ class SequenceWatch:
     def without_lifts(self, state: State) -> State:
         return {**state, "centres": _values_only(state["centres"]), "spans": _values_only(state["spans"])}
 
+    def of_some(self, state: State, whole: SequenceWatch, kept: Sequence[int]) -> State:
+        groups = [
+            next(place for place, other in enumerate(whole.groups) if _observes(group, other, kept))
+            for group in self.groups
+        ]
+        return {**state, **{name: [state[name][place] for place in groups] for name in ("centres", "spans")}}
+
     def read(self, state: State, tail: Look | None, error: Array) -> Watched:
         policies = len(error)
         bounds = np.full((SIDES, policies, self.estimators), np.nan)
@@ -80,6 +87,11 @@ class SequenceWatch:
             if tail is not None:
                 sums = sums + _measure(group, tail, centre, [1])[0][0]
             yield group, sums, self.span.share(span)
+
+
+def _observes(group: Group, other: Group, kept: Sequence[int]) -> bool:
+    """Whether it is the same as another group, when these of the estimators are left."""
+    return other.of == (None if group.of is None else kept[group.of])
 
 
 def _values_only(memory: Any) -> Any:
