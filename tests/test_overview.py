@@ -15,8 +15,9 @@ from streameval.history import History
 from streameval.published import Backfilling, Snapshotting
 from streameval.report import Decision, Report, TrustCheck
 from streameval.sinks.charts import Scale, make_lift_chart
+from streameval.sinks.meanings import meanings
 from streameval.sinks.overview import Choice, make_overview, news
-from streameval.sinks.status import StatusPage
+from streameval.sinks.status import MANY, StatusPage
 from streameval.sinks.timelines import HEIGHT, WIDTH, make_timelines
 
 
@@ -115,7 +116,72 @@ def test_checks_that_fail_say_why() -> None:
     )
     shown = page(replace(make_report(), trust=checks))
     assert '<span class="warn">✗ mean weight 1.31, expected 1</span>' in shown
-    assert '<span title="the newest event is 2 seconds old">stale</span>' in shown
+    assert "1 of 1 policies do not pass all checks</b>: mean weight, freshness." in shown
+    assert "✗ mean weight: mean weight 1.31, expected 1; ✓ freshness: the newest event is 2 seconds old" in shown
+
+
+def test_checks_that_all_pass_are_one_line() -> None:
+    checks = tuple(TrustCheck(name, "stale", True, "the newest event is 2 seconds old") for name in ("a", "logging"))
+    report = make_report(1)
+    policies = tuple(replace(each, policy=name) for each, name in zip(report.policies, ("logging", "a"), strict=True))
+    shown = page(replace(report, trust=checks, policies=policies))
+    assert "All 2 policies pass all checks</b>: freshness." in shown
+    assert "Checks that failed" not in shown
+
+
+def test_intervals_are_explained_in_words() -> None:
+    report = make_report(1, ("ips",), ("cumulative", "mixture"))
+    kinds = {"cumulative": ("empirical_likelihood", "average"), "mixture": ("drift_aware", "current")}
+    estimates = tuple(
+        replace(each, kind=kinds[each.average][0], covers=kinds[each.average][1]) for each in report.estimates
+    )
+    explained = replace(report, estimates=estimates)
+    overview = make_overview(make_published(explained), explained, {})
+    assert overview is not None
+    (text,) = overview.meanings
+    assert text.startswith("95 % intervals (drift aware) about the value now. They allow for chance, ")
+    assert text.endswith("Each is for one look at one number.")
+    shown = page(explained)
+    assert shown.count(text) == 2, "at the top, and with the numbers of that average"
+    assert "95 % intervals (empirical likelihood) about the mean over the events that are looked back on. " in shown
+
+
+def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None:
+    estimates = [
+        make_estimate("a", "ips", "window"),
+        make_estimate("a", "snips", "window"),
+        make_estimate("a", "dm", "window", covers="estimand"),
+    ]
+    value, own = meanings(estimates, 0.9)
+    assert value.startswith("ips, snips: 90 % intervals (normal) about the mean over the events ")
+    assert own.startswith(
+        "dm: 90 % intervals (normal) about what the estimator aims at, which is not quite the value. "
+    )
+
+
+def test_who_is_promotable_comes_first_and_who_was_is_no_longer() -> None:
+    decisions = (
+        Decision("challenger-a", "paired", False, "lower bound of lift -0.002 under margin 0", promotable_events=3200),
+        Decision("challenger-b", "paired", True, "lower bound of lift 0.002 over margin 0"),
+    )
+    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
+    assert "challenger-a no longer paired; it was for 3,200 events lower bound" in text
+    assert text.index("challenger-b ▲ promotable") < text.index("challenger-a no longer")
+
+
+def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
+    assert "Parts of this page" not in page(make_report(MANY))
+    shown = page(make_report(MANY + 1))
+    links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
+    assert links == [(part, part) for part in ("standing", "hours", "adaptation", "trust", "pipeline", "marks")]
+    assert all(f'id="{part}"' in shown for part, _ in links)
+
+
+def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
+    report = make_report(1, ("ips", "snips"), ("window", "mixture"))
+    assert "One mark for each estimator (ips, snips):" in page(report)
+    some = tuple(each for each in report.estimates if (each.estimator, each.average) != ("ips", "mixture"))
+    assert "(ips, snips on window; snips on mixture):" in page(replace(report, estimates=some))
 
 
 def test_adaptation_is_told_for_every_policy_and_average_that_forgets() -> None:

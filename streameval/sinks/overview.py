@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from streameval.published import Published
 from streameval.report import Decision, Estimate, Report, TrustCheck
 from streameval.sinks.charts import UNKNOWN, Chart, Row, Scale, is_known, make_chart, make_lift_chart, memory
+from streameval.sinks.meanings import meanings
 from streameval.sinks.timelines import Timeline, Timelines, make_timelines
 
 
@@ -62,11 +63,11 @@ class Adaptation(NamedTuple):
 
 
 class Checks(NamedTuple):
-    """Whether the numbers of one policy can be believed: the checks that say no, and those that say yes."""
+    """Whether the numbers of one policy can be believed: all checks, and those that say no."""
 
     policy: str
+    checks: tuple[TrustCheck, ...]
     failed: tuple[TrustCheck, ...]
-    passed: tuple[TrustCheck, ...]
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class Overview:
     choice: Choice
     lifts: Chart
     lift_ticks: tuple[tuple[float, str], ...]
+    meanings: tuple[str, ...]
     production: Row | None
     values: tuple[tuple[Row, Timeline | None], ...]
     timelines: Timelines | None
@@ -86,6 +88,16 @@ class Overview:
     adapting: tuple[str, ...]
     adaptation: tuple[Adaptation, ...]
     trust: tuple[Checks, ...]
+
+    @property
+    def doubted(self) -> tuple[Checks, ...]:
+        """The policies that do not pass all checks."""
+        return tuple(each for each in self.trust if each.failed)
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """What is checked, in words."""
+        return tuple(dict.fromkeys(words(check) for each in self.trust for check in each.checks))
 
 
 def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> Overview | None:
@@ -105,10 +117,11 @@ def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> 
         choice=choice,
         lifts=make_lift_chart(choice.estimator, candidates, lift_scale),
         lift_ticks=tuple(lift_scale.tick_texts()) if lift_scale else (),
+        meanings=meanings(shown, report.confidence),
         production=next((row for row in rows if row.production), None),
         values=tuple(zip((row for row in rows if not row.production), pictures, strict=True)),
         timelines=timelines,
-        decisions=report.promotion,
+        decisions=tuple(sorted(report.promotion, key=lambda each: not each.promotable)),
         adapting=tuple(adapting),
         adaptation=tuple(_adaptation(report, adapting)),
         trust=tuple(_checks(report)),
@@ -154,7 +167,11 @@ def _adaptation(report: Report, adapting: Mapping[str, Mapping[str, Estimate]]) 
 
 def _checks(report: Report) -> Iterator[Checks]:
     for each in report.policies:
-        checks = [check for check in report.trust if check.policy == each.policy]
+        checks = tuple(check for check in report.trust if check.policy == each.policy)
         if checks:
-            failed, passed = (tuple(check for check in checks if check.ok is ok) for ok in (False, True))
-            yield Checks(each.policy, failed, passed)
+            yield Checks(each.policy, checks, tuple(check for check in checks if not check.ok))
+
+
+def words(check: TrustCheck) -> str:
+    """What a check looks at, so that it reads well whether it is passed or not."""
+    return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,11 +19,14 @@ from markupsafe import Markup
 from streameval.published import Published
 from streameval.report import Estimate, PolicyCounts, Report
 from streameval.sinks.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
-from streameval.sinks.overview import Choice, make_overview, news
+from streameval.sinks.meanings import meanings
+from streameval.sinks.overview import Choice, make_overview, news, words
 
 STYLE = files("streameval.sinks").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.sinks").joinpath("status.js").read_text(encoding="utf-8")
 NOTHING: Mapping[str, str] = MappingProxyType({})
+Thing = TypeVar("Thing")
+MANY = 12  # candidates, from which on the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
 
@@ -54,8 +57,8 @@ class StatusPage:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters.update(count=count, number=number, duration=duration, moment=moment)
-        environment.globals.update(style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
+        environment.filters.update(count=count, number=number, duration=duration, moment=moment, words=words)
+        environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
         self._rendered: Published | None = None
         self._pages: dict[tuple[str, str] | None, Page] = {}
@@ -82,6 +85,7 @@ class StatusPage:
             sections=sections,
             policies=policies,
             standings=tuple(_standings(policies, sections)),
+            marked=tuple(_marked(sections)),
             overview=make_overview(now, report, wanted) if report else None,
             news=news(now),
             decided=now.accepted + sum(now.rejected.values()),
@@ -99,7 +103,7 @@ class Column(NamedTuple):
 class Section:
     """All estimates over one average, on one axis. `memory` is filled when it is the same in every row.
 
-    `diagnostics`: the columns of its table, those that have something to say.
+    `diagnostics`: the columns of its table, those that have something to say. `meanings`: of its intervals, in words.
     """
 
     average: str
@@ -107,6 +111,12 @@ class Section:
     charts: tuple[Chart, ...]
     ticks: tuple[tuple[float, str], ...]
     diagnostics: tuple[Column, ...]
+    meanings: tuple[str, ...]
+
+    @property
+    def estimators(self) -> tuple[str, ...]:
+        """The names of its estimators, in order."""
+        return tuple(chart.estimator for chart in self.charts)
 
 
 @dataclass(frozen=True)
@@ -144,14 +154,15 @@ def _sections(report: Report) -> Iterator[Section]:
             ),
             tuple(scale.tick_texts()) if scale else (),
             tuple(column for column in DIAGNOSTICS if any(column.text(each) != UNKNOWN for each in estimates)),
+            meanings(estimates, report.confidence),
         )
 
 
-def _grouped(estimates: Iterable[Estimate], label: str) -> dict[str, list[Estimate]]:
-    """The estimates by one of their labels, in the order in which its values first appear."""
-    groups: dict[str, list[Estimate]] = {}
-    for each in estimates:
-        groups.setdefault(getattr(each, label), []).append(each)
+def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
+    """The things by one of their attributes, in the order in which its values first appear."""
+    groups: dict[Any, list[Thing]] = {}
+    for each in things:
+        groups.setdefault(getattr(each, attribute), []).append(each)
     return groups
 
 
@@ -173,6 +184,14 @@ def _standings(policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> 
 def _verdicts(section: Section, policy: str) -> Iterator[tuple[str, str]]:
     for chart in section.charts:
         yield from ((chart.estimator, row.verdict) for row in chart.rows if row.estimate.policy == policy)
+
+
+def _marked(sections: Iterable[Section]) -> Iterator[str]:
+    """Which estimators marks are of, where the averages differ in that by average."""
+    same = _grouped(sections, "estimators")
+    for estimators, some in same.items():
+        names = ", ".join(estimators)
+        yield names if len(same) == 1 else f"{names} on {', '.join(section.average for section in some)}"
 
 
 def is_suspect(each: Estimate) -> bool:
