@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.daemon import Daemon
 from streameval.errors import StreamevalError
 from streameval.estimators import IPS, SNIPS
@@ -43,8 +43,9 @@ AVERAGES = (
     Decay(half_life=3_500),
     AdaptiveWindow(drift_span=10_000),
     AdaptiveDecay(drift_span=20_000),
+    Mixture(),
 )
-FOLLOWED = ("cumulative", "window")
+FOLLOWED = ("cumulative", "mixture")
 """Averages in the status line: one that lags and one that follows."""
 SETTLED = 5_000
 """Events before the error of an average is judged."""

@@ -10,7 +10,7 @@ LONGEST = (1e-9, 1e12)
 """Between these, numbers are written out in full."""
 
 SAME = "it has been worth on every event what production is"
-NO_LIFT = "there is nothing to decide by: no unbiased estimator is on a mixture"
+NO_LIFT = "there is nothing to decide by: it takes the average mixture with an estimator like snips or stratified_ips"
 
 
 def number(value: float) -> str:

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from factories import wait_until
 
 pytest.importorskip("confluent_kafka")
 
 DEMO = [sys.executable, "-c", "from streameval.cli import main; main()", "demo"]
 PATIENCE = 60.0
-COLUMNS = ("truth", "cumulative", "window", "decay", "adaptive_window", "adaptive_decay")
+COLUMNS = ("truth", "cumulative", "window", "decay", "adaptive_window", "adaptive_decay", "mixture")
 
 
 @contextmanager
@@ -69,6 +70,15 @@ def test_twenty_thousand_events_end_in_a_table_of_estimates_close_to_the_truth()
         assert all(abs(value - estimates["truth"]) < 0.15 for value in estimates.values())
     assert abs(rows["logging"]["window"] - rows["logging"]["truth"]) < 0.03
     assert rows["typical error"]["window"] < rows["typical error"]["cumulative"] < 0.15
+    assert rows["typical error"]["mixture"] < rows["typical error"]["cumulative"]
+
+
+def test_the_page_of_the_demo_recommends_a_candidate_within_seconds() -> None:
+    with demo("--port", "0", "--rate", "4000") as process:
+        url = address(process)
+        wait_until(lambda: "▲ promotable" in httpx.get(url).text, seconds=PATIENCE)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
 
 
 def test_ctrl_c_ends_the_demo_in_order_after_the_pages_were_served() -> None:
