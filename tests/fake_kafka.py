@@ -20,7 +20,7 @@ class FakeCluster:
 
     `up`: brokers answer. `deaf`: partitions whose fetches are never sent. `hidden`: messages at the end of each
     partition inside an open transaction. `markers`: offsets after the last message that hold no messages. `faults`:
-    raised by the next polls, one each.
+    raised by the next polls, one each. `epochs`: by partition that of each message, where brokers tell.
     """
 
     logs: dict[int, list[bytes]] = field(default_factory=dict)
@@ -33,6 +33,7 @@ class FakeCluster:
     faults: list[Exception] = field(default_factory=list)
     clients: list[FakeClient] = field(default_factory=list)
     attempts: int = 0
+    epochs: dict[int, list[int]] = field(default_factory=dict)
     before_connect: Callable[[], object] = lambda: None
 
     def connect(self, settings: KafkaSettings, timeout: float, lifeline: Lifeline) -> FakeClient:
@@ -65,6 +66,7 @@ class FakeClient:
         self.cluster = cluster
         self.most = most
         self.positions: dict[int, int] = {}
+        self.read: dict[int, int] = {}
         self.paused: frozenset[int] = frozenset()
         self.closed = False
 
@@ -84,8 +86,8 @@ class FakeClient:
         place = self.cluster.first_offset if at == "earliest" else self.cluster.readable_end
         return {partition: place(partition) for partition in partitions}
 
-    def assign(self, positions: Mapping[int, int]) -> None:
-        self.positions = dict(positions)
+    def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        self.positions, self.read = dict(positions), dict(epochs)
 
     def pause(self, partitions: Collection[int]) -> None:
         self.paused = frozenset(partitions)
@@ -105,16 +107,25 @@ class FakeClient:
             position = self.positions[partition]
             if not self.cluster.first_offset(partition) <= position <= self.cluster.readable_end(partition):
                 raise OffsetsGoneError({partition: None})
+            if partition in self.read:
+                same = sum(epoch <= self.read[partition] for epoch in self.cluster.epochs[partition])
+                if same < position:
+                    raise OffsetsGoneError({partition: same})
 
     def _read(self, partition: int) -> Records:
         begin = self.positions[partition]
         end = min(begin + self.most, len(self.cluster.logs[partition]) - self.cluster.hidden)
         self.positions[partition] = max(begin, end)
+        if end > begin and partition in self.cluster.epochs:
+            self.read[partition] = self.cluster.epochs[partition][end - 1]
         return Records(TOPIC, partition, range(begin, end), self.cluster.logs[partition][begin:end])
 
     def position(self, partition: int) -> int:
         read_all = self.positions[partition] >= len(self.cluster.logs[partition]) - self.cluster.hidden
         return self.cluster.readable_end(partition) if read_all else self.positions[partition]
+
+    def epochs(self) -> dict[int, int]:
+        return dict(self.read)
 
     def highwater(self, partition: int) -> int | None:
         known = partition in self.cluster.logs and partition not in self.cluster.deaf

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from factories import wait_until
 from fake_kafka import TOPIC, FakeCluster
 from pydantic import ValidationError
 
@@ -107,11 +108,11 @@ def test_the_pauses_between_attempts_double_up_to_a_limit_and_differ_from_daemon
 
 def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster) -> None:
     answered = threading.Event()
-    cluster.before_connect = lambda: answered.wait(10.0)
+    cluster.before_connect = lambda: answered.wait(60.0)
     bench = Bench(cluster)
     begin = time.monotonic()
     assert bench.source.poll(timeout=0.05) == []
-    assert time.monotonic() - begin < 1.0
+    assert time.monotonic() - begin < 30.0
     answered.set()
     bench.poll(5)
     assert cluster.attempts == 1
@@ -120,15 +121,12 @@ def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster
 
 def test_a_client_that_connects_after_the_source_was_closed_is_closed_too(cluster: FakeCluster) -> None:
     answered = threading.Event()
-    cluster.before_connect = lambda: answered.wait(10.0)
+    cluster.before_connect = lambda: answered.wait(60.0)
     bench = Bench(cluster)
     bench.source.poll(timeout=0.01)
     bench.source.close()
     answered.set()
-    deadline = time.monotonic() + 5.0
-    while not (cluster.clients and cluster.clients[0].closed) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert cluster.clients[0].closed
+    wait_until(lambda: cluster.clients != [] and cluster.clients[0].closed)
 
 
 def test_a_missing_topic_is_waited_for(cluster: FakeCluster) -> None:
@@ -231,6 +229,29 @@ def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster
     assert bench.seen_of(1)[10:] == [b"1:20", b"1:21", b"1:22"]
     assert status.lost == 0
     assert status.gaps == {"cut": 1}
+
+
+@pytest.mark.parametrize("between", ["two clients", "two lives"])
+def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
+    cluster: FakeCluster, between: str
+) -> None:
+    """As after an unclean election: the new leader had six of ten messages, and others have been written since."""
+    cluster.epochs = {0: [4] * 10, 1: [4] * 10}
+    bench = Bench(cluster)
+    bench.poll(5)
+    assert bench.seen_of(0) == cluster.logs[0]
+    cluster.logs[0][6:] = [b"0:new-%d" % number for number in range(20)]
+    cluster.epochs[0] = [4] * 6 + [5] * 20
+    if between == "two lives":
+        (state,) = [mark.to_state() for mark in bench.source.bookmarks().values()]
+        bench = Bench(cluster, Bookmark.from_state(state))
+    else:
+        cluster.faults = [ClientError("the broker went away")]
+    status = bench.poll(12)
+    assert status.gaps == {"cut": 1}
+    assert bench.seen_of(0)[-20:] == cluster.logs[0][6:]
+    assert status.positions == {(TOPIC, 0): 26, (TOPIC, 1): 10}
+    assert bench.seen_of(1) == (cluster.logs[1] if between == "two clients" else [])
 
 
 def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeCluster) -> None:
@@ -493,7 +514,7 @@ class SlowGroup:
         self.closed = 0
 
     def write(self, positions: Mapping[int, int]) -> None:
-        assert self.answers.acquire(timeout=10.0)
+        assert self.answers.acquire(timeout=60.0)
         if self.failures:
             self.failures -= 1
             raise ClientError("not the coordinator")
@@ -503,13 +524,12 @@ class SlowGroup:
         self.closed += 1
 
 
-def test_while_a_commit_is_under_way_only_the_newest_positions_wait() -> None:
+def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.sources.commits.CLOSE_TIMEOUT", 30.0)
     group = SlowGroup()
     committer = OffsetCommitter(lambda: group)
     committer.commit({0: 1})
-    deadline = time.monotonic() + 10.0
-    while committer._latest is not None and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: committer._latest is None)
     for offset in range(2, 100):
         committer.commit({0: offset})
     group.answers.release(2)
@@ -519,8 +539,9 @@ def test_while_a_commit_is_under_way_only_the_newest_positions_wait() -> None:
 
 
 def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("streameval.sources.commits.CLOSE_TIMEOUT", 30.0)
     group = SlowGroup(failures=5)
     group.answers.release(100)
     committer = OffsetCommitter(lambda: group)
@@ -540,7 +561,7 @@ def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest
     begin = time.monotonic()
     committer.commit({0: 1})
     committer.close()
-    assert time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin < 30.0
     group.answers.release()
 
 

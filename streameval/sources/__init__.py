@@ -33,23 +33,26 @@ class Bookmark:
     """How far a log has been handed out, to go on there in another life: the next offset of each partition.
 
     `identity` tells the log from a successor of the same name: the id of a topic, a mark of what a file holds. None =
-    the log does not say.
+    the log does not say. `epochs`: by partition, where the log says so, the number of the leader that wrote the last
+    message that was read: it tells a log that was cut behind us and has grown beyond the position since.
 
-    >>> Bookmark.from_state(Bookmark({0: 12, 1: 7}, "id-1").to_state())
-    Bookmark(positions={0: 12, 1: 7}, identity='id-1')
+    >>> Bookmark.from_state(Bookmark({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
+    Bookmark(positions={0: 12, 1: 7}, identity='id-1', epochs={1: 4})
     """
 
     positions: Mapping[int, int]
     identity: str | None = None
+    epochs: Mapping[int, int] = field(default_factory=dict)
 
     def to_state(self) -> dict[str, Any]:
         """A plain value, for a snapshot."""
-        return {"identity": self.identity, "positions": [list(pair) for pair in self.positions.items()]}
+        positions, epochs = ([list(pair) for pair in each.items()] for each in (self.positions, self.epochs))
+        return {"identity": self.identity, "positions": positions, "epochs": epochs}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Bookmark:
         """The bookmark that gave this state."""
-        return cls(dict(state["positions"]), state["identity"])
+        return cls(dict(state["positions"]), state["identity"], dict(state.get("epochs", [])))
 
 
 Bookmarks: TypeAlias = Mapping[str, Bookmark]

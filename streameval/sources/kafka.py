@@ -53,6 +53,7 @@ class KafkaSource:
         self._progress = Progress()
         positions = bookmark.positions if bookmark else {}
         self._progress.place(positions, clock())
+        self._progress.epochs = dict(bookmark.epochs) if bookmark else {}
         self._newcomers: Beginning = "earliest" if positions else settings.start
         self._topic_id = bookmark.identity if bookmark else None
         self._reader: TopicReader | None = None
@@ -100,8 +101,11 @@ class KafkaSource:
         )
 
     def bookmarks(self) -> Bookmarks:
-        """The next offset of each partition, and the topic's id."""
-        return {self._settings.topic: Bookmark(self.positions, self._topic_id)}
+        """The next offset of each partition, the topic's id, and the epochs of its leaders."""
+        return {self._settings.topic: self._bookmark()}
+
+    def _bookmark(self) -> Bookmark:
+        return Bookmark(self.positions, self._topic_id, dict(self._progress.epochs))
 
     def pause(self, places: Collection[Place]) -> None:
         """Leave these partitions in the log for now; they do not count as stuck."""
@@ -140,7 +144,8 @@ class KafkaSource:
         return reader
 
     def _open_beside(self) -> TopicReader:
-        reader = open_topic(self._connect, self._settings, self.positions, self._newcomers, self._clock, self._lifeline)
+        known, newcomers = self._bookmark(), self._newcomers
+        reader = open_topic(self._connect, self._settings, known, newcomers, self._clock, self._lifeline)
         if self._closed.is_set():
             close_quietly(reader.client)
         return reader

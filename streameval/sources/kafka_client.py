@@ -37,8 +37,12 @@ class KafkaClient(Protocol):
     def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
         """Asks for the offsets of the first and next message, or of the first message since a time."""
 
-    def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions, each from its offset on."""
+    def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Read these partitions, each from its offset on.
+
+        `epochs`: of the messages before, where they are known. Where the log has another one there, `poll` raises
+        `OffsetsGoneError` with the offset from which on they differ.
+        """
 
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come; also raises `OffsetsGoneError`."""
@@ -48,6 +52,9 @@ class KafkaClient(Protocol):
 
     def position(self, partition: int) -> int:
         """The offset to be read next; beyond markers of transactions, which are no messages."""
+
+    def epochs(self) -> dict[int, int]:
+        """Those of a `Bookmark` at the offsets to be read next."""
 
     def highwater(self, partition: int) -> int | None:
         """The offset that the next message will get, as the broker said last."""

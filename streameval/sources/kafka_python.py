@@ -19,6 +19,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
+from kafka.structs import OffsetAndMetadata
 
 from streameval.errors import SourceError
 from streameval.sources import Records
@@ -162,11 +163,14 @@ class KafkaPythonClient:
         since = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
         return {key: since[key].offset if since[key] is not None else ends[key] for key in keys}
 
-    def assign(self, positions: Mapping[int, int]) -> None:
+    def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         with translated_errors():
             self._consumer.assign([self._key(partition) for partition in positions])
             for partition, offset in positions.items():
                 self._consumer.seek(self._key(partition), offset)
+                if partition in epochs:  # `seek` takes no epoch, so the library would not compare it
+                    place = OffsetAndMetadata(offset, "", epochs[partition])
+                    self._consumer._subscription.seek(self._key(partition), place)
             self._hold_back()
 
     def pause(self, partitions: Collection[int]) -> None:
@@ -196,6 +200,10 @@ class KafkaPythonClient:
     def position(self, partition: int) -> int:
         with translated_errors():
             return int(self._consumer.position(self._key(partition), timeout_ms=0))
+
+    def epochs(self) -> dict[int, int]:
+        known = {key.partition: state.position for key, state in self._consumer._subscription.assignment.items()}
+        return {number: place.leader_epoch for number, place in known.items() if place and place.leader_epoch >= 0}
 
     def highwater(self, partition: int) -> int | None:
         highwater: int | None = self._consumer.highwater(self._key(partition))

@@ -16,6 +16,8 @@ class Progress:
     that nobody wants to have now. `ended`: for partitions that were found at their end when somebody asked last, when
     that was (epoch seconds). What waits in an open transaction is yet to come: there the end has not been reached.
 
+    `epochs`: those of a `Bookmark`.
+
     >>> progress = Progress()
     >>> progress.place({0: 10}, now=0.0)
     >>> progress.see_readable({0: 12})
@@ -29,6 +31,7 @@ class Progress:
     moved_at: dict[int, float] = field(default_factory=dict)
     paused: frozenset[int] = frozenset()
     ended: dict[int, float] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
 
     def place(self, positions: Mapping[int, int], now: float) -> None:
         """Put partitions at these offsets; what was known of the end of their logs is forgotten."""
@@ -38,6 +41,7 @@ class Progress:
             self.ends.pop(partition, None)
             self.readable.pop(partition, None)
             self.ended.pop(partition, None)
+            self.epochs.pop(partition, None)
 
     def take(self, records: Iterable[Records], now: float) -> None:
         """These records are handed out: they will not be read again."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import structlog
 
-from streameval.sources import Records
+from streameval.sources import Bookmark, Records
 from streameval.sources.kafka_client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
 from streameval.sources.lifeline import Lifeline
 from streameval.sources.progress import Progress
@@ -50,6 +50,7 @@ class TopicReader:
         self.client.pause(progress.paused)
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
         progress.place(self.positions, now)
+        progress.epochs = self.client.epochs()
 
     def read(self, timeout: float) -> list[Records]:
         """Messages that have come within about `timeout` seconds; raises `ClientError` and `OffsetsGoneError`."""
@@ -61,12 +62,14 @@ class TopicReader:
         if records:
             self.answered_at = self._clock()
             self._progress.take(records, self.answered_at)
+            self._progress.epochs = self.client.epochs()
         return records
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """Read some partitions from other offsets, and all others from where they are."""
         self._progress.place(positions, self._clock())
-        self.client.assign({partition: self._progress.positions[partition] for partition in self.positions})
+        here = {partition: self._progress.positions[partition] for partition in self.positions}
+        self.client.assign(here, self._progress.epochs)
 
     def check_successor(self, topic_id: str | None, positions: Mapping[int, int]) -> None:
         """Raises TopicReplacedError when this is not the topic that had this id or these partitions: none ever goes."""
@@ -111,6 +114,7 @@ class TopicReader:
         self.answered_at = self._clock()
         for partition in self.positions:
             self._progress.move(partition, self.client.position(partition), now)
+        self._progress.epochs = self.client.epochs()
         self._progress.see_readable(ends, asked_at)
         if now >= self._discover_at:
             self._discover()
@@ -128,19 +132,19 @@ class TopicReader:
 def open_topic(
     connect: Connect,
     settings: KafkaSettings,
-    positions: Mapping[int, int],
+    known: Bookmark,
     newcomers: Beginning,
     clock: Callable[[], float],
     lifeline: Lifeline,
 ) -> TopicReader:
-    """A reader of all partitions from `positions`, and from `newcomers` where there is none; raises `ClientError`."""
+    """A reader of all partitions from where they are known, and from `newcomers` where not; raises `ClientError`."""
     client = connect(settings, CONNECT_TIMEOUT, lifeline)
     try:
         partitions = set(client.partitions(CONNECT_TIMEOUT))
         if not partitions:
             raise ClientError(f"the topic {settings.topic!r} does not exist yet")
-        begin = starting_positions(client, partitions, positions, newcomers, CONNECT_TIMEOUT)
-        client.assign(begin)
+        begin = starting_positions(client, partitions, known.positions, newcomers, CONNECT_TIMEOUT)
+        client.assign(begin, known.epochs)
         return TopicReader(client, begin, settings, clock)
     except BaseException:
         close_quietly(client)

@@ -312,6 +312,25 @@ def test_a_topic_made_anew_between_two_lives_is_told_however_long_it_is(
     assert after.seen == Counter(numbers(800, begin=1000))
 
 
+def test_a_log_that_was_cut_and_has_grown_beyond_us_since_is_read_from_the_cut(
+    real_kafka: RealBroker, topic: str
+) -> None:
+    """The disk of the broker lost what we had read; what was written since has reached our offsets again."""
+    produce(numbers(400), topic, real_kafka.connection)
+    with reading(real_kafka.connection, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 400)
+        bookmark = Bookmark.from_state(reader.source.bookmarks()[topic].to_state())
+    assert bookmark.epochs.keys() == set(range(4))
+    real_kafka.stop()
+    real_kafka.lose_messages(topic)
+    real_kafka.start()
+    produce(numbers(800, begin=1000), topic, real_kafka.connection)
+    with reading(real_kafka.connection, topic, bookmark=bookmark) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 800)
+        assert reader.status.gaps == {"cut": 4}
+    assert reader.seen == Counter(numbers(800, begin=1000))
+
+
 def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) -> None:
     produce(numbers(8000), topic, broker.connection)
     with reading(broker.connection, topic, max_poll_records=100) as reader:
