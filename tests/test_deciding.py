@@ -117,6 +117,18 @@ def test_a_state_from_before_there_were_decisions_begins_to_decide_now() -> None
     assert decisions(report)["second", "paired"].reason == "only 1,000 of 10,000 events"
 
 
+def test_a_state_from_before_the_lift_was_followed_like_this_begins_to_follow_it_now() -> None:
+    batch = log(7_000)
+    state = evaluated(batch).state()
+    for key in ("path", "differs"):
+        del state["promotion"][key]
+    del state["events"]["arrivals"]
+    evaluator = se.Evaluator.from_state(state)
+    evaluator.update(batch)
+    decision = decisions(evaluator.report())["second", "paired"]
+    assert (decision.promotable, decision.events) == (True, 8_000)  # whole blocks of 6,000 events had been folded
+
+
 def test_nothing_is_decided_when_promotion_is_off() -> None:
     evaluator = evaluated(log(500), promotion=None)
     report = evaluator.report()

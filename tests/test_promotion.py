@@ -309,7 +309,17 @@ def test_paired_says_when_more_events_are_of_no_use(lift: float, spread2: float,
     contest = make_contest(candidates=1, rule="paired")
     log = constant_path([lift] * 10)
     log.variance[0], log.variance[1] = 1e-4, spread2
-    assert said in found(contest, log.folded(contest))["candidate-1", "paired"].reason
+    state = contest.start()
+    state["path"][:, 0] = 30_000  # events
+    assert said in found(contest, log.folded(contest, state))["candidate-1", "paired"].reason
+
+
+def test_early_on_paired_does_not_say_that_more_events_are_of_no_use() -> None:
+    contest = make_contest(candidates=1, rule="paired")
+    log = constant_path([0.01] * 10)
+    log.variance[:] = 1e-3
+    reason = found(contest, log.folded(contest))["candidate-1", "paired"].reason
+    assert reason.endswith("under margin 0; how much the lift, 0.01, moves is not known yet")
 
 
 def test_sea_needs_about_as_many_events_as_it_says() -> None:

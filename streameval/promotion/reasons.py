@@ -6,6 +6,8 @@ import math
 
 NEVER = -1.0
 """In place of a number of events: no number would do. States hold no infinities."""
+EARLY = -2.0
+"""In place of a number of events: it is too early to say."""
 LONGEST = (1e-9, 1e12)
 """Between these, numbers are written out in full."""
 
@@ -55,6 +57,8 @@ def of_bound(lift: float, lower: float, margin: float, more: float, what: str = 
         return f"{said}; the lift itself, {number(lift)}, is not above it"
     if more == NEVER:
         return f"{said}; more events alone will not do: the {what}, {number(lift)}, moves too much"
+    if more == EARLY:
+        return f"{said}; how much the {what}, {number(lift)}, moves is not known yet"
     return said if math.isnan(more) else f"{said}; {of_more(more)}"
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from streameval.arrays import Array, Mask, State
 from streameval.evidence import Evidence
 from streameval.promotion import reasons
-from streameval.promotion.path import Known
+from streameval.promotion.path import HORIZON, Known
 from streameval.promotion.sums import BlockSums, running_max, running_sum
 
 WIDENING, STAYING = 2.05 / 1.96, 1.7 / 1.96
@@ -134,13 +134,15 @@ def paired_lower(lift: Known, confidence: float, widening: float) -> Array:
 def paired_more(lift: Known, margin: float, confidence: float) -> Array:
     """After the last block, how many more events that bound needs to reach the margin, [candidates].
 
-    Sampling variance falls with their number; what comes of a moving world stays what it is.
+    Sampling variance falls with their number; what comes of a moving world stays what it is, once that is known: at
+    first an estimate moves because there is so little to estimate from.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         lead = (lift.value[-1] - margin) / (WIDENING * _quantile(confidence))
         room = lead**2 - lift.moving2[-1]
         more = lift.events[-1] * np.maximum(lift.error2[-1] / room - 1.0, 0.0)
-    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, NEVER)
+    known = (lift.events[-1] >= HORIZON) | ~(lead > 0)
+    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(known, NEVER, reasons.EARLY))
 
 
 def _quantile(confidence: float) -> float:
