@@ -16,6 +16,7 @@ from streameval.extremes import Extremes
 from streameval.grid import Read
 from streameval.report import Estimate
 from streameval.sequences import Watched
+from streameval.sequences.observations import LIFT_LOWER, VALUE_LOWER
 from streameval.slates import mean_ratios
 
 
@@ -82,6 +83,7 @@ class Rows:
             ).ravel(),
             ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
             watched=watched and Ends(watched.lower, watched.upper),
+            estimates=_estimates(watched, VALUE_LOWER),
         )
 
     def _lifts(self, read: Read, claim: Claim) -> list[tuple[float | None, float | None, float | None]]:
@@ -92,6 +94,7 @@ class Rows:
             term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
             ratio=claim.ratio[others],
             watched=read.watched and Ends(read.watched.lift_lower[others], read.watched.lift_upper[others]),
+            estimates=_estimates(read.watched, LIFT_LOWER, others),
             extremes=claim.extremes.over_production(len(self.estimators), heaviest=self.largest_weight[0]),
         )
         width = self.reward_range[1] - self.reward_range[0]
@@ -128,6 +131,13 @@ class Rows:
             "lift_design_effect": np.concatenate([production, lift.design_effect]),
             "unsupported_probability": unsupported,
         }
+
+
+def _estimates(watched: Watched | None, side: int, columns: slice = slice(None)) -> Ends | None:
+    """What the lower bounds of a confidence sequence lie below, and the upper ones above."""
+    if watched is None or watched.estimates is None:
+        return None
+    return Ends(*watched.estimates[side : side + 2, columns])
 
 
 def _known(column: Array) -> list[float | None]:

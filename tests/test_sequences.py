@@ -29,6 +29,7 @@ from streameval.estimators import (
     Terms,
 )
 from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.extremes import Extremes
 from streameval.sequences import LiftProof, Look, Restarted, SinceStart, Watched, boundaries, watch
@@ -626,6 +627,38 @@ def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
         reading = SimpleNamespace(design_effect=np.array([effect]))
         ends = ConfidenceSequence().ends(reading, claim)  # type: ignore[arg-type]
         assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+
+
+def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
+    extremes = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    crossed, estimates = Ends(np.array([0.3]), np.array([0.2])), Ends(np.array([0.35]), np.array([0.1]))
+    claim = Claim(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, crossed, estimates)
+    for effect, expected in ((9.0, (0.2, 0.4)), (1.0, (0.3, 0.2))):
+        ends = ConfidenceSequence().ends(SimpleNamespace(design_effect=np.array([effect])), claim)  # type: ignore[arg-type]
+        assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+
+
+def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -> None:
+    rng, events, names = np.random.default_rng(32), 6_000, [f"c{place}" for place in range(20)]
+    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 go on at a time, of 20 events each
+    weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in names}
+    batch = EventBatch.from_arrays(
+        reward=(rng.random(events) < 0.3).astype(float),
+        propensity=np.full(events, 0.5),
+        policies={name: 0.5 * weight for name, weight in weights.items()},
+        unit=[str(each) for each in session],
+    )
+    evaluator = Evaluator(names, [IPS()], [Cumulative()], intervals={"cumulative": "confidence_sequence"}, drift=None)
+    missed = set()
+    for first in range(0, events, 500):
+        evaluator.update(batch[first : first + 500])
+        for each in evaluator.report().estimates:
+            assert each.lower is not None
+            assert each.upper is not None
+            lift = (each.lift_lower or 0.0, each.lift_upper or 0.0)
+            if each.upper < 0.3 or each.lower > 0.3 or lift[0] > 0 or lift[1] < 0:
+                missed.add(each.policy)
+    assert len(missed) <= 3
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from streameval.estimators import Estimator
 from streameval.evidence import Evidence
 from streameval.extremes import Extremes, Line
 from streameval.sequences import Watched, error_shares
+from streameval.sequences.observations import LIFT_LOWER, VALUE_LOWER
 
 CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60
@@ -193,6 +194,7 @@ def _ends(
     term_range = _by_column([each.term_range(REWARDS, limit) for each in estimators])
     ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
     claim = Claim(CONFIDENCE, term_range, ratios, _extremes(estimators, limit), kept and Ends(kept.lower, kept.upper))
+    claim = claim._replace(estimates=_estimates(kept, VALUE_LOWER))
     value = bound.ends(known.value, claim)
     first, others = slice(None, len(estimators)), slice(len(estimators), None)
     scaled = ratio(term_range, known.value.moments.mean_denominator)
@@ -201,8 +203,14 @@ def _ends(
         ratio=ratios[others],
         extremes=claim.extremes.over_production(len(estimators), heaviest=seen[0]),
         watched=kept and Ends(kept.lift_lower[others], kept.lift_upper[others]),
+        estimates=_estimates(kept, LIFT_LOWER, others),
     )
     return value, bound.ends(known.lift, difference)
+
+
+def _estimates(kept: Watched | None, side: int, columns: slice = slice(None)) -> Ends | None:
+    """What the lower ends of confidence sequences lie below, and the upper ones above."""
+    return None if kept is None or kept.estimates is None else Ends(*kept.estimates[side : side + 2, columns])
 
 
 def _extremes(estimators: Sequence[Estimator], limit: Floats) -> Extremes:

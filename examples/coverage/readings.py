@@ -24,7 +24,7 @@ from streameval.estimators import IPS, SNIPS, Estimator
 from streameval.events import EventBatch
 from streameval.evidence import Evidence
 from streameval.sequences import Watched, watch
-from streameval.sequences.engine import COUNT
+from streameval.sequences.engine import COUNT, TOTAL
 from streameval.sequences.looking import Look
 from streameval.sequences.measuring import measure
 from streameval.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
@@ -117,8 +117,9 @@ def watched(average: Cumulative | Window, evidence: Evidence, logging: bool, err
     error = errors[:, None] / 2 * np.array(shares[every - 1 :: every])
     each = np.broadcast_to(error, seen.shape[:-1])
     means = group.engine.lower(seen.reshape(-1, seen.shape[-1]), each.ravel()).reshape(seen.shape[:-1])
-    bounds = group.scale.bounds(means)
+    bounds, estimates = group.scale.bounds(means), group.scale.bounds(seen[..., TOTAL] / seen[..., COUNT])
     bounds[LIFT_LOWER:, 0] = np.nan
     lower, upper, lift_lower, lift_upper = (np.repeat(side, len(PLAIN), axis=0) for side in bounds)
     events = np.repeat(seen[VALUE_LOWER, ..., COUNT], len(PLAIN), axis=0)
-    return Watched(lower, upper, lift_lower, lift_upper, {"interval_events": events})
+    details = {"interval_events": events}
+    return Watched(lower, upper, lift_lower, lift_upper, details, np.repeat(estimates, len(PLAIN), axis=1))

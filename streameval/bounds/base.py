@@ -44,7 +44,8 @@ class Claim(NamedTuple):
     """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio.
 
     `extremes`: between which lines terms lie, given the importance weight.
-    `watched`: the interval that a confidence sequence has kept, where one was asked for.
+    `watched`: the interval that a confidence sequence has kept, where one was asked for; `estimates`: what its lower
+    end lies below, and its upper end above (None: its middle).
     """
 
     confidence: float
@@ -52,6 +53,7 @@ class Claim(NamedTuple):
     ratio: Array
     extremes: Extremes
     watched: Ends | None = None
+    estimates: Ends | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)

@@ -34,8 +34,9 @@ class ConfidenceSequence(Bound):
     bound (`static_blend` without `max_weight`) nothing is shown. Neither is it for slates, whose weights may be
     negative, nor where events were sampled with different probabilities (detail `uneven_sampling`).
 
-    Events are taken to be independent of one another given the past. Where clusters show a design effect above 1, both
-    ends move away from the middle by its square root. That helps, but with it nothing is proven any more.
+    Events are taken to be independent of one another given the past. Where clusters show a design effect above 1, each
+    end moves away, by its square root, from the estimate that it is a bound of. That helps, but with it nothing is
+    proven any more.
 
     Source: see `streameval.sequences`.
     """
@@ -57,5 +58,6 @@ class ConfidenceSequence(Bound):
             return Ends(nothing, nothing)
         lower, upper = claim.watched
         middle = (lower + upper) / 2
-        reach = (upper - lower) / 2 * np.sqrt(np.fmax(1.0, reading.design_effect))
-        return Ends(middle - reach, middle + reach)
+        below, above = claim.estimates or (middle, middle)
+        farther = np.sqrt(np.fmax(1.0, reading.design_effect)) - 1.0
+        return Ends(lower - farther * (below - lower), upper + farther * (upper - above))

@@ -13,6 +13,8 @@ class Watched(NamedTuple):
     """The intervals of values and of lifts over production, [columns], NaN where withheld; not cut to any range.
 
     Column `policy * E + estimator`; policy 0 is production, which has no lift. `details`: what else is to be said.
+    `estimates` [4, columns]: what each of the four bounds lies below, or above. They are not the same for both ends:
+    the lower one is about weighted rewards, the upper one about weighted losses.
     """
 
     lower: Array
@@ -20,6 +22,7 @@ class Watched(NamedTuple):
     lift_lower: Array
     lift_upper: Array
     details: Mapping[str, Array]
+    estimates: Array | None = None
 
 
 class Watch(Protocol):

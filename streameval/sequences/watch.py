@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from streameval.arrays import Array, Mask, State
+from streameval.arrays import Array, Mask, State, ratio
 from streameval.sequences.base import Watched
-from streameval.sequences.engine import COUNT
+from streameval.sequences.engine import COUNT, TOTAL
 from streameval.sequences.looking import Group, Look
 from streameval.sequences.measuring import measure
 from streameval.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER, fold_sampling, start_sampling
@@ -60,12 +60,14 @@ class SequenceWatch:
 
     def read(self, state: State, tail: Look | None, error: Array) -> Watched:
         policies = len(error)
-        bounds = np.full((SIDES, policies, self.estimators), np.nan)
+        bounds, estimates = (np.full((SIDES, policies, self.estimators), np.nan) for _ in range(2))
         counts = np.full((policies, self.estimators), np.nan)
         for group, sums, share in self._current(state, tail):
             each = np.broadcast_to(error / 2 * share, (SIDES, policies))
             means = group.engine.lower(sums.reshape(-1, group.engine.width), each.ravel()).reshape(SIDES, policies)
             bounds[:, :, group.estimators] = group.scale.bounds(means)[..., None]
+            averages = ratio(sums[..., TOTAL], sums[..., COUNT])
+            estimates[:, :, group.estimators] = group.scale.bounds(averages)[..., None]
             counts[:, group.estimators] = sums[VALUE_LOWER, :, COUNT, None]
         sampling = (
             state["sampling"] if tail is None else fold_sampling(state["sampling"], tail.evidence.averaging_weight)
@@ -78,7 +80,7 @@ class SequenceWatch:
         if uneven.any():
             details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
         lower, upper, lift_lower, lift_upper = bounds.reshape(SIDES, -1)
-        return Watched(lower, upper, lift_lower, lift_upper, details)
+        return Watched(lower, upper, lift_lower, lift_upper, details, estimates.reshape(SIDES, -1))
 
     def _current(self, state: State, tail: Look | None) -> Iterator[tuple[Group, Array, float]]:
         """Of each group the sums over its stretch, [4, policies, width], and the share of the error that is left."""
