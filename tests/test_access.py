@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from certificates import make_certificate
-from factories import View, make_published, make_report
+from factories import View, make_published, make_report, quickest
 from pydantic import ValidationError
 
 from streameval.config import Config
@@ -71,7 +71,7 @@ def server(folder: Path) -> Iterator[HttpServer]:
 
 def ask(server: HttpServer, path: str, authorization: str | None = None) -> httpx.Response:
     headers = {} if authorization is None else {"authorization": authorization}
-    with httpx.Client(base_url=server.url, verify=NO_TLS, trust_env=False) as client:
+    with httpx.Client(base_url=server.url, verify=NO_TLS, trust_env=False, timeout=60.0) as client:
         return client.get(path, headers=headers)
 
 
@@ -163,7 +163,7 @@ def test_tricks_with_paths_give_nothing(server: HttpServer, path: str) -> None:
 
 
 def raw(server: HttpServer, request: bytes) -> bytes:
-    with socket.create_connection(server.address, timeout=10) as connection:
+    with socket.create_connection(server.address, timeout=30) as connection:
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
@@ -188,18 +188,13 @@ def test_a_password_is_worked_out_once_and_scrapes_do_not_wait_for_it(folder: Pa
     with served(closed(folder)) as server, ThreadPoolExecutor() as pool:
         wrong = [pool.submit(ask, server, "/", basic("ada", f"wrong {number}")) for number in range(8)]
         time.sleep(0.05)
-        started = time.perf_counter()
         assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
-        took = time.perf_counter() - started
         still_waiting = [answer for answer in wrong if not answer.done()]
         assert {answer.result().status_code for answer in wrong} == {401}
-        assert took < 0.5
-        assert still_waiting, "eight passwords take a while, or this shows nothing"
+        assert still_waiting, "the scrape was not answered before them"
         ask(server, "/", basic("ada", PASSWORD))
-        started = time.perf_counter()
-        ask(server, "/healthz", basic("ada", PASSWORD))
-        ask(server, "/api/v1/report", basic("ada", PASSWORD))
-        assert time.perf_counter() - started < 0.15
+        again = quickest(lambda: [ask(server, path, basic("ada", PASSWORD)) for path in ("/", "/api/v1/report")])
+        assert again < quickest(lambda: PasswordHash.of(PASSWORD))
 
 
 def test_of_passwords_that_were_right_only_so_many_are_remembered(

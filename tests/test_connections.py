@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from certificates import make_certificate
-from factories import View, make_published, make_report, wait_until
+from factories import View, make_published, make_report, quickest, wait_until
 
 from streameval.sections import Http
 from streameval.sinks import connections
@@ -35,7 +35,7 @@ def served(http: Http | None = None, candidates: int = 3) -> Iterator[HttpServer
 
 @contextmanager
 def connected(server: HttpServer) -> Iterator[socket.socket]:
-    with socket.create_connection(server.address, timeout=10) as connection:
+    with socket.create_connection(server.address, timeout=30) as connection:
         yield connection
 
 
@@ -63,10 +63,11 @@ def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, enc
     with served(http) as server, ExitStack() as idle, httpx.Client(verify=trusting, trust_env=False) as client:
         for _ in range(1000):
             idle.enter_context(connected(server))
-        for _ in range(3):
-            started = time.perf_counter()
+
+        def scrape() -> None:
             assert client.get(server.url + "/metrics", headers={"connection": "close"}).status_code == 200
-            assert time.perf_counter() - started < 1.0
+
+        assert quickest(scrape) < 1.0
 
 
 def test_the_oldest_connection_that_asked_nothing_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
             started = time.perf_counter()
             client.get("/healthz")
             took.append(time.perf_counter() - started)
-    assert statistics.median(took) < 0.02
+    assert statistics.quantiles(took)[0] < 0.02, "each would wait for 40 ms, by Nagle's rule"
 
 
 def test_a_request_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +105,10 @@ def test_a_request_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.
         with suppress(ConnectionError):
             for letter in REQUEST:
                 slow.sendall(bytes([letter]))
-                time.sleep(0.05)
+                time.sleep(0.2)
         assert ended(slow)
         assert ended(silent)
-        assert time.monotonic() - started < len(REQUEST) * 0.05
+        assert time.monotonic() - started < len(REQUEST) * 0.2
         assert still_answers(server)
 
 
@@ -212,9 +213,10 @@ def test_connections_that_are_torn_off_leave_nothing_behind() -> None:
 
 
 def test_an_unfinished_handshake_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "REQUEST_WITHIN", 60.0)  # nor does this one end it
     monkeypatch.setattr(connections, "HANDSHAKE_WITHIN", 0.3)
     certificate, key = make_certificate(tmp_path)
     with served(Http(tls_certfile=certificate, tls_keyfile=key)) as server, connected(server) as client:
         started = time.monotonic()
         assert ended(client)
-        assert time.monotonic() - started < 2.0
+        assert time.monotonic() - started < 20.0

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from streameval.errors import StreamevalError
 from streameval.published import Published
 from streameval.report import PolicyCounts, Report
+from streameval.sinks import http
 from streameval.sinks.charts import Scale, verdict
 from streameval.sinks.http import HttpServer
 from streameval.sinks.status import StatusPage, is_suspect, source_hash
@@ -149,12 +150,13 @@ def test_a_stopped_server_has_given_its_port_back() -> None:
         assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
 
 
-def test_connections_that_ask_nothing_do_not_hold_up_the_stop() -> None:
+def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
     with HttpServer(View(make_published()), port=0) as server:
         idle = [socket.create_connection(server.address) for _ in range(50)]
         assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
         started = time.monotonic()
-    assert time.monotonic() - started < 4.0
+    assert time.monotonic() - started < 30
     for connection in idle:
         connection.close()
 

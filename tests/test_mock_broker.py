@@ -25,7 +25,7 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def poll_until(source: KafkaSource, done: Callable[[], bool], timeout: float = 10.0) -> list[bytes | None]:
+def poll_until(source: KafkaSource, done: Callable[[], bool], timeout: float = 30.0) -> list[bytes | None]:
     seen: list[bytes | None] = []
     end = time.monotonic() + timeout
     while not done():

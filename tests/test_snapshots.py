@@ -283,7 +283,7 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
             nonlocal at_once, at_work
             at_work += 1
             at_once = max(at_once, at_work)
-            going_on.wait(10.0)
+            going_on.wait(60.0)
             at_work -= 1
             return super().write(document)
 
@@ -295,6 +295,7 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
     checkpoints = Checkpoints(Slow(tmp_path), interval=0.0)
     for _ in range(100):
         checkpoints.turn(document)
+    wait_until(lambda: at_once == 1)
     assert (at_once, made) == (1, 1), "no state is taken while the last one is being written"
     going_on.set()
     wait_until(lambda: checkpoints.status.written_at is not None)

@@ -10,10 +10,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
+PATIENCE = 30_000  # milliseconds
+
+expect.set_options(timeout=PATIENCE)
 
 
 @contextmanager
@@ -58,7 +61,7 @@ class Tab:
 def opened(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
     """The page at `url` in a context of its own."""
     context = browser.new_context(**{"viewport": DESKTOP, **options})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE)
     tab = Tab(context.new_page())
     try:
         tab.page.goto(url)

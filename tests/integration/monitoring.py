@@ -19,7 +19,7 @@ import yaml
 from deployed import ALERTMANAGER, PROMETHEUS, RULES
 from programs import program
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 Samples = list[tuple[dict[str, str], float]]
 
 
@@ -35,7 +35,7 @@ def server(command: list[str], port: int, folder: Path) -> Iterator[httpx.Client
     log = folder / "log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as client:
                 deadline = time.monotonic() + PATIENCE
                 while not is_ready(client):
                     if process.poll() is not None or time.monotonic() > deadline:

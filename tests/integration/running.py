@@ -37,7 +37,7 @@ def daemon(config: Path, log: Path, **environment: str) -> Iterator[httpx.Client
     place: dict[str, Any] = {"cwd": log.parent, "env": os.environ | environment}  # where its state is kept, too
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, **place) as process:
         try:
-            with httpx.Client(base_url=served_at(log, process)) as client:
+            with httpx.Client(base_url=served_at(log, process), timeout=PATIENCE) as client:
                 yield client
         finally:
             process.terminate()

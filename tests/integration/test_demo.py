@@ -53,7 +53,7 @@ def address(process: subprocess.Popen[str]) -> str:
 
 
 def accepted(url: str) -> int:
-    response = httpx.get(f"{url}api/v1/report")
+    response = httpx.get(f"{url}api/v1/report", timeout=PATIENCE)
     return int(response.json()["events"]["accepted"]) if response.status_code == 200 else 0
 
 
@@ -76,7 +76,7 @@ def test_twenty_thousand_events_end_in_a_table_of_estimates_close_to_the_truth()
 def test_the_page_of_the_demo_recommends_a_candidate_within_seconds() -> None:
     with demo("--port", "0", "--rate", "4000") as process:
         url = address(process)
-        wait_until(lambda: "▲ promotable" in httpx.get(url).text, seconds=PATIENCE)
+        wait_until(lambda: "▲ promotable" in httpx.get(url, timeout=PATIENCE).text, seconds=PATIENCE)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
 
@@ -87,8 +87,8 @@ def test_ctrl_c_ends_the_demo_in_order_after_the_pages_were_served() -> None:
         deadline = time.monotonic() + PATIENCE
         while accepted(url) < 500 and time.monotonic() < deadline:
             time.sleep(0.2)
-        metrics = httpx.get(f"{url}metrics").text
-        page = httpx.get(url).text
+        metrics = httpx.get(f"{url}metrics", timeout=PATIENCE).text
+        page = httpx.get(url, timeout=PATIENCE).text
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors

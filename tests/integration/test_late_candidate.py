@@ -78,10 +78,10 @@ class Running:
         here = self.path.parent  # the state is kept there, too
         with self._log.open("wb") as log, subprocess.Popen(command, stderr=log, cwd=here) as self.process:
             try:
-                with httpx.Client(base_url=self._address(), trust_env=False) as self._client:
+                with httpx.Client(base_url=self._address(), trust_env=False, timeout=30.0) as self._client:
                     yield self
                 self.process.terminate()
-                assert self.process.wait(20) == 0, self._log.read_text()
+                assert self.process.wait(60) == 0, self._log.read_text()
             finally:
                 self.process.kill()
 
@@ -118,7 +118,7 @@ class Running:
         assert self.seen() == {name: pytest.approx(seen, rel=1e-12) for name, seen in expected.items()}
 
     def _address(self) -> str:
-        wait_until(lambda: bool(self.said("serving")) or self.process.poll() is not None, 30.0)
+        wait_until(lambda: bool(self.said("serving")) or self.process.poll() is not None, 60.0)
         assert self.process.poll() is None, self._log.read_text()
         return str(self.said("serving")[0]["url"])
 
