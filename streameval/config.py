@@ -78,7 +78,7 @@ class Config(Settings):
         DriftDetector(), description="a detector of changes by its name in river, e.g. {detector: ADWIN}, or off"
     )
     intervals: dict[str, Annotated[AnyBound, ByName]] = Field(
-        {}, description="one kind of interval per average, e.g. {cumulative: normal}"
+        {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
     http: Http = Http()

@@ -50,8 +50,8 @@ class Evaluator:
         the first event tells whole distributions and features, else `stratified_ips`.
     reward_range: smallest and largest possible reward; events outside are rejected and counted.
     production: `logging` (the policy that took the logged actions) or the name of a policy in the events.
-    intervals: kind of interval for the label of an average, e.g. `{"window": "empirical_bernstein"}`; else `normal`,
-        and `drift_aware` for a mixture.
+    intervals: kind of interval for the label of an average, e.g. `{"window": "normal"}`; else `drift_aware` for a
+        mixture, and `empirical_likelihood` for all others, which is honest where weights are heavy.
     confidence: of the two-sided intervals, in (0, 1).
     block: events between two moments at which anything adaptive may change.
     reward_model: what stands in for rewards that were not seen, for estimators that need one; default `Ridge()`.

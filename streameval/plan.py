@@ -20,7 +20,7 @@ from streameval.averages import (
     Mixture,
     Window,
 )
-from streameval.bounds import AnyBound, ConfidenceSequence, DriftAware, EmpiricalBernstein, Normal
+from streameval.bounds import AnyBound, ConfidenceSequence, DriftAware, EmpiricalBernstein, EmpiricalLikelihood
 from streameval.drift import DriftDetector
 from streameval.errors import StateError
 from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
@@ -179,8 +179,9 @@ class Plan:
         return frozenset(estimator.needs | (self.reward_model.needs if Need.PREDICTION in estimator.needs else set()))
 
     def bound(self, average: AnyAverage) -> AnyBound:
-        """The kind of interval on an average."""
-        return self.intervals.get(average.label, DriftAware() if isinstance(average, Mixture) else Normal())
+        """The kind of interval on an average: the one that was asked for, or what the coverage study recommends."""
+        recommended = DriftAware() if isinstance(average, Mixture) else EmpiricalLikelihood()
+        return self.intervals.get(average.label, recommended)
 
     def settings(self) -> State:
         """The plan as a plain value."""

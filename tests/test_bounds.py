@@ -220,10 +220,10 @@ def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
     n = 200_000
     stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
     averages: list[AnyAverage] = [Window(tau=5_000), Decay(alpha=0.999)]
-    include = {average.label: Normal(drift="include") for average in averages}
+    export, include = ({average.label: Normal(drift=drift) for average in averages} for drift in ("export", "include"))
     plain, included, early = (
         evaluated(part, estimators=[IPS()], averages=averages, intervals=intervals).report()
-        for part, intervals in ((stream, {}), (stream, include), (stream[:40_000], include))
+        for part, intervals in ((stream, export), (stream, include), (stream[:40_000], include))
     )
     slope = 0.6 / (n - 1)
     bias = {"window": slope * (5_000 - 1) / 2, "decay": slope * 0.999 / 0.001}
@@ -327,7 +327,11 @@ def test_the_interval_of_clustered_events_covers_because_it_is_wider() -> None:
     covered, width = 0, []
     for _ in range(300):
         evaluator = evaluated(
-            sessions(rng, 200, 20, 0.2), estimators=[IPS()], averages=[Cumulative()], reward_range=WIDE
+            sessions(rng, 200, 20, 0.2),
+            estimators=[IPS()],
+            averages=[Cumulative()],
+            intervals={"cumulative": "normal"},
+            reward_range=WIDE,
         )
         found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
         covered += found.lower <= 0.5 <= found.upper

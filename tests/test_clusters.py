@@ -448,7 +448,12 @@ class Course:
         for run in range(RUNS):
             log = Log(seed + run, arrange(rng, 6_000))
             report = evaluated(
-                log, log.names() if named else None, estimators=[IPS()], averages=[average], block=100
+                log,
+                log.names() if named else None,
+                estimators=[IPS()],
+                averages=[average],
+                intervals={average.label: "normal"},
+                block=100,
             ).report()
             for policy in ("logging", "a"):
                 found.append(report.get(policy, "ips", average.label))

@@ -91,7 +91,7 @@ def test_ips_leaves_room_by_default() -> None:
     lower, upper = (always_one(1_234, Cumulative(), None).get(CANDIDATE, "ips", "cumulative").interval)[:2]
     assert lower is not None
     assert upper is not None
-    assert 0.9 < lower < 0.999 < upper <= 1.0
+    assert 0.8 < lower < 0.999 < upper <= 1.0
 
 
 @pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)

@@ -179,7 +179,8 @@ def test_the_control_variate_takes_away_what_the_weight_explains() -> None:
     rng = np.random.default_rng(20240501)
     weight = rng.exponential(1.0, 20_000)
     stream = from_weights(weight, (rng.uniform(size=20_000) < 0.9) * 1.0)
-    report = evaluated(stream, estimators=[IPS(), ControlVariate()], averages=[Cumulative()]).report()
+    estimators, averages = [IPS(), ControlVariate()], [Cumulative()]
+    report = evaluated(stream, estimators=estimators, averages=averages, intervals={"cumulative": "normal"}).report()
     plain, corrected = (report.get(CANDIDATE, label, "cumulative") for label in ("ips", "control_variate"))
     assert plain.upper is not None
     assert corrected.upper is not None

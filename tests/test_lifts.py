@@ -142,7 +142,7 @@ def design_effect(log: Log, estimator: str, production: str) -> float:
 
 def test_the_normal_interval_of_a_lift_has_the_variance_of_paired_differences() -> None:
     log = Log(3, 3_000)
-    found = estimate(log, "a", "ips", Cumulative())
+    found = estimate(log, "a", "ips", Cumulative(), intervals={"cumulative": "normal"})
     value, difference, _ = linearised(cumulative(len(log)), log.terms("ips", "a"), log.terms("ips", "logging"))
     effect = max(1.0, design_effect(log, "ips", "logging"))
     width = 1.959963984540054 * np.sqrt(difference.var(ddof=1) * effect / len(log))
@@ -169,11 +169,24 @@ def test_pairing_makes_the_lift_of_a_policy_near_production_precise() -> None:
 def test_a_policy_that_is_production_has_the_lift_zero(average: Any) -> None:
     log = Log(5, 6_150, missing=0.05)
     log.target["a"] = log.propensity.copy()
+    intervals = {} if average.kind == "mixture" else {average.label: "normal"}
     for estimator in ("ips", "snips", "control_variate"):
-        found = estimate(log, "a", estimator, average)
+        found = estimate(log, "a", estimator, average, intervals=intervals)
         presumed = 1e-2 if average.kind == "mixture" else 0.0  # a mixture presumes that a term varies a little
         end = pytest.approx(0, abs=presumed)  # else not even 1e-17: the status page asks whether it is above 0
         assert (found.lift, found.lift_lower, found.lift_upper) == (0.0, end, end)
+
+
+@pytest.mark.parametrize("average", [Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()])
+@pytest.mark.parametrize("estimator", ["ips", "snips", "control_variate"])
+def test_by_default_the_next_event_may_yet_tell_a_policy_from_production(estimator: str, average: Any) -> None:
+    log = Log(5, 6_150, missing=0.05)
+    log.target["a"] = log.propensity.copy()
+    found = estimate(log, "a", estimator, average)
+    assert (found.kind, found.lift) == ("empirical_likelihood", 0.0)
+    assert found.lift_lower is not None
+    assert found.lift_upper is not None
+    assert -0.002 < found.lift_lower < 0.0 < found.lift_upper < 0.002
 
 
 def test_production_itself_has_no_lift() -> None:

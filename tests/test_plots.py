@@ -37,7 +37,8 @@ def batch(events: int, timestamp: bool = True, seed: int = 0) -> EventBatch:
 
 
 def evaluator() -> Evaluator:
-    return Evaluator(list(POLICIES), estimators=[IPS()], averages=[Cumulative(), Window(tau=500)])
+    intervals = {"cumulative": "normal", "window": "normal"}
+    return Evaluator(list(POLICIES), estimators=[IPS()], averages=[Cumulative(), Window(tau=500)], intervals=intervals)
 
 
 def traced(events: int, trace: Trace | None = None, *, timestamp: bool = True) -> Trace:

@@ -56,17 +56,26 @@ def alternating() -> EventBatch:
     )
 
 
+NORMAL = {"cumulative": "normal"}
+
+
 def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Estimate]:
-    """The cumulative estimates of the candidate by the label of the estimator."""
-    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()])
+    """The cumulative estimates of the candidate, with normal intervals, by the label of the estimator."""
+    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()], intervals=NORMAL)
     evaluator.update(batch)
     return {e.estimator: e for e in evaluator.report().estimates if e.policy == CANDIDATE}
 
 
 def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: AnyEstimator) -> Estimate:
-    """The cumulative estimate with its interval, however few the events are and whatever the range of rewards."""
+    """The cumulative estimate with its normal interval, however few the events and whatever the range of rewards."""
     monkeypatch.setattr("streameval.bounds.normal.FEWEST_NONZERO", 0)
-    evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=[Cumulative()], reward_range=(-10.0, 10.0))
+    evaluator = Evaluator(
+        [CANDIDATE],
+        estimators=[estimator],
+        averages=[Cumulative()],
+        intervals=NORMAL,
+        reward_range=(-10.0, 10.0),
+    )
     evaluator.update(batch)
     return evaluator.report().get(CANDIDATE, estimator.label, "cumulative")
 
@@ -115,7 +124,7 @@ def test_the_normal_interval_of_four_events_is_withheld_in_the_report() -> None:
 
 
 def test_the_normal_interval_of_a_thousand_alternating_events_is_the_published_gaussian_one() -> None:
-    evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], block=10_000)
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=NORMAL, block=10_000)
     evaluator.update(alternating())
     found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
     assert [found.lower, found.upper] == close("vw_alternating_1000", "gaussian")

@@ -97,7 +97,8 @@ def reference() -> tuple[dict[str, Any], EventBatch]:
 def test_two_slots_have_the_published_weights_and_values_which_are_not_clipped() -> None:
     expected, batch = reference()
     assert slate_weights(batch, [POLICY])[:4, 0].tolist() == close(expected["weights"])
-    evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Cumulative(), Window(tau=500)])
+    averages = [Cumulative(), Window(tau=500)]
+    evaluator = Evaluator([POLICY], estimators=BOTH, averages=averages, intervals={"cumulative": "normal"})
     evaluator.update(batch)
     report = evaluator.report()
     for average in ("cumulative", "window"):
