@@ -73,7 +73,7 @@ def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
     ]
     live, places = fresh(partitions=3), [0, 0, 0]
     passed, rejected = [], 0
-    for now in np.arange(0.0, 90.0, data.draw(st.floats(2.0, 20.0))):
+    for now in np.arange(0.0, 110.0, data.draw(st.floats(2.0, 20.0))):
         ends = [
             sum(each.timestamp + delay <= now for each in log) for log, delay in zip(partitions, delays, strict=True)
         ]
@@ -211,6 +211,15 @@ def test_nobody_waits_for_a_partition_at_its_end_when_the_memory_is_full() -> No
     ordering.rest({(TOPIC, 2): 0.0})
     ordering.take(batch_of([*steady(0, 300), *steady(1, 100)]))
     assert ordering.ahead() == {(TOPIC, 0)}
+
+
+def test_nobody_waits_for_a_partition_that_was_read_to_its_end_a_moment_ago_when_the_memory_is_full() -> None:
+    """Its clock is less than the idle time-out behind: it goes on when the others do, and they would wait for it."""
+    ordering = fresh(most_bytes=10_000, partitions=2)
+    ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))
+    assert ordering.ahead() == {(TOPIC, 0)}
+    ordering.rest({(TOPIC, 1): 1e9})
+    assert ordering.ahead() == frozenset()
 
 
 def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:

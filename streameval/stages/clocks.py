@@ -118,8 +118,7 @@ class Clocks:
                 forward = (asked if is_live else newest) - self._idle_timeout
                 self._put_forward[partition] = max(self._forward(partition), forward)
                 self._asked[partition] = asked
-                follows = not is_live and self._forward(partition) >= self._clocks.get(partition, NEVER)
-                (self._following.add if follows else self._following.discard)(partition)
+                (self._following.discard if is_live else self._following.add)(partition)
                 self._newcomers.pop(partition, None)
         return min(ended.values()) if ended and ended.keys() >= self._clocks.keys() else NEVER
 
@@ -138,7 +137,10 @@ class Clocks:
         return max(self._clocks[partition], self._forward(partition)) - self._max_lateness
 
     def read_up_to(self) -> dict[int, float]:
-        """The times that partitions have left behind, without those at their end that follow the clocks of others."""
+        """The times that partitions have left behind, without those at their end that follow the clocks of others.
+
+        Also where such a clock is ahead now: nothing makes it go on but the others, so these must not wait for it.
+        """
         return {partition: self.watermark_of(partition) for partition in self._clocks.keys() - self._following}
 
     def _forward(self, partition: int) -> float:
