@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval.copies import copied
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 State = dict[str, Any]
@@ -77,26 +79,41 @@ def exchange(ring: Array, written: int, values: Array) -> Array:
     return before
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: Any, *, lasting: bool = False) -> Any:
     """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
+
+    The bytes are copied, unless the arrays are `lasting`: nobody will ever write to them.
 
     >>> to_plain({"sums": np.array([1.0])})
     {'sums': {'__array__': '<f8', 'shape': [1], 'data': b'\\x00\\x00\\x00\\x00\\x00\\x00\\xf0?'}}
     """
     if isinstance(value, np.ndarray):
-        return {_MARK: value.dtype.str, "shape": list(value.shape), "data": _bytes_of(value)}
+        return {_MARK: value.dtype.str, "shape": list(value.shape), "data": _bytes_of(value, lasting)}
     if isinstance(value, Mapping):
-        return {key: to_plain(item) for key, item in value.items()}
+        return {key: to_plain(item, lasting=lasting) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
+        return [to_plain(item, lasting=lasting) for item in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
+def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
     """The bytes of an array; those of a large one as numpy copies them, which takes a third of the time."""
     if array.nbytes < LARGE:
         return array.tobytes()
-    return array.copy(order="C").data.cast("B")
+    return array.data.cast("B") if lasting and array.flags.c_contiguous else copied(array)
+
+
+def bytes_in(value: Any) -> int:
+    """How much memory the large arrays inside `value` take.
+
+    >>> bytes_in({"rings": [np.zeros((1000, 100)), np.zeros(3)]})
+    800000
+    """
+    if isinstance(value, np.ndarray):
+        return value.nbytes if value.nbytes >= LARGE else 0
+    if isinstance(value, Mapping):
+        return sum(map(bytes_in, value.values()))
+    return sum(map(bytes_in, value)) if isinstance(value, list | tuple) else 0
 
 
 def from_plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from streameval import counting, predictions, recent, signs
 from streameval.actions import tells
-from streameval.arrays import Array, State
+from streameval.arrays import Array, State, bytes_in
 from streameval.averages import AnyAverage
 from streameval.bounds import AnyBound
 from streameval.counting import counted, newest
@@ -346,6 +346,13 @@ class Evaluator:
             )
             for policy, count, detections in zip(self.policies, present, self._detections, strict=True)
         ]
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that the large arrays of its state take when all that it remembers is full."""
+        if self._described is None:
+            return max(Evaluator.of(self.plan, described).capacity for described in (False, True))
+        return bytes_in([self._states, self._learned])
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value that msgpack can hold."""

@@ -67,7 +67,9 @@ def _assembled(
         source.commit({topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()})
 
     if snapshots is not None and kept is not None:
-        keeper = Checkpoints(snapshots, kept.interval, header(config), begun.snapshots, committed)
+        keeper = Checkpoints(
+            snapshots, kept.interval, header(config), begun.snapshots, committed, capacity=lambda: begun.roster.capacity
+        )
     letters = None
     if config.dead_letters is not None:
         connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()

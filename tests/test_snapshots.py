@@ -23,9 +23,11 @@ from structlog.testing import capture_logs
 
 import streameval as se
 from streameval.arrays import to_plain
+from streameval.copies import Room, copied
 from streameval.errors import StateError, StreamevalError
+from streameval.roster import Roster
 from streameval.sinks.checkpoints import Checkpoints
-from streameval.sinks.snapshot_file import pieces
+from streameval.sinks.snapshot_file import pieces, read_document
 from streameval.sinks.snapshots import DAMAGED, STEPS, SUFFIX, WRITING, Snapshots, found_in
 
 
@@ -352,24 +354,84 @@ def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: Snapshots) -
     assert min(longest) < 0.1, longest
 
 
+TAKEN = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import streameval as se
+from streameval.roster import Roster
+from streameval.sinks.checkpoints import Checkpoints
+from streameval.sinks.snapshot_file import pieces
+from streameval.sinks.snapshots import Snapshots
+
+names = [f"candidate-{number}" for number in range(9)]
+averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
+roster = Roster(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
+taken = []
+checkpoints = Checkpoints(Snapshots(Path(sys.argv[1])), 0.0, after=taken.append, capacity=lambda: roster.capacity)
+rng = np.random.default_rng(1)
+for _ in range(4):
+    policies = {name: rng.random(6000) for name in names}
+    roster.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
+for number in range(2):
+    started = time.thread_time()
+    checkpoints.turn(lambda: {"roster": roster.state()})
+    print(time.thread_time() - started)
+    while len(taken) == number:
+        time.sleep(0.01)
+        checkpoints._settle(0.0)
+print(sum(map(len, pieces(taken[0]))))
+"""
+
+
 @pytest.mark.slow
-def test_taking_100_megabytes_of_state_does_not_hold_up_the_loop() -> None:
-    names = [f"candidate-{number}" for number in range(9)]
-    averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
-    evaluator = se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None)
-    rng = np.random.default_rng(1)
-    for _ in range(4):
-        policies = {name: rng.random(6000) for name in names}
-        evaluator.update(
-            se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies)
-        )
-    seconds = []
-    for _ in range(7):
-        started = time.perf_counter()
-        state = evaluator.state()
-        seconds.append(time.perf_counter() - started)
-    assert sum(map(len, pieces(state))) > 100_000_000
-    assert min(seconds) < 0.1, seconds
+def test_taking_100_megabytes_of_state_does_not_hold_up_the_loop_not_even_the_first_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKEN, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    *seconds, size = (float(line) for line in said if "snapshot_written" not in line)
+    assert size > 100_000_000
+    assert max(seconds) < 0.1, seconds  # of work: what others on the machine take meanwhile is not its fault
+
+
+def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    roster = Roster(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
+    going_on, kept = threading.Event(), []
+
+    class Slow(Snapshots):
+        def write(self, document: Any) -> Path:
+            going_on.wait(10.0)
+            return super().write(document)
+
+    def batch() -> se.EventBatch:
+        policies = {"a": rng.random(1_500)}
+        return se.EventBatch.from_arrays(reward=rng.random(1_500), propensity=np.ones(1_500), policies=policies)
+
+    checkpoints = Checkpoints(Slow(tmp_path), interval=0.0, capacity=lambda: roster.capacity)
+    for _ in range(3):
+        roster.update(batch())
+        going_on.clear()
+        checkpoints.turn(lambda: {"roster": roster.state()})
+        kept.append(msgspec.msgpack.encode(roster.state()))
+        roster.update(batch())
+        going_on.set()
+        checkpoints._settle(60.0)
+    checkpoints.close()
+    written = [read_document(path)["roster"] for path in found_in(tmp_path)]
+    assert [msgspec.msgpack.encode(each) for each in written] == kept
+    assert len(set(kept)) == 3
+
+
+def test_copies_go_where_there_is_room_and_elsewhere_when_there_is_none() -> None:
+    room, arrays = Room(), [np.arange(10_000.0), np.arange(20_000).reshape(100, 200).T, np.arange(9_000.0)]
+    room.reserve(250_000)
+    for _ in range(2):
+        with room.used():
+            copies = [copied(array) for array in arrays]
+        inside = [np.shares_memory(np.frombuffer(copy, np.uint8), room._memory) for copy in copies]
+        assert inside == [True, True, False]
+        assert [bytes(copy) for copy in copies] == [array.tobytes() for array in arrays]
+    assert not np.shares_memory(np.frombuffer(copied(arrays[0]), np.uint8), room._memory)
 
 
 def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: Snapshots) -> None:

@@ -207,14 +207,17 @@ class EventBatch:
         return batch
 
     def to_state(self) -> State:
-        """The columns as a plain value, arrays as bytes; what was rejected is not part of it."""
+        """The columns as a plain value, arrays as bytes; what was rejected is not part of it.
+
+        Large arrays are not copied: nobody ever writes to those of a batch.
+        """
         sets, slates, choices = self.action_sets, self.slates, self.choices
         columns: State = {name: getattr(self, name) for name in _PER_EVENT}
         columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
         columns |= {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
         columns |= {"choices": choices and choices.to_state(), "origin": self.origin and self.origin.to_state()}
         columns["unit"] = self.unit
-        state: State = to_plain(columns)
+        state: State = to_plain(columns, lasting=True)
         return state
 
     @classmethod

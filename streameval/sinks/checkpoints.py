@@ -10,6 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from streameval.arrays import State
+from streameval.copies import Room
 from streameval.errors import StateError
 from streameval.published import NEVER, Snapshotting
 from streameval.sinks.snapshots import Snapshots
@@ -24,7 +25,8 @@ class Checkpoints:
     """Keeps what the loop knows in `snapshots`: at once, every `interval` seconds after that, and at the end.
 
     `header`: what is the same in all of them. `status`: of those written so far, as it is shown. `after` is called by
-    the loop with each document that is on disk. `clock` gives epoch seconds.
+    the loop with each document that is on disk. `clock` gives epoch seconds. `capacity`: bytes that the large arrays of
+    a document may take; room for their copies is made before they are taken, beside the loop.
     """
 
     def __init__(
@@ -35,8 +37,12 @@ class Checkpoints:
         status: Snapshotting = NEVER,
         after: Callable[[State], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
+        capacity: Callable[[], int] = lambda: 0,
     ) -> None:
         self.status = status
+        self._room, self._capacity = Room(), capacity
+        self._needed = self._capacity()
+        self._room.reserve(self._needed)
         self._snapshots, self._interval, self._after, self._clock = snapshots, interval, after, clock
         self._header = header or {}
         self._due = self._log_due = -math.inf
@@ -65,7 +71,8 @@ class Checkpoints:
 
     def _begin(self, document: Callable[[], State | None]) -> None:
         try:
-            taken = document()
+            with self._room.used():
+                taken = document()
         except StateError as error:  # what is to be kept cannot be
             self._due = time.monotonic() + self._interval
             self._tell(error)
@@ -74,6 +81,7 @@ class Checkpoints:
             return
         self._due = time.monotonic() + self._interval
         self._document = self._header | {"written": self._clock()} | taken
+        self._needed = self._capacity()
         self._snapshots.step("taken")
         self._writing = Background(self._write)
 
@@ -97,6 +105,7 @@ class Checkpoints:
         seconds = time.perf_counter() - started
         self.status = self.status.after(self._document["written"], seconds)
         log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
+        self._room.reserve(self._needed)
         return True
 
     def _tell(self, error: OSError | MemoryError | StateError) -> None:
