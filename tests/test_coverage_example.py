@@ -40,7 +40,7 @@ def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Ev
     """An evaluator for each kind of interval, and the name of the kind in the study."""
     settings = {"candidates": ["one", "two"], "production": production, "promotion": None, "drift": None}
     for kind, bound in {**intervals.kinds(world), "confidence_sequence": ConfidenceSequence()}.items():
-        averages = intervals.AVERAGES[:2] if kind == "confidence_sequence" else intervals.AVERAGES + intervals.ADAPTIVE
+        averages = intervals.WATCHED if kind == "confidence_sequence" else intervals.AVERAGES + intervals.ADAPTIVE
         bounds = {average.label: bound for average in averages}
         plain = {"estimators": list(intervals.PLAIN), "averages": list(averages), "intervals": bounds}
         yield Evaluator(**settings, **plain), kind
@@ -81,7 +81,7 @@ def test_time_uniform_intervals_seldom_ever_miss_and_others_do(worlds: ModuleTyp
     world = worlds.WORLDS[name]
     ever: dict[Any, list[float]] = {}
     for run in range(RUNS):
-        for cell, answer in intervals.answers(world, worlds.draw(world, run, EVENTS), LOOKS, ["fixed"]):
+        for cell, answer in intervals.answers(world, worlds.draw(world, run, EVENTS), LOOKS, ["fixed", "watched"]):
             ever.setdefault(cell, []).append(float(runs.score(answer)[runs.COLUMNS.index("ever")] > 0))
     watched = {cell: sum(missed) for cell, missed in ever.items() if cell.kind.startswith("confidence_sequence")}
     assert len(watched) == 3 * 2 * 3

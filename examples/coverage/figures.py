@@ -23,7 +23,7 @@ SHAPES = {
 }
 OF_KIND = dict(zip(KINDS, (COLOURS[1], COLOURS[2], COLOURS[0], COLOURS[4], COLOURS[3], INK), strict=True))
 WATCHED = ("still-mild-0.3", "still-heavy-0.3", "still-heavy-0.03")
-WATCHED_PARTS = ("fixed", "mixture")
+WATCHED_PARTS = ("fixed", "watched", "mixture")
 NUDGE = 0.13
 """Between the shapes of worlds in one line of the picture."""
 

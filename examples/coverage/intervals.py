@@ -36,6 +36,7 @@ CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60
 TAU = 2_000
 AVERAGES: tuple[Cumulative | Window | Decay, ...] = (Cumulative(), Window(tau=TAU), Decay(alpha=1 - 1 / TAU))
+WATCHED: tuple[Cumulative | Window, ...] = (Cumulative(), Window(tau=TAU))
 ADAPTIVE = (AdaptiveWindow(drift_span=TAU), AdaptiveDecay(drift_span=TAU))
 LIMITED = "empirical_likelihood, max_weight"
 OF_WINDOW = "confidence_sequence, of the window"
@@ -103,20 +104,26 @@ Said = tuple[Sequence[str], str, str, Target, Ends, Ends]
 
 def _on_fixed(run: Run) -> Iterator[Said]:
     """On averages whose kernel does not depend on what they see."""
-    blocks, labels, every = blocks_of(run.evidence), _labels(PLAIN), run.every
-    errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
+    blocks = blocks_of(run.evidence)
     for average in AVERAGES:
-        known = on_average(average, blocks, every)
+        known = on_average(average, blocks, run.every)
         target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
         for kind, bound in kinds(run.world).items():
-            yield labels, average.kind, kind, target, *_ends(bound, known, PLAIN, run.heaviest)
-        if isinstance(average, Decay):
-            continue
+            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run.heaviest)
+
+
+def _watched(run: Run) -> Iterator[Said]:
+    """The kind that may be watched, where there is one."""
+    blocks, labels, every = blocks_of(run.evidence), _labels(PLAIN), run.every
+    errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
+    for average in WATCHED:
+        known = on_average(average, blocks, every)
         kept = watched(average, run.evidence, run.policies[0] == LOGGING, errors, every)
         ends = _ends(ConfidenceSequence(), known, PLAIN, run.heaviest, kept)
         own = Target.of(run.truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
+            target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
             yield labels, average.kind, OF_WINDOW, target, *ends
 
 
@@ -139,6 +146,7 @@ def _on_mixture(run: Run) -> Iterator[Said]:
 
 PARTS: Mapping[str, Callable[[Run], Iterator[Said]]] = {
     "fixed": _on_fixed,
+    "watched": _watched,
     "mixture": _on_mixture,
     "adaptive": _on_adaptive,
 }
