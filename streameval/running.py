@@ -58,6 +58,8 @@ def _assembled(
     snapshots: Snapshots | None,
     kept: StateSection | None,
 ) -> Daemon:
+    if config.drift is not None:
+        config.drift.make()  # river takes seconds to load: not amid the stream, when nobody would be answered
     settings = config.required_source()
     rewards = getattr(settings, "rewards", None)
     source = open_source(settings, begun.bookmarks, also=[] if rewards is None else [rewards.topic])

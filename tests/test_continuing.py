@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,27 @@ def test_what_is_said_about_numbers_may_change(place: Place, changes: Any) -> No
         changes = {"state": {**place.parts()["state"], **changes["state"]}}
     assert seen(place.life(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
     assert seen(place.life(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
+
+
+STARTED = """
+import sys
+from pathlib import Path
+from streameval.config import Config
+from streameval.running import daemon
+for path in map(Path, sys.argv[1:]):
+    daemon(path, Config.load(path, {}))._source.close()
+    print("river" in sys.modules)
+"""
+
+
+def test_what_takes_long_to_load_is_there_before_the_first_event_and_only_where_it_is_needed(place: Place) -> None:
+    paths = []
+    for detector in ("off", "ADWIN"):
+        paths.append(place.config.with_name(f"{detector}.yaml"))
+        paths[-1].write_text(yaml.safe_dump(place.parts(drift=detector, state="off")))
+    command = [sys.executable, "-c", STARTED, *map(str, paths)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert said.split() == ["False", "True"]
 
 
 def test_two_daemons_cannot_have_one_directory(place: Place) -> None:
