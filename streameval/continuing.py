@@ -78,7 +78,7 @@ def begin_anew(config: Config) -> Continued:
 
 
 def _stages(config: Config) -> Stages:
-    return Stages.of(config.required_source(), config.reward.field)
+    return Stages.of(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
 
 
 def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Continued:

@@ -13,6 +13,7 @@ from streameval.arrays import State
 from streameval.events import EventBatch
 from streameval.events.late_rewards import RewardFormat
 from streameval.events.origins import Origin
+from streameval.events.rules import within_range
 from streameval.published import Holding
 from streameval.sources import Place, Records, SourceStatus
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
@@ -29,18 +30,25 @@ class Decoder(Protocol):
 class Stages:
     """What lies between decoding and counting. `topic`: that of the decisions. `kafka`: what is configured of a topic.
 
-    `duplicates`: ids that are remembered. `reward_field`: of rewards that come apart.
+    `duplicates`: ids that are remembered. `reward_field`: of rewards that come apart. `reward_range`: what they may be
+    when they have been joined; None = anything.
     """
 
     duplicates: int = 0
     kafka: KafkaSettings | None = None
     reward_field: str = "reward"
+    reward_range: tuple[float, float] | None = None
 
     @classmethod
-    def of(cls, settings: KafkaSettings | FileSettings | SimulatedSettings, reward_field: str) -> Stages:
+    def of(
+        cls,
+        settings: KafkaSettings | FileSettings | SimulatedSettings,
+        reward_field: str,
+        reward_range: tuple[float, float] | None = None,
+    ) -> Stages:
         """Those that a source needs."""
         kafka = settings if isinstance(settings, KafkaSettings) else None
-        return cls(getattr(settings, "duplicates", 0), kafka, reward_field)
+        return cls(getattr(settings, "duplicates", 0), kafka, reward_field, reward_range)
 
     def merging(self, partitions: int) -> Ordering | Joining | None:
         """What merges so many partitions, or decisions and rewards; None where events count as they arrive."""
@@ -107,7 +115,7 @@ class Intake:
         if self._merging is None:
             return self._decoded(records)
         if self._passing_on:
-            held, self._merging = self._once(self._merging.flush()), None
+            held, self._merging = self._checked(self._merging.flush()), None
             return EventBatch.concat([held, self._decoded(records)])
         self._merging.expect(places)
         passed = [self._time_passes(status)]
@@ -119,10 +127,13 @@ class Intake:
                 if part.topic == self._reward_topic:
                     origin = Origin.of(part.topic, [(part.partition, part.offsets)])
                     passed.append(self._merging.take_rewards(self._rewards.decode_batch(part.values, origin)))
-        return self._once(EventBatch.concat(passed))
+        return self._checked(EventBatch.concat(passed))
 
-    def _once(self, merged: EventBatch) -> EventBatch:
-        """The merged events without copies of those before."""
+    def _checked(self, merged: EventBatch) -> EventBatch:
+        """The merged events without copies of those before, and without those whose joined rewards cannot be."""
+        if isinstance(self._merging, Joining) and self._stages.reward_range is not None:
+            rule = within_range(merged.reward, *self._stages.reward_range)
+            merged = merged.reject(rule.broken, rule.reason, rule.detail)
         return merged if self._copies is None or not len(merged) else self._copies.take(merged)
 
     def ahead(self) -> Collection[Place]:
@@ -141,7 +152,7 @@ class Intake:
         held = self._merging.flush()
         there = _held_in(other.state())
         kept = [row for row in range(len(held)) if held.origin is None or held.origin.place(row) not in there]
-        return self._once(held.take(np.array(kept, dtype=np.int64)))
+        return self._checked(held.take(np.array(kept, dtype=np.int64)))
 
     def holding(self) -> Holding | None:
         """What is held back, for people and metrics; None where nothing ever is."""

@@ -135,6 +135,20 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
     np.testing.assert_allclose(out.reward, expected)
 
 
+def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of() -> None:
+    """Each of two is within the range, and their sum is not."""
+    settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
+    log = Log({(TOPIC, 0): [message(number) for number in range(20)]})
+    clicks = [{"event_id": f"e-{number}", "timestamp": 1003.0, "reward": 1} for number in (3, 5, 7, 5)]
+    log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
+    out = went_through(begin_anew(settings).intake, log, settings, restarts=False, seed=7)
+    assert len(out) == 19
+    assert out.reward.sum() == 2.0
+    (rejected,) = out.rejected
+    assert (rejected.reason, rejected.origin) == ("reward_range", (TOPIC, 0, 5))
+    assert rejected.detail == "reward: 2 is not in [0, 1]"
+
+
 def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_the_order_of_time() -> None:
     one, several = begin_anew(config()).intake, begin_anew(config()).intake
     alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})

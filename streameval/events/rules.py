@@ -67,7 +67,7 @@ def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded
         yield from _slate_rules(batch.slates, batch.policies)
     yield from _choice_rules(batch.policies, batch.probabilities, batch.propensity, batch.action_sets)
     if reward_range is not None and rewarded:
-        yield _reward_range(batch.reward, *reward_range)
+        yield within_range(batch.reward, *reward_range)
 
 
 def _choice_rules(
@@ -124,7 +124,8 @@ def _probabilities(policies: Sequence[str], probabilities: Array) -> Rule:
     return Rule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
 
 
-def _reward_range(reward: Array, low: float, high: float) -> Rule:
+def within_range(reward: Array, low: float, high: float) -> Rule:
+    """Rewards [n] lie in [low, high]."""
     broken = (reward < low) | (reward > high)
     return Rule("reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]")
 
