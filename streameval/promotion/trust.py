@@ -10,7 +10,7 @@ import numpy as np
 
 from streameval.arrays import Array, Mask, State
 from streameval.evidence import Evidence
-from streameval.promotion import weights
+from streameval.promotion import alike, weights
 from streameval.promotion.settings import Trust
 from streameval.promotion.sums import BlockSums, running_max, running_sum
 
@@ -38,11 +38,15 @@ class Peak(IntEnum):
 
 @dataclass(frozen=True)
 class Recent:
-    """What the longer run holds at some moments, [..., policies]; `wealth` is the logarithm of both runs' together."""
+    """What the longer run holds at some moments, [..., policies].
+
+    `wealth` is the logarithm of both runs' together; `alike`: the design effect of the weights.
+    """
 
     totals: Array
     peaks: Array
     wealth: Array
+    alike: Array
 
     @property
     def events(self) -> Array:
@@ -75,7 +79,7 @@ class Recent:
 
     def mean_sound(self, limits: Trust) -> Mask:
         """Whether the mean weight may be 1."""
-        return np.asarray(self.wealth < math.log(1.0 / limits.error))
+        return np.asarray(self.wealth / self.alike < math.log(1.0 / limits.error))
 
     def size_sound(self, limits: Trust) -> Mask:
         """Whether there are enough effective events."""
@@ -98,7 +102,7 @@ def start(policies: int) -> State:
 
 def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array, limits: Trust) -> tuple[Mask, State]:
     """Whether the numbers of each policy can be believed after each of these blocks, [blocks, policies]."""
-    gain, memory = weights.fold(state["weights"], evidence, sums, propensity)
+    gain, effects, memory = weights.fold(state["weights"], evidence, sums, propensity)
     present, q, weight, square, size = sums.present, sums.q, sums.weight, sums.weight_square, sums.term_size
     steps = np.stack([present, q, weight, square, size, gain], axis=1)
     tops = np.stack([sums.weight_largest, sums.term_largest], axis=1)
@@ -108,7 +112,7 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array, l
         part = slice(first, first + span - blocks % span)
         total_path = running_sum(totals, np.repeat(steps[part, None], 2, axis=1))
         peak_path = running_max(peaks, np.repeat(tops[part, None], 2, axis=1))
-        sound.append(_recent(total_path, peak_path, blocks // span).sound(limits))
+        sound.append(_recent(total_path, peak_path, effects[part], blocks // span).sound(limits))
         blocks += len(total_path)
         first += len(total_path)
         totals, peaks = _turned(total_path[-1], peak_path[-1], blocks, span)
@@ -128,16 +132,17 @@ def _turned(totals: Array, peaks: Array, blocks: int, span: int) -> tuple[Array,
 
 def recent(state: State, block: int) -> Recent:
     """What is known after the last block."""
-    return _recent(state["totals"], state["peaks"], state["blocks"] // max(1, SPAN // block))
+    effects = alike.effect(state["weights"]["alike"])
+    return _recent(state["totals"], state["peaks"], effects, state["blocks"] // max(1, SPAN // block))
 
 
-def _recent(totals: Array, peaks: Array, begun: int) -> Recent:
+def _recent(totals: Array, peaks: Array, effects: Array, begun: int) -> Recent:
     """The j-th run counts `1/(j (j + 1))` of the wealth, so that all runs that will ever be are one bet."""
     older, newer = totals[..., 0, Total.GAIN, :], totals[..., 1, Total.GAIN, :]
     wealth = older + _share_of_run(max(1, begun))
     if begun:
         wealth = np.logaddexp(wealth, newer + _share_of_run(begun + 1))
-    return Recent(totals[..., 0, :, :], peaks[..., 0, :, :], wealth)
+    return Recent(totals[..., 0, :, :], peaks[..., 0, :, :], wealth, effects)
 
 
 def _share_of_run(number: int) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from streameval.arrays import Array, State, decayed_path, per_block
 from streameval.evidence import LARGEST_WEIGHT, Evidence
+from streameval.promotion import alike
 from streameval.promotion.sums import BlockSums, running_max
 
 MEMORY = 100_000.0
@@ -23,11 +24,13 @@ def start(policies: int) -> State:
         "lowest": np.zeros(policies),
         "rarest": 1.0,
         "sampling": np.zeros(policies),
+        "alike": alike.start(policies),
     }
 
 
-def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -> tuple[Array, State]:
-    """The logarithm of what each block's bets made of the wealth, [blocks, policies], and the memory after them.
+def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -> tuple[Array, Array, State]:
+    """The logarithm of what each block's bets made of the wealth, and how far weights of one unit are alike until then,
+    [blocks, policies] both; and the memory after them.
 
     Where propensities are right and every action that a policy takes can be logged, `E[w | the past] = 1`: the wealth
     `prod (1 + stake q (w - 1))`, staked before each block, is a non-negative martingale, so that it ever exceeds
@@ -45,26 +48,37 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -
     A mean that is off by `d` is found after about `2 v (ln(1/error) + ln(n)/2) / d^2` events, `v` the variance of the
     weights: propensities wrong by 10 % after some 3,000 events when v = 1, some 150,000 when v = 50.
 
+    Where chance decides once for all events of a user or session, it is not so that `E[w | the past] = 1`: their
+    weights are alike, and their mean varies more. Where events name their `unit`, the design effect of the weights
+    tells by how much; the logarithm of the wealth is to be divided by it.
+
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
-    gain, bets = _gains(state, evidence, sums, propensity)
+    surprise = per_block(evidence.averaging_weight * (evidence.importance_weight - 1.0), evidence.blocks)
+    effects, units = alike.fold(state["alike"], surprise, evidence.signs, _fading(evidence))
+    gain, bets = _gains(state, evidence, sums, propensity, surprise)
     after = {
         "bets": bets,
         "largest": np.maximum(state["largest"], sums.importance_largest.max(axis=0)),
         "lowest": np.minimum(state["lowest"], sums.importance_smallest.min(axis=0)),
         "rarest": max(state["rarest"], float(_rarity(propensity).max())),
         "sampling": np.maximum(state["sampling"], sums.q_largest.max(axis=0)),
+        "alike": units,
     }
-    return gain, after
+    return gain, effects, after
 
 
-def _gains(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -> tuple[Array, Array]:
+def _fading(evidence: Evidence) -> float:
+    return float(np.exp(-evidence.block / MEMORY))
+
+
+def _gains(
+    state: State, evidence: Evidence, sums: BlockSums, propensity: Array, surprise: Array
+) -> tuple[Array, Array]:
+    """`surprise` is used up."""
     blocks = evidence.blocks
-    surprise = per_block(evidence.averaging_weight * (evidence.importance_weight - 1.0), blocks)
     square = np.einsum("bpn,bpn->bp", surprise, surprise)
-    path = decayed_path(
-        state["bets"], np.stack([sums.weight - sums.q, square], axis=1), float(np.exp(-evidence.block / MEMORY))
-    )
+    path = decayed_path(state["bets"], np.stack([sums.weight - sums.q, square], axis=1), _fading(evidence))
     before = np.concatenate([state["bets"][None], path[:-1]])
     with np.errstate(divide="ignore", invalid="ignore"):
         wish = np.where(before[:, 1] > 0, before[:, 0] / before[:, 1], 0.0)

@@ -1,0 +1,68 @@
+"""Weights that are alike within a unit: the trust check of the mean weight allows for what it is told of units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
+from streameval.promotion import alike
+from streameval.signs import signs_of
+
+Array = NDArray[np.float64]
+NAMES = [f"c{place}" for place in range(20)]
+EVENTS = 6_000
+
+
+def sessions(rng: np.random.Generator) -> NDArray[np.int64]:
+    """The session of each event: fifty go on at a time, of about twenty events each."""
+    return np.arange(EVENTS) // 1_000 * 50 + rng.integers(0, 50, EVENTS)
+
+
+def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
+    """The candidates that are ever blamed for their mean weight."""
+    rng, found = np.random.default_rng(3), set()
+    reward = (rng.random(EVENTS) < 0.3).astype(float)
+    evaluator = Evaluator(list(weights), [StratifiedIPS()], [Cumulative()], drift=None, promotion="bsea")
+    for first in range(0, EVENTS, 500):
+        part = slice(first, first + 500)
+        policies = {name: 0.4 * weight[part] for name, weight in weights.items()}
+        told = None if units is None else units[part]
+        evaluator.update(
+            EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=told)
+        )
+        found |= {each.policy for each in evaluator.report().trust if each.check == "mean_weight" and not each.ok}
+    return found
+
+
+def test_a_log_that_draws_once_for_a_whole_session_is_sound_if_it_names_its_sessions() -> None:
+    rng = np.random.default_rng(1)
+    session = sessions(rng)
+    weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in NAMES}
+    assert len(blamed(weights, [str(each) for each in session])) <= 1
+    assert len(blamed(weights, None)) >= 5
+
+
+@pytest.mark.parametrize("wrong", [0.85, 1.15])
+def test_propensities_that_are_wrong_are_found_in_a_log_that_names_its_sessions(wrong: float) -> None:
+    rng = np.random.default_rng(2)
+    weights = {name: rng.choice([0.5, 1.5], EVENTS) * wrong for name in NAMES}
+    assert blamed(weights, [str(each) for each in sessions(rng)]) == set(NAMES)
+
+
+def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums() -> None:
+    rng = np.random.default_rng(4)
+    session = sessions(rng)
+    surprise = rng.choice([-0.5, 0.5], (40, 300))[:, session] + rng.normal(0, 0.5, (40, EVENTS))
+    by_block = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
+    marks = signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
+    path, memory = alike.fold(alike.start(40), by_block, marks, fading=1.0)
+    sums = np.stack([np.bincount(session, row) for row in surprise])
+    expected = (sums**2).sum(axis=1) / (surprise**2).sum(axis=1)
+    assert np.mean(path[-1] / expected) == pytest.approx(1.0, abs=0.1)
+    assert alike.effect(memory) == pytest.approx(path[-1], rel=1e-12)
+    half, before = alike.fold(alike.start(40), by_block[:23], marks[:2_300], fading=1.0)
+    rest, after = alike.fold(before, by_block[23:], marks[2_300:], fading=1.0)
+    assert np.concatenate([half, rest]) == pytest.approx(path, rel=1e-9)
+    assert after["signed"] == pytest.approx(memory["signed"], rel=1e-9, abs=1e-9)
