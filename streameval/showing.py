@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,7 @@ from streameval.sinks.snapshot_file import DamagedError, read_document
 from streameval.sinks.snapshots import found_in
 from streameval.sources import Bookmark
 from streameval.tables import UNKNOWN, events_line, moment, report_table
+from streameval.waiting import held_back
 
 
 def load(path: Path) -> tuple[Path, State]:
@@ -55,7 +57,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "written": document["written"],
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["bookmarks"].items()},
-        "intake": {stage: _summary(held) for stage, held in document["intake"].items()},
+        **held_back(document["intake"]),
         "members": [_member(member) for member in roster["members"]],
         "report": json.loads(report.to_json()),
     }
@@ -64,13 +66,6 @@ def contents(path: Path, document: State) -> dict[str, Any]:
 def _positions(mark: State) -> dict[str, Any]:
     bookmark = Bookmark.from_state(mark)
     return {"identity": bookmark.identity, "next": {str(part): at for part, at in bookmark.positions.items()}}
-
-
-def _summary(held: Any) -> Any:
-    """Numbers as they are, of all else how much there is."""
-    if isinstance(held, dict):
-        return {str(key): _summary(value) for key, value in held.items() if not isinstance(value, bytes)}
-    return len(held) if isinstance(held, list | bytes) else held
 
 
 def _member(member: State) -> dict[str, Any]:
@@ -90,7 +85,8 @@ def contents_table(path: Path, document: State) -> Group:
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(told):
         facts.add_row(name, Text(value))
-    return Group(facts, Text(), report_table(report, title=events_line(report)))
+    waiting = _waiting_table(told["waiting"]) if told["waiting"] else Text()
+    return Group(facts, waiting, report_table(report, title=events_line(report)))
 
 
 def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -101,9 +97,20 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for topic, mark in told["positions"].items():
         offsets = ", ".join(f"{partition}: {offset:,}" for partition, offset in mark["next"].items())
         yield "goes on at", f"{topic} {offsets or UNKNOWN}" + (f" (id {mark['identity']})" if mark["identity"] else "")
-    for stage in ("duplicates", "merging"):
-        if told["intake"][stage] is not None:
-            yield "holds back", f"{stage}: {told['intake'][stage]}"
+    if told["watermark"] is not None:
+        yield "has counted", f"events until {moment(told['watermark'])}, {told['hurried']:,} of them before their turn"
+    if told["rewards"] is not None:
+        yield "rewards", ", ".join(f"{count:,} {fate}" for fate, count in told["rewards"].items())
     for member in told["members"]:
         yield "evaluates", f"{', '.join(member['policies']) or 'events only'}: {member['events']['accepted']:,} events"
     yield "of", ", ".join(f"{key} {value}" for key, value in told["fingerprint"].items())
+
+
+def _waiting_table(waiting: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="Held back", title_justify="left", title_style="bold", pad_edge=False)
+    for heading in ("what", "how many", "oldest", "newest", "bytes"):
+        table.add_column(heading, justify="right" if heading in ("how many", "bytes") else "left")
+    for row in waiting:
+        times = (UNKNOWN if row[end] is None else moment(row[end]) for end in ("oldest", "newest"))
+        table.add_row(row["what"], f"{row['count']:,}", *times, f"{row['bytes']:,}")
+    return table

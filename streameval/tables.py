@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from streameval.config import Config
+from streameval.durations import format_duration
 from streameval.labels import Labelled
 from streameval.report import Decision, Estimate, Report
+from streameval.sections import AnyDeadLetters, DeadLetterFile, DeadLetterTopic
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 
 UNKNOWN = "–"
@@ -103,6 +105,8 @@ def plan_table(config: Config) -> Table:
     table.add_row("estimates", f"{estimates} for {policies} policies, {config.confidence * 100:g}% intervals")
     scheme, login = "https" if http.tls_certfile else "http", "with a login" if http.has_login else "without a login"
     table.add_row("serves", Text(f"{scheme}://{http.host}:{http.port}, {login}"))
+    table.add_row("keeps", Text(_state_line(config)))
+    table.add_row("rejected", Text(_letters_line(config.dead_letters)))
     return table
 
 
@@ -141,6 +145,24 @@ def _source_line(config: Config) -> str:
         case SimulatedSettings() as simulated:
             return f"simulated, {simulated.rate:g} events a second"
     return "none: good for `replay` only"
+
+
+def _state_line(config: Config) -> str:
+    """Where state goes."""
+    kept = config.kept_state()
+    if kept is None:
+        return "no state: a restart begins anew"
+    return f"snapshots in {kept.dir}, one every {format_duration(kept.interval)}"
+
+
+def _letters_line(letters: AnyDeadLetters | None) -> str:
+    """Where rejected messages go."""
+    match letters:
+        case DeadLetterFile() as file:
+            return f"messages are counted, and written to {file.path}; {file.keep} full files of it are kept"
+        case DeadLetterTopic() as topic:
+            return f"messages are counted, and written to the topic {topic.topic}"
+    return "messages are counted, and go nowhere"
 
 
 def _named(estimators: Sequence[Labelled], instead: Sequence[Labelled]) -> str:

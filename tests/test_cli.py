@@ -196,6 +196,8 @@ intervals: {short: {kind: normal, drift: include}}
         "unbiased estimator to decide by",
         "estimates   8 for 2 policies, 95% intervals",
         "serves      http://127.0.0.1:9108, without a login",
+        "keeps       snapshots in streameval-state, one every 30s",
+        "rejected    messages are counted, and go nowhere",
     ]
 
 

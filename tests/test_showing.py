@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrivals import Arrival, batch_of
 from commands import Outcome, command
+from test_joining import Earned, fresh, rewards_of
 
 import streameval as se
 from streameval.roster import Roster
+from streameval.showing import load
 from streameval.sinks.snapshots import DAMAGED, Snapshots, found_in
 from streameval.sources import Bookmark
+from streameval.stages import Duplicates
 
 Run = Callable[..., Outcome]
 
@@ -60,7 +64,7 @@ def test_a_directory_shows_its_newest_snapshot(run: Run, state: Path) -> None:
     assert "source.topic clicks, reward.max 1.0" in outcome.out
     assert "200 events until 2023-11-14" in outcome.out
     assert "cumulative" in outcome.out
-    assert "holds back" not in outcome.out, "nothing waits"
+    assert "Held back" not in outcome.out, "nothing waits"
 
 
 def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
@@ -74,6 +78,45 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
     ]
     assert told["members"][0]["policies"] == ["logging", "challenger"]
     assert told["bytes"] == found_in(state)[0].stat().st_size
+
+
+@pytest.fixture
+def holding(state: Path) -> Path:
+    """The same with events and rewards that wait, and ids that are remembered."""
+    joining, duplicates = fresh(partitions=(2, 1)), Duplicates(10)
+    first = [Arrival(1_700_000_000.0 + second, 0, second, f"e-{second}") for second in range(40)]
+    joining.take(duplicates.take(batch_of(first)))
+    joining.take_rewards(rewards_of([Earned(1_700_000_000.0 + second, 0, second, "e-7") for second in (8, 9, 300)]))
+    _, document = load(state)
+    snapshots = Snapshots(state)
+    document["intake"] = {"decided": True, "duplicates": duplicates.state(), "copies": None, "merging": joining.state()}
+    snapshots.write(document)
+    snapshots.close()
+    return state
+
+
+def test_what_waits_is_shown_with_its_number_its_times_and_its_size(run: Run, holding: Path) -> None:
+    outcome = run("show", str(holding))
+    rows = [" ".join(line.split()) for line in outcome.out.splitlines()]
+    events = "events that wait for their turn 40 2023-11-14 22:13:20 UTC 2023-11-14 22:13:59 UTC"
+    rewards = "rewards that wait for their events 3 2023-11-14 22:13:28 UTC 2023-11-14 22:18:20 UTC 123"
+    assert "Held back" in rows
+    assert any(row.startswith(events) for row in rows)
+    assert rewards in rows
+    assert "ids of events, to know copies by 10 – – 80" in rows
+    assert "rewards 0 joined, 0 late, 0 unmatched" in rows
+    assert "__array__" not in outcome.out
+    assert "{" not in outcome.out
+
+
+def test_what_waits_is_told_as_json(run: Run, holding: Path) -> None:
+    told = json.loads(run("show", str(holding), "--json").out)
+    events, rewards, ids = told["waiting"]
+    assert (events["count"], events["oldest"], events["newest"]) == (40, 1_700_000_000.0, 1_700_000_039.0)
+    assert events["bytes"] > 40 * 8
+    assert (rewards["count"], ids["count"], ids["oldest"]) == (3, 10, None)
+    assert (told["watermark"], told["hurried"]) == (None, 0)
+    assert told["rewards"] == {"joined": 0, "late": 0, "unmatched": 0}
 
 
 def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, state: Path) -> None:

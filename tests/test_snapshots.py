@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from factories import wait_until
+from factories import crowding, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -194,6 +194,46 @@ def test_beginning_anew_leaves_the_old_ones_under_other_names(snapshots: Snapsho
     assert numbers(snapshots) == [2]
 
 
+def nothing_can_be_renamed(_path: Path, _target: Path) -> Path:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_damaged_one_that_cannot_be_set_aside_is_passed_over_with_a_warning(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.write({"number": 1})
+    path = snapshots.write({"number": 2})
+    path.write_bytes(torn(path.read_bytes()))
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(Path, "rename", nothing_can_be_renamed)
+        assert newest(snapshots) == {"number": 1}
+    assert [(entry["event"], entry["not_set_aside"]) for entry in logs] == [("snapshot_damaged", "Permission denied")]
+    snapshots.write({"number": 3})
+    assert numbers(snapshots) == [1, 2, 3]
+    assert newest(snapshots) == {"number": 3}
+
+
+def test_old_ones_that_cannot_be_set_aside_stop_a_reset(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots.write({"number": 1})
+    monkeypatch.setattr(Path, "rename", nothing_can_be_renamed)
+    with pytest.raises(StreamevalError, match="cannot be set aside: Permission denied") as error:
+        snapshots.set_aside()
+    assert "state.dir" in error.value.hint
+
+
+def test_what_a_killed_process_left_and_nobody_may_remove_does_not_stop_the_start(
+    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    snapshots.write({"number": 1})
+    snapshots.close()
+    (snapshots.directory / f"000000000007{WRITING}").write_bytes(b"half")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert newest(Snapshots(snapshots.directory)) == {"number": 1}
+
+
 def test_the_steps_are_reached_in_their_order(tmp_path: Path) -> None:
     steps: list[str] = []
     checkpoints = Checkpoints(Snapshots(tmp_path, steps.append), interval=0.0)
@@ -351,7 +391,7 @@ def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: Snapshots) -
         "ids": [f"event-{number}" for number in range(300_000)],
     }
     longest = [stalls(threading.Thread(target=snapshots.write, args=(document,))) for _ in range(3)]
-    assert min(longest) < 0.1, longest
+    assert min(longest) < 0.1 * crowding(), longest
 
 
 TAKEN = """

@@ -43,8 +43,9 @@ class Snapshots:
         except OSError as error:
             hint = "state.dir must be a directory that streameval may write to; `state: off` does without"
             raise StreamevalError(f"{directory} cannot be used for snapshots: {error.strerror}", hint=hint) from error
-        for left in directory.glob(f"*{WRITING}"):
-            left.unlink()
+        with suppress(OSError):  # who cannot be removed is in nobody's way; that nothing can be written is told later
+            for left in directory.glob(f"*{WRITING}"):
+                left.unlink()
         self._next = max(map(_number, self._all()), default=0) + 1
 
     def newest(self) -> tuple[Path, State] | None:
@@ -53,14 +54,21 @@ class Snapshots:
             try:
                 return path, read_document(path)
             except DamagedError as damage:
-                aside = path.with_suffix(DAMAGED)
-                path.rename(aside)
-                log.warning("snapshot_damaged", path=str(path), reason=str(damage), set_aside_as=str(aside))
-                self._prune(DAMAGED, KEPT)
+                self._set_damaged_aside(path, damage)
             except OSError as error:
                 hint = "check its permissions and the disk; moved elsewhere, the one before it is used"
                 raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
         return None
+
+    def _set_damaged_aside(self, path: Path, damage: DamagedError) -> None:
+        """Where that cannot be, it stays: it will be found damaged again, and none that is written takes its place."""
+        aside = path.with_suffix(DAMAGED)
+        try:
+            path.rename(aside)
+            self._prune(DAMAGED, KEPT)
+            log.warning("snapshot_damaged", path=str(path), reason=str(damage), set_aside_as=str(aside))
+        except OSError as error:
+            log.warning("snapshot_damaged", path=str(path), reason=str(damage), not_set_aside=error.strerror)
 
     def write(self, document: State) -> Path:
         """Keep a document: it is on disk when this returns. OSError when it cannot be written; nothing is lost then."""
@@ -88,10 +96,16 @@ class Snapshots:
         return path
 
     def set_aside(self) -> None:
-        """Begin anew: what there is remains under other names, and is not read again."""
-        for path in found_in(self.directory):
-            path.rename(path.with_suffix(BEFORE_RESET))
-        self._prune(BEFORE_RESET, KEPT)
+        """Begin anew: what there is remains under other names, and is not read again; StreamevalError if it cannot."""
+        try:
+            for path in reversed(found_in(self.directory)):  # what stays, if one fails, are the oldest
+                path.rename(path.with_suffix(BEFORE_RESET))
+            self._prune(BEFORE_RESET, KEPT)
+        except OSError as error:
+            hint = "make the directory one that streameval may write to, or name another state.dir"
+            raise StreamevalError(
+                f"the snapshots in {self.directory} cannot be set aside: {error.strerror}", hint=hint
+            ) from error
 
     def close(self) -> None:
         """Let others have the directory."""
