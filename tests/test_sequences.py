@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval.arrays import from_plain, to_plain
-from streameval.averages import AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.bounds import Claim, ConfidenceSequence, Ends
 from streameval.estimators import (
     CAB,
@@ -413,6 +413,17 @@ def test_empirical_bernstein_takes_weights_up_to_a_limit_and_withholds_what_lies
     assert np.isnan(low.lower[:, 0]).tolist() == [False, True, True, True]
 
 
+@pytest.mark.parametrize("logging", [True, False])
+def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(logging: bool) -> None:
+    bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
+    (group,) = watch(bound, Cumulative(), [IPS()], (0.0, 1.0), 100, logging).groups
+    weight = np.array([[1.0 if logging else 50.0, 50.0]]).repeat(2, axis=0)
+    whole = Evidence.of(np.asfortranarray(weight), np.array([0.0, 1.0]))
+    assert group.scale.lift == 50.0
+    for side in range(4):
+        assert group.observed(whole, [], side)[1].max() == 1.0
+
+
 def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> None:
     whole = evidence(18)
     present = np.random.default_rng(19).random((900, 4)) < 0.8
@@ -664,11 +675,12 @@ def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -
 @pytest.mark.parametrize(
     ("average", "words"),
     [
-        (Decay(), "fits cumulative and window only"),
+        (Decay(), "forgets gradually: confidence_sequence fits cumulative and window only"),
+        (AdaptiveWindow(), "chooses its length by the data: confidence_sequence fits cumulative"),
         (Mixture(), "fits cumulative and window only"),
         (Window(tau=99), "cannot restart within a block"),
     ],
-    ids=["decay", "mixture", "short window"],
+    ids=["decay", "adaptive window", "mixture", "short window"],
 )
 def test_a_confidence_sequence_is_refused_where_it_cannot_be_had(average: AnyAverage, words: str) -> None:
     with pytest.raises(ValueError, match=words):

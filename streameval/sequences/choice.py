@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streameval.averages import AnyAverage, Cumulative, Window
+from streameval.averages import AdaptiveWindow, AnyAverage, Cumulative, Window
 from streameval.bounds.sequence import ConfidenceSequence
 from streameval.estimators import Estimator
 from streameval.needs import Need
@@ -54,7 +54,8 @@ def span(average: AnyAverage, block: int) -> Span:
         return Restarted(average.tau, block)
     if isinstance(average, Cumulative):
         return SinceStart()
-    raise ValueError(f"{average.label!r} forgets gradually: confidence_sequence fits cumulative and window only")
+    how = "chooses its length by the data" if isinstance(average, AdaptiveWindow) else "forgets gradually"
+    raise ValueError(f"{average.label!r} {how}: confidence_sequence fits cumulative and window only")
 
 
 def _estimates_the_value(estimator: Estimator) -> bool:
@@ -65,8 +66,8 @@ def _estimates_the_value(estimator: Estimator) -> bool:
 def _of_the_value(bound: ConfidenceSequence, reward_range: tuple[float, float], logging: bool) -> tuple[Engine, Scale]:
     if bound.method == "robust" or bound.max_weight is None:
         return HeavyTailed(), Scale(*reward_range)
-    production = 1.0 if logging else bound.max_weight
-    return EmpiricalBernstein(), Scale(*reward_range, value=bound.max_weight, lift=bound.max_weight + production)
+    heaviest = max(bound.max_weight, 1.0) if logging else bound.max_weight  # a lift lies between both its weights
+    return EmpiricalBernstein(), Scale(*reward_range, value=bound.max_weight, lift=heaviest)
 
 
 def _limits(
