@@ -10,6 +10,7 @@ import numpy as np
 
 from streameval.arrays import State
 from streameval.events import EventBatch
+from streameval.stages.clocks import NEVER
 
 MOST_PARTS = 512
 """With more parts than this, neighbours are put together."""
@@ -114,6 +115,37 @@ class Held:
     def restore(self, state: Sequence[State]) -> None:
         """Go on from a state."""
         self._keep([Part(EventBatch.from_state(part)) for part in state])
+
+
+class Waits:
+    """A stage in which events wait for their turn, in `most_bytes` of memory."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._held = Held()
+        self._passed = NEVER  # what lies before this time has been passed on
+        self._is_full = False
+        self.hurried = 0
+
+    @property
+    def waiting(self) -> Held:
+        """The events that wait."""
+        return self._held
+
+    @property
+    def held(self) -> int:
+        """How many events wait."""
+        return len(self._held)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that all takes which waits."""
+        return self._held.nbytes
+
+    def _fills_up(self) -> bool:
+        """Whether others must not be read on for now: until half of the memory is free again."""
+        self._is_full = self.held_bytes > self._most_bytes / (2 if self._is_full else 1)
+        return self._is_full
 
 
 def in_order(batch: EventBatch) -> EventBatch:

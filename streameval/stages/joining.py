@@ -13,7 +13,7 @@ from streameval.events import EventBatch, Rejected
 from streameval.events.late_rewards import RewardBatch
 from streameval.events.origins import NOBODY
 from streameval.stages.clocks import NEVER, Clocks, Place, just_after
-from streameval.stages.held import Held
+from streameval.stages.held import Waits
 from streameval.stages.rewards import RewardCounts, Rewards
 
 SHARE_OF_THE_REMEMBERED = 0.25
@@ -23,7 +23,7 @@ SWEEPS = 16
 A_MICROSECOND = 1e-6
 
 
-class Joining:
+class Joining(Waits):
     """Gives every decision the rewards dated up to `window` (seconds) after it, and passes it on, in the order of time.
 
     A decision waits until the watermarks of both topics say that no such reward will come any more (`Clocks`), then
@@ -53,30 +53,18 @@ class Joining:
         idle_timeout: float,
         most_bytes: int,
     ) -> None:
+        super().__init__(most_bytes)
         self._topic, self._rewards_topic = topic, rewards_topic
-        self._window, self._patience, self._most_bytes = window, max_lateness + idle_timeout, most_bytes
+        self._window, self._patience = window, max_lateness + idle_timeout
         self._clocks = Clocks(max_lateness, idle_timeout)
         self._reward_clocks = Clocks(max_lateness, idle_timeout)
-        self._held = Held()
         self._rewards = Rewards(window, default, combine, max_lateness, SHARE_OF_THE_REMEMBERED * most_bytes)
-        self._passed = self._swept = NEVER
-        self._is_full = False
-        self.hurried = 0
+        self._swept = NEVER
 
     @property
     def counts(self) -> RewardCounts:
         """What has become of rewards so far."""
         return self._rewards.counts
-
-    @property
-    def waiting(self) -> Held:
-        """The events that wait."""
-        return self._held
-
-    @property
-    def held(self) -> int:
-        """Decisions that wait."""
-        return len(self._held)
 
     @property
     def held_bytes(self) -> int:
@@ -137,8 +125,7 @@ class Joining:
 
     def ahead(self) -> frozenset[Place]:
         """Partitions that must not be read on for now, because the memory for what waits is full."""
-        self._is_full = self.held_bytes > self._most_bytes / (2 if self._is_full else 1)
-        if not self._is_full:
+        if not self._fills_up():
             return frozenset()
         marks = {(self._topic, number): mark for number, mark in self._clocks.read_up_to().items()}
         for number, mark in self._reward_clocks.read_up_to().items():

@@ -10,10 +10,10 @@ import numpy as np
 from streameval.arrays import State
 from streameval.events import EventBatch
 from streameval.stages.clocks import NEVER, Clocks, Place, just_after
-from streameval.stages.held import Held
+from streameval.stages.held import Waits
 
 
-class Ordering:
+class Ordering(Waits):
     """Passes events on in the order of (timestamp, partition, offset); those that come too late are rejected.
 
     An event waits until every partition has come to a time that is `max_lateness` (seconds) after its own: see
@@ -26,28 +26,9 @@ class Ordering:
     """
 
     def __init__(self, topic: str, max_lateness: float, idle_timeout: float, most_bytes: int) -> None:
-        self._topic, self._most_bytes = topic, most_bytes
-        self._patience = max_lateness + idle_timeout
+        super().__init__(most_bytes)
+        self._topic, self._patience = topic, max_lateness + idle_timeout
         self._clocks = Clocks(max_lateness, idle_timeout)
-        self._held = Held()
-        self._passed = NEVER  # what lies before this time has been passed on
-        self._is_full = False
-        self.hurried = 0
-
-    @property
-    def waiting(self) -> Held:
-        """The events that wait."""
-        return self._held
-
-    @property
-    def held(self) -> int:
-        """Events that wait."""
-        return len(self._held)
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that they take."""
-        return self._held.nbytes
 
     @property
     def watermark(self) -> float:
@@ -89,8 +70,7 @@ class Ordering:
 
     def ahead(self) -> frozenset[Place]:
         """Partitions that must not be read on for now, because the memory for what waits is full."""
-        self._is_full = self._held.nbytes > self._most_bytes / (2 if self._is_full else 1)
-        marks = self._clocks.read_up_to() if self._is_full else {}
+        marks = self._clocks.read_up_to() if self._fills_up() else {}
         last = min(marks.values(), default=NEVER)
         return frozenset((self._topic, number) for number, mark in marks.items() if mark > last)
 
