@@ -34,8 +34,10 @@ from streameval.shortfalls import Shortfall, shortfalls
 from streameval.slates import start_ratios
 
 STATE_SCHEMA = 2
-BLOCKS_AT_ONCE = 60
-"""Whole blocks folded together: enough to keep numpy busy, few enough to stay near the processor."""
+BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
+"""Whole blocks folded together, at most and at least: enough to keep numpy busy."""
+PARTS_AT_ONCE = 660
+"""Blocks times policies folded together, but for these limits: few enough to stay near the processor."""
 
 
 class Evaluator:
@@ -215,7 +217,8 @@ class Evaluator:
     @property
     def _run(self) -> int:
         """Events that are folded together while nobody asks for a report."""
-        return BLOCKS_AT_ONCE * self.plan.block
+        blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
+        return blocks * self.plan.block
 
     def _settle(self, unit: int) -> None:
         """Fold the events that wait, as far as they fill whole units."""
