@@ -214,3 +214,14 @@ def quickest(call: Callable[[], object], times: int = 5) -> float:
         call()
         seconds.append(time.perf_counter() - started)
     return min(seconds)
+
+
+def crowding() -> float:
+    """How many times longer than alone everything takes at the moment, since others are at work here, too; at least 1.
+
+    A limit in seconds is meant for a machine that has a processor for us: elsewhere it is longer by this.
+    """
+    began, worked = time.perf_counter(), time.thread_time()
+    while time.thread_time() - worked < 0.1:
+        pass
+    return max(1.0, (time.perf_counter() - began) / (time.thread_time() - worked))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from extreme_messages import CASES
+from factories import crowding
 from fuzz import RANGES, fuzz
 from fuzz_messages import FORMATS
 
@@ -31,7 +32,8 @@ def test_an_extreme_message_takes_bounded_time_and_memory_and_costs_no_other(for
     told = subprocess.run([sys.executable, script, form], capture_output=True, text=True, timeout=100, check=True)
     lines = [json.loads(line) for line in told.stdout.splitlines()]
     assert [case for case, *_ in lines] == list(CASES)
+    limit = SECONDS * crowding()
     for case, verdict, seconds, megabytes, size in lines:
-        assert seconds < SECONDS, case
+        assert seconds < limit, case
         assert megabytes < MEGABYTES, case
         assert verdict != "accepted" or size < 17, case

@@ -38,9 +38,11 @@ class Lives:
         self.log.touch()
         (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
         self.process: subprocess.Popen[bytes] | None = None
+        self.continuing = 0
 
     def begin(self, *options: str, **arguments: Any) -> None:
-        """A new life."""
+        """A new life; `continuing` counts those that there was a snapshot for."""
+        self.continuing += bool(self.snapshots())
         command = [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, cwd=self.folder, **arguments)

@@ -40,7 +40,7 @@ class Reading:
     def status(self) -> SourceStatus:
         return self.source.status()
 
-    def poll_until(self, done: Callable[[], bool], timeout: float = 20.0) -> float:
+    def poll_until(self, done: Callable[[], bool], timeout: float = 60.0) -> float:
         """Polls until `done()`, and returns how long that took; fails with the source's status."""
         begin = time.monotonic()
         while not done():
@@ -52,7 +52,7 @@ class Reading:
 
     def poll_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        self.poll_until(lambda: time.monotonic() > end, seconds + 10.0)
+        self.poll_until(lambda: time.monotonic() > end, seconds + 60.0)
 
     def poll_to_the_end(self) -> None:
         self.poll_until(lambda: self.status.lag == 0)

