@@ -96,7 +96,7 @@ class Backfill:
         end, least = time.monotonic() + SLICE, self._read + at_least
         while not self._reading.caught_up(positions):
             records = self._reading.poll(positions, PATIENCE)
-            self._latecomer.update(self._intake.take(records, there))
+            self._latecomer.update(self._intake.take(records, there, time.time()))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
                 break

@@ -202,7 +202,7 @@ class Daemon:
 
     def _take(self, records: Sequence[Records]) -> None:
         started = time.perf_counter()
-        batch = self._intake.take(records, self._source.status())
+        batch = self._intake.take(records, self._source.status(), self._clock())
         if self._intake.by_time:
             self._source.pause(self._intake.ahead())
         if self._letters is not None:

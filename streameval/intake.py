@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from streameval.arrays import State
 from streameval.events import EventBatch
-from streameval.events.late_rewards import RewardFormat
+from streameval.events.late_rewards import RewardBatch, RewardFormat
 from streameval.events.origins import Origin
 from streameval.events.rules import within_range
 from streameval.published import Holding
 from streameval.sources import Place, Records, SourceStatus
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 from streameval.stages import Duplicates, Joining, Ordering
+
+FAR = 366 * 86400.0  # seconds
+B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class Decoder(Protocol):
@@ -104,10 +108,12 @@ class Intake:
         """Whether events wait for their turn: `take` is then to be called also when nothing has come."""
         return self._merging is not None
 
-    def take(self, records: Sequence[Records], status: SourceStatus) -> EventBatch:
+    def take(self, records: Sequence[Records], status: SourceStatus, now: float = math.inf) -> EventBatch:
         """The events that are to be counted now that these have come, and what was rejected on the way.
 
-        `status`: of the source, after the records.
+        `status`: of the source, after the records. `now`: seconds since 1970. Where time gives the order, a few events in
+        a row from the next century would make all that follow in their partition too late, for good: what is dated more
+        than `FAR` after now is rejected as `too_early`.
         """
         places = [(part.topic, part.partition) for part in status.partitions]
         if not self._decided and places:
@@ -121,12 +127,13 @@ class Intake:
         passed = [self._time_passes(status)]
         decisions = [part for part in records if part.topic != self._reward_topic]
         if decisions:
-            passed.append(self._merging.take(self._decoded(decisions)))
+            passed.append(self._merging.take(_of_our_time(self._decoded(decisions), now)))
         if isinstance(self._merging, Joining) and self._rewards is not None:
             for part in records:
                 if part.topic == self._reward_topic:
                     origin = Origin.of(part.topic, [(part.partition, part.offsets)])
-                    passed.append(self._merging.take_rewards(self._rewards.decode_batch(part.values, origin)))
+                    rewards = self._rewards.decode_batch(part.values, origin)
+                    passed.append(self._merging.take_rewards(_of_our_time(rewards, now)))
         return self._checked(EventBatch.concat(passed))
 
     def _checked(self, merged: EventBatch) -> EventBatch:
@@ -212,6 +219,13 @@ class Intake:
         ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
         known = {place: at for place, at in ended.items() if at is not None}
         return EventBatch.concat([]) if self._merging is None else self._merging.rest(known)
+
+
+def _of_our_time(batch: B, now: float) -> B:
+    def detail(row: int) -> str:
+        return f"timestamp: {batch.timestamp[row]:.0f} is more than a year from now"
+
+    return batch.reject(batch.timestamp > now + FAR, "too_early", detail)
 
 
 def _held_in(state: Mapping[str, Any]) -> set[tuple[str, int, int]]:

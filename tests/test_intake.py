@@ -135,6 +135,28 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
     np.testing.assert_allclose(out.reward, expected)
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_batch_from_the_next_century_makes_nothing_that_follows_too_late(joined: bool) -> None:
+    """Twenty in a row are what one host sends to one partition at once."""
+    late = {"rewards": {"topic": REWARDS, "window": "20s"}} if joined else {}
+    settings = config(order="event_time", **late)
+    intake, ahead = begin_anew(settings).intake, range(100, 120)
+    log = Log({(TOPIC, 0): [message(number, timestamp=4e9 if number in ahead else 1000.0) for number in range(300)]})
+    clicks = [
+        {"event_id": f"e-{number}", "timestamp": 4e9 if number in ahead else 1003.0, "reward": 1}
+        for number in range(300)
+    ]
+    if joined:
+        log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
+    out, chance = [], np.random.default_rng(8)
+    while not log.ended:
+        out.append(intake.take(log.read(chance), log.status(), 1010.0))
+    batch = EventBatch.concat([*out, intake.take([], log.status(ended=True), 1010.0)])
+    assert len(batch) == 280
+    assert [each.reason for each in batch.rejected] == ["too_early"] * 20 * (1 + joined)
+    assert batch.rejected[0].detail == "timestamp: 4000000000 is more than a year from now"
+
+
 def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of() -> None:
     """Each of two is within the range, and their sum is not."""
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})

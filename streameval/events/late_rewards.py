@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -42,6 +42,12 @@ class RewardBatch:
     def take(self, rows: Index | Mask) -> RewardBatch:
         """Those of these rows, in this order; what was rejected stays."""
         return RewardBatch(self.reward[rows], self.timestamp[rows], self.origin.take(rows), self.rejected)
+
+    def reject(self, rows: Mask, reason: str, detail: Callable[[int], str]) -> RewardBatch:
+        """The batch without these rewards, rejected for this reason; `detail` says what is wrong with a row."""
+        numbers = np.flatnonzero(rows).tolist()
+        rejected = [Rejected(reason, detail(row), b"", origin=self.origin.place(row)) for row in numbers]
+        return replace(self.take(~rows), rejected=(*self.rejected, *rejected))
 
 
 class RewardFormat:
