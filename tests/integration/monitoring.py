@@ -88,9 +88,11 @@ def prometheus(
 
 
 def rule_files(folder: Path, holds: Mapping[str, str]) -> Iterator[Path]:
-    """The deployed rules, written to `folder` with other `for` where `holds` names the alert."""
+    """The deployed rules, written to `folder`: all looked at as often, held as long as `holds` says where it does."""
     for path in RULES:
         content = yaml.safe_load(path.read_text())
+        for group in content["groups"]:
+            group.pop("interval", None)
         for rule in (rule for group in content["groups"] for rule in group["rules"]):
             if rule.get("alert") in holds:
                 rule["for"] = holds[rule["alert"]]
