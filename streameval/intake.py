@@ -111,7 +111,7 @@ class Intake:
     def take(self, records: Sequence[Records], status: SourceStatus, now: float = math.inf) -> EventBatch:
         """The events that are to be counted now that these have come, and what was rejected on the way.
 
-        `status`: of the source, after the records. `now`: seconds since 1970. Where time gives the order, a few events in
+        `status`: of the source, after the records. `now`: seconds since 1970. Where time gives the order, ten events in
         a row from the next century would make all that follow in their partition too late, for good: what is dated more
         than `FAR` after now is rejected as `too_early`.
         """

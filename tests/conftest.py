@@ -12,12 +12,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from integration.which_broker import expected_broker
 
 import streameval
 
 CHECKOUT = Path(__file__).parents[1] / "streameval"
 PACKAGE = Path(*streameval.__path__)
+
+settings.register_profile("patient", settings(), deadline=None)  # how long an example takes says how busy a machine is
+settings.load_profile("patient")
 
 THREADS_END_WITHIN = 30.0
 """Seconds. What takes longer goes on by itself; a busy machine takes some to end what was told to end."""
