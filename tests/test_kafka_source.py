@@ -193,6 +193,17 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
     assert len(bench.seen) == 20
 
 
+def test_a_log_that_was_cut_before_us_is_at_its_end_where_it_ends_now(cluster: FakeCluster) -> None:
+    """What had been written beyond, and was never read, is not waited for."""
+    bench = Bench(cluster)
+    bench.poll(1)
+    del cluster.logs[1][6:]
+    status = bench.poll(5)
+    assert status.lag == 0
+    assert all(part.ended_at for part in status.partitions)
+    assert bench.seen_of(1) == cluster.logs[1]
+
+
 def test_markers_of_transactions_do_not_count_as_lag(cluster: FakeCluster) -> None:
     cluster.markers = 1
     assert Bench(cluster).poll(12).lag == 0

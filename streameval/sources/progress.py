@@ -57,22 +57,18 @@ class Progress:
             self.ended.pop(partition, None)
 
     def see_ends(self, ends: Mapping[int, int | None]) -> None:
-        """The offsets that the next messages will get; None tells nothing."""
-        for partition, end in ends.items():
-            if end is not None and end > self.ends.get(partition, -1):
-                self.ends[partition] = end
+        """The offsets that the next messages will get; None tells nothing. A log that was cut has an earlier one."""
+        self.ends.update({partition: end for partition, end in ends.items() if end is not None})
 
     def see_readable(self, ends: Mapping[int, int], asked_at: float = 0.0) -> None:
         """The offsets up to which messages may be read now, asked for at this time (epoch seconds)."""
         self.readable.update(ends)
-        self.see_ends(ends)
-        at_end = [partition for partition in ends if self.positions[partition] >= self.ends[partition]]
-        self.ended = dict.fromkeys(at_end, asked_at)
+        self.ended = {partition: asked_at for partition in ends if self.lag(partition) == 0}
 
     def lag(self, partition: int) -> int | None:
         """Events that wait in the partition; None while the end of its log is unknown."""
-        end = self.ends.get(partition)
-        return None if end is None else max(0, end - self.positions[partition])
+        ends = [known[partition] for known in (self.ends, self.readable) if partition in known]
+        return max(0, max(ends) - self.positions[partition]) if ends else None
 
     @property
     def known_lag(self) -> int:
