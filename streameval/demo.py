@@ -185,6 +185,8 @@ class Watcher:
         table = Table(
             box=box.SIMPLE_HEAD,
             pad_edge=False,
+            show_edge=False,
+            padding=(0, 0, 0, 1),  # so that all columns fit on a terminal of 80
             title=f"After {self.read:,} events, by {ESTIMATOR}",
             title_justify="left",
             caption_justify="left",
