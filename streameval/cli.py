@@ -190,8 +190,9 @@ def plan(
 ) -> None:
     """Tell from files of events how many more it takes to see a lift.
 
-    For each candidate, with what the log explores: how many events until the lower end of the interval of its lift over
-    production lies above 0, and how long that is at the rate of the log. All events since a start count the same.
+    For each candidate, with what the log explores: how many events until the lower end of the normal interval of its
+    lift over production lies above 0, and how long that is at the rate of the log; wider intervals take longer. All
+    events since a start count the same.
     """
     from streameval.outlooks import outlook_table, sentences
     from streameval.planning import Planning

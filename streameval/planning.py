@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from streameval.averages import AnyAverage, Cumulative, Decay, Window
+from streameval.bounds import Normal
 from streameval.config import Config
 from streameval.errors import InputError
 from streameval.evaluator import Evaluator
@@ -59,7 +60,11 @@ class Planning:
         whole = config.plan()
         self.estimators = _estimators(whole, estimator)
         self.horizons = _horizons(whole)
-        self.planner = Planner.of(replace(whole, averages=(Cumulative(),), intervals={}, drift=None, promotion=None))
+        every = Cumulative()
+        normal = {
+            every.label: Normal()
+        }  # which is withheld while noise is not known, and on which the arithmetic rests
+        self.planner = Planner.of(replace(whole, averages=(every,), intervals=normal, drift=None, promotion=None))
         self.replay = Replay(config)
         self.replay.evaluator = self.planner
 

@@ -39,6 +39,14 @@ def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
     assert "warning: no event has a probability of the policy 'nobody'" in outcome.err
 
 
+def test_a_log_without_rewards_is_no_plan(run: Run) -> None:
+    log = Path("log.ndjson")
+    log.write_text(log.read_text().replace('"reward":1', '"reward":0'))
+    assert "candidate-1: cannot be planned for: fewer than ten of its events have a reward" in run(
+        "plan", "c.yaml", "log.ndjson"
+    ).out.replace("\n", " ")
+
+
 def test_json_has_every_number_of_the_table(run: Run) -> None:
     outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--power", "0.9", "--json")
     found = json.loads(outcome.out)

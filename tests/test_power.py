@@ -17,6 +17,7 @@ from streameval.power.wishes import USUAL
 
 CANDIDATE = "challenger"
 SURE = {"confidence": 0.95, "power": 0.8}
+NORMAL = {"cumulative": "normal"}
 
 
 class World(NamedTuple):
@@ -47,7 +48,7 @@ RARE = World(np.array([0.59, 0.4, 0.01]), np.array([0.3, 0.2, 0.5]), np.array([0
 
 
 def seen(events: EventBatch, estimator: AnyEstimator) -> Estimate:
-    evaluator = Evaluator([CANDIDATE], [estimator], [Cumulative()], drift=None)
+    evaluator = Evaluator([CANDIDATE], [estimator], [Cumulative()], intervals=NORMAL, drift=None)
     evaluator.update(events)
     return evaluator.report().get(CANDIDATE, estimator.label, "cumulative")
 
@@ -56,7 +57,7 @@ def looked_at(
     events: EventBatch, wishes: list[Wish], estimator: AnyEstimator | None = None, **wanted: float
 ) -> Outlook:
     chosen = estimator or SNIPS()
-    evaluator = Evaluator([CANDIDATE], [chosen], [Cumulative()], drift=None)
+    evaluator = Evaluator([CANDIDATE], [chosen], [Cumulative()], intervals=NORMAL, drift=None)
     evaluator.update(events)
     exploration = Exploration(evaluator.policies, {}, (0.0, 1.0))
     exploration.update(events)
@@ -177,6 +178,18 @@ def test_of_noise_that_comes_from_everywhere_nothing_is_said() -> None:
     (candidate,) = looked_at(MILD.log(50_000, seed=8), [Wish(0.01)]).candidates
     assert candidate.reason is None
     assert candidate.relief is None
+
+
+def test_one_wrong_propensity_is_no_reason_to_explore_more() -> None:
+    log = MILD.log(20_000, seed=8)
+    propensity = log.propensity.copy()
+    propensity[5_000] = 1e-6
+    wrong = EventBatch.from_arrays(
+        reward=log.reward, propensity=propensity, policies={CANDIDATE: log.probabilities[:, 0]}, timestamp=log.timestamp
+    )
+    exploration = Exploration(("logging", CANDIDATE), {}, (0.0, 1.0))
+    exploration.update(wrong)
+    assert exploration.relief(CANDIDATE) is None
 
 
 def rows(events: int, **columns: object) -> EventBatch:

@@ -1,4 +1,7 @@
-"""The arithmetic of seeing a lift: a lift is seen once the lower end of its interval lies above 0."""
+"""The arithmetic of seeing a lift: a lift is seen once the lower end of its normal interval lies above 0.
+
+Intervals that promise more are wider, and take longer.
+"""
 
 from __future__ import annotations
 

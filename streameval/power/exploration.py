@@ -24,6 +24,8 @@ MOST_OF_IT = 0.8
 RARE = 0.2
 """Events that may be spent on what is rare now: more would no longer leave the rest of the log as it is."""
 TIMES = np.geomspace(1.05, 50, 400)
+FEWEST = 10
+"""Events that noise is blamed on: that of fewer may be one wrong propensity, and says nothing of actions."""
 
 
 class Relief(msgspec.Struct, frozen=True):
@@ -77,7 +79,7 @@ class Exploration:
         for place in range(len(EDGES) - 1, -1, -1):
             share, part = events[place + 1 :].sum() / events.sum(), noise[place + 1 :].sum() / noise.sum()
             if part >= MOST_OF_IT:
-                times = _halving(share, part)
+                times = _halving(share, part) if events[place + 1 :].sum() >= FEWEST else None
                 return None if times is None else Relief(float(EDGES[place]), float(share), float(part), times)
         return None
 
