@@ -45,16 +45,14 @@ function asSeries({ refId, legendFormat }) {
 }
 
 function transformed(transformations, frames) {
-  let result;
-  grafana.transformDataFrame(transformations, frames).subscribe((made) => { result = made; });
-  return result;
+  return new Promise((next, error) => grafana.transformDataFrame(transformations, frames).subscribe({ next, error }));
 }
 
-function of(panel) {
+async function of(panel) {
   const { defaults, overrides } = panel.fieldConfig;
   const frames = panel.targets.map((target) =>
     target.format === "table" ? asTable(target, panel.targets.length > 1) : asSeries(target));
-  const shown = transformed(panel.transformations ?? [], frames);
+  const shown = await transformed(panel.transformations ?? [], frames);
   const fields = shown.flatMap((frame) => frame.fields.map((field) => ({ field, frame })));
   const matched = overrides.map(({ matcher, properties }) => {
     const matches = fieldMatchers.get(matcher.id).get(matcher.options);
@@ -86,4 +84,5 @@ function of(panel) {
 }
 
 const board = JSON.parse(readFileSync(process.argv[2], "utf8"));
-process.stdout.write(JSON.stringify(board.panels.filter(({ type }) => type !== "row").map(of), null, 1));
+const panels = board.panels.filter(({ type }) => type !== "row");
+Promise.all(panels.map(of)).then((made) => process.stdout.write(JSON.stringify(made, null, 1)));
