@@ -30,12 +30,13 @@ class Series:
         self._importance = importance
         self._kept: list[tuple[Array, ...]] = [()]  # a product without factors: 1
         self._places: dict[tuple[int, ...], int] = {(): self.ONE}
+        self._equal: dict[int, Array] = {}  # by the identity of an array the equal one that is kept
         self._alike: dict[bytes, list[int]] = {}
         self._production: list[Array] = []
 
     def place(self, *factors: Array | None) -> int:
         """Where the product of these factors, at most two, lies; None counts as 1."""
-        given = tuple(factor for factor in factors if factor is not None)
+        given = tuple(self._equal.get(id(factor), factor) for factor in factors if factor is not None)
         key = tuple(sorted(map(id, given)))
         if key not in self._places:
             self._places[key] = self._keep(given)
@@ -49,6 +50,8 @@ class Series:
             values = _product(factors)
             for place in alike:
                 if np.array_equal(_product(self._kept[place]), values):
+                    if len(factors) == len(self._kept[place]) == 1:
+                        self._equal[id(factors[0])] = self._kept[place][0]
                     return place
         alike.append(len(self._kept))
         self._kept.append(factors)
