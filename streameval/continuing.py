@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from streameval.arrays import State
+from streameval.cells import named_parts
 from streameval.config import BLOCK, Config
 from streameval.errors import InputError, StateError
 from streameval.evaluator import Evaluator
@@ -20,7 +21,7 @@ from streameval.migrations import roster_from
 from streameval.plan import Plan
 from streameval.policies import LOGGING
 from streameval.published import NEVER, Snapshotting
-from streameval.roster import Roster, named_parts
+from streameval.roster import Roster
 from streameval.sources import Bookmark, Bookmarks
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
 

@@ -11,11 +11,12 @@ from pydantic import TypeAdapter
 from streameval import predictions
 from streameval.arrays import State, from_plain, to_plain
 from streameval.averages.moments import Row
+from streameval.cells import cells_of, needs_model
 from streameval.evaluator import Evaluator
 from streameval.plan import Candidates, Plan
 from streameval.policies import AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.rewards import AnyRewardModel, Ridge
-from streameval.roster import Roster, cells_of, needs_model
+from streameval.roster import Roster
 
 MOMENTS_OF_1 = [row for row in Row if row != Row.TERM_IMPORTANCE]
 """Where the moments of schema 1 lie today."""

@@ -9,13 +9,12 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from streameval.arrays import State
+from streameval.cells import Cell, cells_of, common, named_parts, of_some, products_of
 from streameval.changing import changed, with_new_production
 from streameval.dropping import left_with
 from streameval.errors import StateError
-from streameval.estimators import AnyEstimator
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.needs import Need
 from streameval.plan import Candidates, Plan
 from streameval.policies import AnyPolicy, Logged
 from streameval.report import Report
@@ -25,9 +24,6 @@ from streameval.shortfalls import Shortfall
 STATE_SCHEMA = 2
 DECIDED = ("promotion", "trust", "transitions")
 """The parts of a Report whose rows are about a policy as a whole, and stand on the lift on a mixture."""
-
-Cell = tuple[str, str]
-"""An estimator on an average, by their labels."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,12 @@ class Member:
         names = (production, *(name for name in candidates if name in self.policies))
         if names == self.evaluator.policies:
             return self
-        return replace(self, evaluator=changed(self.evaluator, _of_some(self.evaluator.plan, names)))
+        return replace(self, evaluator=changed(self.evaluator, of_some(self.evaluator.plan, names)))
 
     def under(self, plan: Plan, described: bool) -> Member:
         """The member going on under another plan: with what is the same in both."""
         kept = self.named(plan)
-        products = list(_common(self.evaluator.plan, plan, described))
+        products = list(common(self.evaluator.plan, plan, described))
         evaluator = left_with(self.evaluator, products)
         return replace(kept, evaluator=_changed(evaluator, _also_under(evaluator.plan, plan, kept.policies)))
 
@@ -84,7 +80,8 @@ class Member:
         """The inverse of `to_state`. `cells`, if there are any: what to keep of all that it estimates."""
         evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
         if state.get("cells") is not None:
-            evaluator = left_with(evaluator, list(_products(evaluator.plan, bool(evaluator.described), _cells(state))))
+            cells = frozenset((estimator, average) for estimator, average in state["cells"])
+            evaluator = left_with(evaluator, list(products_of(evaluator.plan, bool(evaluator.described), cells)))
         return cls(evaluator, tuple(state["policies"])).freed()
 
 
@@ -141,7 +138,7 @@ class Roster:
         """
         known = [*self._members, *self._waiting]
         new = tuple(name for name in plan.policies if not any(member.has(name, plan) for member in known))
-        late = Evaluator.of(self._ranked(_of_some(plan, new))) if new else None
+        late = Evaluator.of(self._ranked(of_some(plan, new))) if new else None
         first, *others = (member.named(plan) for member in self._members)
         self._members = [first.freed(), *(member.freed() for member in others if member.policies)]
         kept = (member.named(plan) for member in self._waiting)
@@ -159,7 +156,7 @@ class Roster:
         """
         described = self._members[0].evaluator.described
         if described is None:  # no event has come: nothing has begun, but some may have been rejected
-            self._members = [Member(_rejecting(self._members[0].evaluator, plan), plan.policies)]
+            self._members = [Member(changed(self._members[0].evaluator, plan), plan.policies)]
             self._added = len(plan.policies) - 1
             return []
         ranked = self._ranked(replace(plan, policies=(plan.policies[0], *self._here(plan))))
@@ -180,8 +177,8 @@ class Roster:
             if here:
                 by_cells.setdefault(frozenset(cells_of(plan, described)) - frozenset().union(*here), []).append(name)
         for cells, names in by_cells.items():
-            for estimators, averages in _products(plan, described, cells):
-                part = _of_some(plan, tuple(names)).with_products([(estimators, averages)])
+            for estimators, averages in products_of(plan, described, cells):
+                part = of_some(plan, tuple(names)).with_products([(estimators, averages)])
                 yield self._ranked(part), tuple(names)
 
     def _here(self, plan: Plan) -> list[str]:
@@ -293,71 +290,6 @@ class Roster:
         return roster
 
 
-def cells_of(plan: Plan, described: bool) -> dict[Cell, tuple[Any, ...]]:
-    """What is estimated on what, by labels; and all that decides the numbers."""
-    return {
-        (estimator.label, average.label): (estimator, average, plan.reward_model if needs_model(estimator) else None)
-        for estimators, averages in plan.products(described)
-        for estimator in estimators
-        for average in averages
-    }
-
-
-def named_parts(plan: Plan, described: bool) -> dict[str, dict[str, Any]]:
-    """What a plan evaluates: policies, estimators and averages by name, each with all that decides what it is."""
-    cells = cells_of(plan, described)
-    return {
-        "policies": {name: plan.coded.get(name) for name in plan.policies},
-        "estimators": {name: (each, model) for (name, _), (each, _, model) in cells.items()},
-        "averages": {name: each for (_, name), (_, each, _) in cells.items()},
-    }
-
-
-def needs_model(estimator: AnyEstimator) -> bool:
-    """Whether an estimator's numbers depend on the reward model."""
-    return Need.PREDICTION in estimator.needs
-
-
-def _common(before: Plan, after: Plan, described: bool) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The products of a plan as far as another one has them, too: with the same parameters, and the same model."""
-    same_model = before.reward_model == after.reward_model
-    for estimators, averages in before.products(described):
-        for others, on in after.products(described):
-            kept = tuple(each for each in estimators if each in others and (same_model or not needs_model(each)))
-            where = tuple(each for each in averages if each in on)
-            if kept and where:
-                yield kept, where
-
-
-def _cells(state: State) -> frozenset[Cell]:
-    return frozenset((estimator, average) for estimator, average in state["cells"])
-
-
-def _products(plan: Plan, described: bool, cells: frozenset[Cell]) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The estimators and averages of a plan that make these cells and no others, as products."""
-    for estimators, averages in plan.products(described):
-        by_averages: dict[tuple[Any, ...], list[Any]] = {}
-        for estimator in estimators:
-            lacking = tuple(average for average in averages if (estimator.label, average.label) in cells)
-            if lacking:
-                by_averages.setdefault(lacking, []).append(estimator)
-        for lacking, alike in by_averages.items():
-            yield tuple(alike), lacking
-
-
-def _of_some(plan: Plan, policies: tuple[str, ...]) -> Plan:
-    """The plan for some of its policies; production is there in any case."""
-    others = tuple(name for name in policies if name != plan.policies[0])
-    coded = {name: policy for name, policy in plan.coded.items() if name in others}
-    return replace(plan, policies=(plan.policies[0], *others), coded=coded)
-
-
-def _rejecting(evaluator: Evaluator, plan: Plan) -> Evaluator:
-    """A fresh evaluator of the plan that has rejected what this one has."""
-    state = {**Evaluator.of(plan).state(), "events": evaluator.state()["events"]}
-    return Evaluator.from_state(state, plan.reward_model, _named(plan))
-
-
 def _named(plan: Plan) -> dict[str, AnyPolicy]:
     return dict.fromkeys(plan.policies[1:], Logged()) | dict(plan.coded)
 
@@ -383,7 +315,7 @@ def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
     """The plan of an evaluator that goes on with these policies: what it computes, with what is said of it now."""
     known = {average.label for _, averages in before.products(False) for average in averages}
     intervals = {label: bound for label, bound in after.intervals.items() if label in known}
-    some = _of_some(after, policies)
+    some = of_some(after, policies)
     return replace(
         some,
         estimators=before.estimators,
