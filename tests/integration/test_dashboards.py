@@ -10,6 +10,7 @@ import httpx
 import pytest
 import yaml
 from deployed import Panel, annotations, dashboards, filled_in, panels, variables
+from factories import wait_until
 from integration.monitoring import prometheus, query
 from integration.running import daemon
 
@@ -76,8 +77,8 @@ def test_the_candidate_variable_leaves_production_out(monitored: httpx.Client) -
 
 
 def test_without_its_token_nobody_reads_the_daemon(monitored: httpx.Client) -> None:
-    ((labels, up),) = query(monitored, 'up{job="streameval"}')
-    assert up == 1
+    wait_until(lambda: [up for _, up in query(monitored, 'up{job="streameval"}')] == [1.0])
+    ((labels, _),) = query(monitored, 'up{job="streameval"}')
     assert httpx.get(f"http://{labels['instance']}/metrics").status_code == 401
 
 
