@@ -169,11 +169,21 @@ def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(clust
     bench = Bench(cluster, stall_timeout=30)
     assert bench.poll(9, every=PROBE_INTERVAL).rebuilds == 0
     assert bench.source.status().lag == 10
-    assert bench.poll(4, every=PROBE_INTERVAL).rebuilds == 1
+    assert bench.poll(8, every=PROBE_INTERVAL).rebuilds == 1  # of the time in which messages came, little counts
     cluster.deaf = set()
     bench.poll(6)
     assert bench.seen_of(1) == cluster.logs[1]
     assert bench.seen_of(0) == cluster.logs[0]
+
+
+@pytest.mark.parametrize(("every", "stuck"), [(10.0, False), (40.0, True)])
+def test_a_partition_whose_turn_has_not_come_is_stuck_only_after_much_longer(
+    cluster: FakeCluster, every: float, stuck: bool
+) -> None:
+    """Whoever polls is at work all the time, and gets what the client has of another partition first."""
+    cluster.fill(0, 90)
+    cluster.deaf = {1}
+    assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
 
 
 def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) -> None:

@@ -16,6 +16,10 @@ from streameval.sources.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 PROBE_INTERVAL = 3.0
+BUSY = 0.1
+"""Share of the time that whoever polls is at work which counts against a partition that does not move. Its turn comes
+when what the client has of others is handed out, which may take long where events come faster than they are worked
+through; and a new client, which forgets all that, would begin with the same others."""
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
 
 log = structlog.get_logger(__name__)
@@ -42,6 +46,8 @@ class TopicReader:
         self._clock = clock
         self._progress = Progress()
         self._probe_at = self._discover_at = 0.0
+        self._left_at: float | None = None
+        self._forgiven = 0.0
 
     def start(self, progress: Progress) -> None:
         """Go on in `progress`, which takes the positions that this reader begins at."""
@@ -49,11 +55,14 @@ class TopicReader:
         self._progress = progress
         self.client.pause(progress.paused)
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
-        progress.place(self.positions, now)
+        progress.place(self.positions, self._patience())
         progress.epochs = self.client.epochs()
 
     def read(self, timeout: float) -> list[Records]:
         """Messages that have come within about `timeout` seconds; raises `ClientError` and `OffsetsGoneError`."""
+        if self._left_at is not None:
+            self._forgiven += (1.0 - BUSY) * (self._clock() - self._left_at)
+            self._left_at = None
         if self._clock() >= self._probe_at:
             self._look_around()
         records = self.client.poll(timeout)
@@ -61,13 +70,18 @@ class TopicReader:
         self._progress.see_ends({partition: self.client.highwater(partition) for partition in self.positions})
         if records:
             self.answered_at = self._clock()
-            self._progress.take(records, self.answered_at)
+            self._progress.take(records, self._patience())
             self._progress.epochs = self.client.epochs()
+            self._left_at = self.answered_at
         return records
+
+    def _patience(self) -> float:
+        """A clock by which partitions must move: it is slow while whoever polls is at work."""
+        return self._clock() - self._forgiven
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """Read some partitions from other offsets, and all others from where they are."""
-        self._progress.place(positions, self._clock())
+        self._progress.place(positions, self._patience())
         here = {partition: self._progress.positions[partition] for partition in self.positions}
         self.client.assign(here, self._progress.epochs)
 
@@ -103,7 +117,7 @@ class TopicReader:
             if now - self.answered_at > self._settings.stall_timeout:
                 raise ClientError(f"no answer for {now - self.answered_at:.0f} s: {error}") from error
             return
-        stalled = self._progress.stalled(now, self._settings.stall_timeout)
+        stalled = self._progress.stalled(self._patience(), self._settings.stall_timeout)
         if stalled:
             raise ClientError(f"events wait in partitions {stalled} but none comes")
 
@@ -113,7 +127,7 @@ class TopicReader:
         ends = self.client.offsets(self.positions, "latest", PROBE_TIMEOUT)
         self.answered_at = self._clock()
         for partition in self.positions:
-            self._progress.move(partition, self.client.position(partition), now)
+            self._progress.move(partition, self.client.position(partition), self._patience())
         self._progress.epochs = self.client.epochs()
         self._progress.see_readable(ends, asked_at)
         if now >= self._discover_at:
