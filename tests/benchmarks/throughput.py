@@ -39,8 +39,8 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
     propensity = rng.uniform(0.02, 0.9, count).round(4)
     reward = (rng.random(count) < 0.1).astype(int)
     shares = np.minimum(rng.random((count, len(POLICIES))) * 2 * propensity[:, None], 1).round(5)
-    lines = [
-        orjson.dumps(
+    return [
+        padded(
             {
                 "event_id": f"e-{number:08d}",
                 "timestamp": round(1574553634.76 + number / 1000, 3),
@@ -48,12 +48,16 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
                 "propensity": propensity[number],
                 "reward": int(reward[number]),
                 "policies": dict(zip(POLICIES, shares[number].tolist(), strict=True)),
-            },
-            option=orjson.OPT_SERIALIZE_NUMPY,
+            }
         )
         for number in range(count)
     ]
-    return [line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}" for line in lines]
+
+
+def padded(event: dict[str, object]) -> bytes:
+    """An event of that many bytes. What orjson returns is not kept: it would leave large holes in the memory."""
+    line = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
+    return line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}"
 
 
 def evaluator() -> Evaluator:
