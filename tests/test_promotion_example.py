@@ -18,8 +18,8 @@ from streameval.errors import InputError
 from streameval.simulation import Drift, World
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "promotion"
-MODULES = ("aa_streams", "experiment", "figures", "runs", "scoring", "study", "summary", "worlds")
-TABLES = ("all", "fresh", "delays", "targets", "same")
+MODULES = ("aa_streams", "errors", "experiment", "figures", "runs", "scoring", "study", "summary", "worlds")
+TABLES = ("all", "fresh", "delays", "targets", "same", "errors")
 
 
 @pytest.fixture
@@ -130,10 +130,38 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
     scores = runs.Store(EXAMPLE / "results" / "lastfm.jsonl", example.Score).read()
     outcomes = runs.Store(EXAMPLE / "results" / "same.jsonl", runs.Outcome).read()
     assert len({(each.setting, each.seed, each.rule) for each in scores}) == len(scores)
+    told = runs.Store(EXAMPLE / "results" / "errors.jsonl", runs.Told).read()
     assert sum(each.candidates for each in outcomes) == 10_000
+    assert all(each.seed >= 100 for each in told)
     document = readme.read_text()
     assert all(f"<!-- table: {name} -->\n|" in document for name in TABLES)
-    assert summary.fill_in(document, scores, outcomes) == document
+    assert summary.fill_in(document, scores, outcomes, told) == document
+
+
+def test_what_has_moved_is_known_less(example: ModuleType) -> None:
+    errors = import_module("errors")
+    value = np.stack([np.full(400, 0.02), 1e-3 * np.arange(400)], axis=1)
+    sampling, spread, drift = np.full((3, 400, 2), 1e-5)
+    parts = errors.parts_of(value, sampling, spread, drift)
+    assert set(parts) == set(errors.NAMES)
+    assert parts["paired"][-1, 0] == pytest.approx(5e-5)
+    assert parts["moved_lately"][-1, 1] == pytest.approx(0.03**2, rel=0.05)  # a mean over 30 looks lags by 30
+    assert parts["paired"][-1, 1] == pytest.approx(5e-5 + parts["moved_lately"][-1, 1] / 9)
+    error, parts["drift_aware"] = np.sqrt(parts["paired"]) * np.array([1.0, -1.0]), parts["paired"] + 1.0
+    correlation, size = errors.held_against(error, {name: parts[name] for name in ("paired", "drift_aware")})
+    assert (correlation["paired"], size["paired"]) == pytest.approx((1.0, 1.0))
+
+
+def test_errors_are_looked_at_on_seeds_that_no_rule_is_judged_by(example: ModuleType, tmp_path: Path) -> None:
+    runs = import_module("runs")
+    store = runs.Store(tmp_path / "errors.jsonl", runs.Told)
+    store.add([runs.Told("softmax", "smooth", 100, 200_000, {}, {})])
+    assert runs.missing_errors(store, "softmax", ["smooth", "abrupt"], 2, 200_000) == [
+        ("softmax", "smooth", 101, 200_000),
+        ("softmax", "abrupt", 100, 200_000),
+        ("softmax", "abrupt", 101, 200_000),
+    ]
+    assert max(import_module("study").SEEDS) < runs.FIRST_SEED
 
 
 def test_few_candidates_of_the_same_worth_are_ever_proven_better(example: ModuleType) -> None:

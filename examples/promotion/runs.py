@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 from aa_streams import KINDS, Outcome, follow
+from errors import FIRST_SEED, Told, told
 from experiment import RULES, watch
 from scoring import Run, Score, score
 from worlds import scene
@@ -71,6 +72,20 @@ def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
     """One A/A stream with all its candidates."""
     kind, seed, events = job
     return [follow(kind, seed, events=events)]
+
+
+def missing_errors(
+    store: Store[Told], world: str, settings: Iterable[DriftKind], seeds: int, events: int
+) -> list[tuple[str, DriftKind, int, int]]:
+    """Runs whose errors have not been looked at yet, on seeds of their own."""
+    done = {(each.world, each.setting, each.seed, each.events) for each in store.read()}
+    jobs = [(world, setting, FIRST_SEED + seed, events) for setting in settings for seed in range(seeds)]
+    return [job for job in jobs if (scene(world).name, *job[1:]) not in done]
+
+
+def perform_errors(job: tuple[str, DriftKind, int, int]) -> list[Told]:
+    """One run whose errors are looked at."""
+    return [told(*job)]
 
 
 def perform_all(

@@ -1,6 +1,7 @@
 """Can a pager be wired to it? The rules of promotion on moving worlds, and on candidates that are worth the same.
 
 python study.py run lastfm.npz      20 seeds x 3 settings, resumable
+python study.py errors lastfm.npz   what tells of the error of a lift, on other seeds
 python study.py same                10,000 candidates that are worth the same as production
 python study.py table               results/*.jsonl -> the tables of README.md
 python study.py figures lastfm.npz  the pictures
@@ -15,10 +16,20 @@ from typing import Annotated
 
 import aa_streams
 import typer
+from errors import Told
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from runs import Store, missing_runs, missing_streams, perform, perform_all, perform_stream
+from runs import (
+    Store,
+    missing_errors,
+    missing_runs,
+    missing_streams,
+    perform,
+    perform_all,
+    perform_errors,
+    perform_stream,
+)
 from scoring import Score
 from summary import fill_in
 from worlds import SETTINGS, scene
@@ -28,6 +39,8 @@ from streameval.terminal import run_app
 
 SEEDS = range(20)
 """Fixed before the first run, and taken as they fall."""
+CHOOSING = 2
+"""Seeds from 100 on, on which is seen what tells of errors."""
 STREAMS = 50
 """Of each kind of weights, with a hundred candidates each."""
 CORES = os.cpu_count() or 1
@@ -57,6 +70,25 @@ def run(
 
 
 @app.command()
+def errors(
+    world: Annotated[str, typer.Argument(help="a prepared .npz file, or softmax")],
+    settings: Annotated[
+        list[str] | None, typer.Option(help="smooth, abrupt, stationary; default the first two")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="100, 101 and so on")] = CHOOSING,
+    events: Annotated[int, typer.Option(min=100_000, help="of one run")] = 1_000_000,
+    processes: Processes = CORES,
+    results: Results = RESULTS,
+) -> None:
+    """See what tells of the error of a lift where that is missing, and store it."""
+    kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS[:2])
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results / "errors.jsonl", Told)
+    jobs = missing_errors(store, world, kinds, seeds, events)
+    _with_progress(len(jobs), lambda done: perform_all(perform_errors, jobs, store, processes, done))
+
+
+@app.command()
 def same(
     streams: Annotated[int, typer.Option(min=1, help="of each kind of weights, 100 candidates each")] = STREAMS,
     events: Annotated[int, typer.Option(min=100, help="of one stream")] = aa_streams.EVENTS,
@@ -79,7 +111,8 @@ def table(
     """Make the tables of the README from what is stored."""
     scores = Store(results / f"{world}.jsonl", Score).read()
     outcomes = Store(results / "same.jsonl", aa_streams.Outcome).read()
-    readme.write_text(fill_in(readme.read_text(), scores, outcomes))
+    told = Store(results / "errors.jsonl", Told).read()
+    readme.write_text(fill_in(readme.read_text(), scores, outcomes, told))
 
 
 @app.command()

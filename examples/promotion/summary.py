@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from aa_streams import CONFIDENCE, PROOF, Outcome
+from errors import NAMES, Told
 from experiment import RULES
 from scipy.stats import binom, chi2
 from scoring import EVERY, Score
@@ -17,7 +18,7 @@ from worlds import SETTINGS
 from streameval.sequences.family import error_shares
 
 CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4), "abrupt": (2, 3, 4), "stationary": ()}
-"""Seeds on which the factors of `paired` and how long it averages the drift were chosen."""
+"""Seeds that were looked at while the bound of `paired` was chosen; others for that, from 100 on, are in no table."""
 CANDIDATE_EVENTS = 10_000_000
 SURE = 0.999
 NONE = "–"
@@ -141,7 +142,7 @@ def _same_row(rule: str, some: Sequence[Outcome], ever: Sequence[int], promised:
     return SameRow(some[0].weights, rule, candidates, some[0].events, sum(ever), promised, bound)
 
 
-def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome]) -> str:
+def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome], told: Sequence[Told] = ()) -> str:
     """A document whose tables, each after a line `<!-- table: name -->`, are those of these results."""
     tables = {
         "all": _rules(rows_of(scores)),
@@ -149,6 +150,7 @@ def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome])
         "delays": _delays(rows_of(scores)),
         "targets": _targets(rows_of(scores), rows_of(scores, fresh=True)),
         "same": _same(same_rows(outcomes)),
+        "errors": _errors(told),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
@@ -272,6 +274,20 @@ def _same(rows: Iterable[SameRow]) -> str:
         for row in rows
     ]
     return _table(head, body)
+
+
+def _errors(told: Sequence[Told]) -> str:
+    """Means over runs; a column for each world and setting."""
+    columns = sorted({(each.world, each.setting) for each in told}, key=lambda of: (of[0], SETTINGS.index(of[1])))
+    groups = [[each for each in told if (each.world, each.setting) == of] for of in columns]
+    body = [
+        [said, *(f"{np.mean([each.correlation[name] for each in some]):.2f}" for some in groups)]
+        for name, said in NAMES.items()
+    ]
+    for name in ("paired", "drift_aware"):
+        said = f"root mean square of the errors in units of what `{name}` takes for one"
+        body.append([said, *(f"{np.mean([each.size[name] for each in some]):.2f}" for some in groups)])
+    return _table(["correlation with the squared error", *(f"{world}, {setting}" for world, setting in columns)], body)
 
 
 def _power(row: Row) -> str:
