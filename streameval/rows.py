@@ -10,6 +10,7 @@ import numpy as np
 from streameval.arrays import Array, ratio
 from streameval.averages import Reading
 from streameval.averages.moments import Row
+from streameval.averages.spread import SpreadRow
 from streameval.bounds import Bound, Claim, Ends
 from streameval.estimators import Estimator
 from streameval.extremes import Extremes
@@ -40,7 +41,7 @@ class Rows:
     def of(self, read: Read) -> Iterator[Estimate]:
         """The estimates of one average, with intervals by its bound; estimators vary fastest."""
         average, bound, reading = read.average, read.bound, read.reading
-        claim = self._claim(bound, read.watched)
+        claim = self._claim(bound, read.watched)._replace(rewarded=reading.spread[SpreadRow.NONZERO] > 0)
         ends = _clipped(*bound.ends(reading, claim), self.reward_range)
         numbers = list(zip(*map(_known, (reading.moments.value, *ends, *self._diagnostics(reading))), strict=True))
         lifts = [(None, None, None)] * len(self.estimators) + self._lifts(read, claim)
@@ -89,12 +90,15 @@ class Rows:
     def _lifts(self, read: Read, claim: Claim) -> list[tuple[float | None, float | None, float | None]]:
         """Value and interval of each lift, inside plus and minus the width of the reward range."""
         first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
-        scaled = ratio(claim.term_range, read.reading.moments.mean_denominator)
+        scaled, rewarded = ratio(claim.term_range, read.reading.moments.mean_denominator), claim.rewarded
         difference = claim._replace(
             term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
             ratio=claim.ratio[others],
             watched=read.watched and Ends(read.watched.lift_lower[others], read.watched.lift_upper[others]),
             estimates=_estimates(read.watched, LIFT_LOWER, others),
+            rewarded=None
+            if rewarded is None
+            else rewarded[others] | np.resize(rewarded[first], rewarded[others].shape),
             extremes=claim.extremes.over_production(len(self.estimators), heaviest=self.largest_weight[0]),
         )
         width = self.reward_range[1] - self.reward_range[0]

@@ -257,6 +257,20 @@ def test_no_interval_is_shown_while_no_event_speaks_for_the_policy(kind: str, es
     assert (estimate.lower, estimate.upper) == (None, None)
 
 
+def test_no_interval_is_shown_before_the_first_reward() -> None:
+    rng, n = np.random.default_rng(5), 1_000
+    columns = {"propensity": np.full(n, 0.5), "policies": {"a": rng.choice([0.25, 0.75], n), "same": np.full(n, 0.5)}}
+    evaluator = Evaluator(["a", "same"], estimators=[StratifiedIPS()], averages=[Mixture()])
+    evaluator.update(EventBatch.from_arrays(reward=np.zeros(n), **columns))
+    for estimate in evaluator.report().estimates:
+        assert (estimate.lower, estimate.upper) == (None, None)
+        assert (estimate.lift_lower, estimate.lift_upper) == (None, None)
+    evaluator.update(EventBatch.from_arrays(reward=np.arange(n) == 500, **columns))
+    for estimate in evaluator.report().estimates:
+        assert estimate.lower is not None
+        assert estimate.policy == "logging" or estimate.lift_lower is not None
+
+
 @pytest.mark.parametrize("every", [1, 37, 100, 999])
 def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
     log = Log(seed=4, n=2_100, candidates=3)

@@ -45,7 +45,8 @@ class Claim(NamedTuple):
 
     `extremes`: between which lines terms lie, given the importance weight.
     `watched`: the interval that a confidence sequence has kept, where one was asked for; `estimates`: what its lower
-    end lies below, and its upper end above (None: its middle).
+    end lies below, and its upper end above (None: its middle). `rewarded`: whether a term was ever not 0, of a lift one
+    of either policy (None: not told).
     """
 
     confidence: float
@@ -54,6 +55,7 @@ class Claim(NamedTuple):
     extremes: Extremes
     watched: Ends | None = None
     estimates: Ends | None = None
+    rewarded: Mask | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)

@@ -27,7 +27,8 @@ class DriftAware(Bound):
     over the last 50,000 events, since the mean age of what is averaged (not known, and left out, before that). The
     factor 2.5 was found by simulation. Coverage is an average over time: right after a jump nothing that only knows the
     past covers. Withheld while no event that the policy could have logged has come: all there is then is the value to
-    begin with. A ratio whose terms never varied, ten of them not 0, is that ratio.
+    begin with; and before the first reward, when no variance is known. A ratio whose terms never varied, ten of them
+    not 0, is that ratio.
     """
 
     kind: Literal["drift_aware"] = field(default="drift_aware", kw_only=True, repr=False)
@@ -42,4 +43,5 @@ class DriftAware(Bound):
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
         width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = np.where(certain(reading, claim.ratio), 0.0, width)
-        return np.where(reading.moments[Row.IMPORTANCE] > 0, width, np.nan)
+        rewarded = True if claim.rewarded is None else claim.rewarded
+        return np.where((reading.moments[Row.IMPORTANCE] > 0) & rewarded, width, np.nan)
