@@ -1,0 +1,30 @@
+"""What arrays free is taken again, without a page fault for each page."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from streameval.allocation import keep_freed_memory
+
+PAGES = 25_000_000 // resource.getpagesize()
+COUNTED = """
+import resource
+import numpy as np
+from streameval.allocation import keep_freed_memory
+keep_freed_memory()
+[np.ones(625_000) for _ in range(5)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+[np.ones(625_000) for _ in range(5)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_that_arrays_freed_is_not_taken_anew_from_the_system() -> None:
+    if not keep_freed_memory():
+        pytest.skip("this C library cannot be told so")
+    done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < PAGES / 10
