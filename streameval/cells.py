@@ -39,11 +39,14 @@ def needs_model(estimator: AnyEstimator) -> bool:
     return Need.PREDICTION in estimator.needs
 
 
-def common(before: Plan, after: Plan, described: bool) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The products of a plan as far as another one has them, too: with the same parameters, and the same model."""
+def common(before: Plan, had: bool, after: Plan, has: bool) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The products of a plan as far as another one has them, too: with the same parameters, and the same model.
+
+    `had`, `has`: whether events tell all of their actions, for each of them.
+    """
     same_model = before.reward_model == after.reward_model
-    for estimators, averages in before.products(described):
-        for others, on in after.products(described):
+    for estimators, averages in before.products(had):
+        for others, on in after.products(has):
             kept = tuple(each for each in estimators if each in others and (same_model or not needs_model(each)))
             where = tuple(each for each in averages if each in on)
             if kept and where:

@@ -201,7 +201,7 @@ class Evaluator:
             self._accept(batch)
 
     def _accept(self, batch: EventBatch) -> None:
-        if not self._accepted:
+        if self._described is None:
             self._open(described=tells(batch[:1], self.plan.needs_of(StratifiedDR())))
         self._accepted += len(batch)
         self._last_timestamp = newest(self._last_timestamp, batch.timestamp)

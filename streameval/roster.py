@@ -53,13 +53,17 @@ class Member:
     def under(self, plan: Plan, described: bool) -> Member:
         """The member going on under another plan: with what is the same in both."""
         kept = self.named(plan)
-        products = list(common(self.evaluator.plan, plan, described))
+        products = list(common(self.evaluator.plan, self.described(described), plan, described))
         evaluator = left_with(self.evaluator, products)
         return replace(kept, evaluator=_changed(evaluator, _also_under(evaluator.plan, plan, kept.policies)))
 
+    def described(self, otherwise: bool) -> bool:
+        """Whether events tell all of their actions, by what its evaluator knows."""
+        return otherwise if self.evaluator.described is None else self.evaluator.described
+
     def cells(self, described: bool) -> frozenset[Cell]:
         """What it estimates on what."""
-        return frozenset(cells_of(self.evaluator.plan, described))
+        return frozenset(cells_of(self.evaluator.plan, self.described(described)))
 
     def report(self, now: float | None = None) -> Report:
         """The Report of the evaluator, with the rows that are shown."""
@@ -138,7 +142,7 @@ class Roster:
         """
         known = [*self._members, *self._waiting]
         new = tuple(name for name in plan.policies if not any(member.has(name, plan) for member in known))
-        late = Evaluator.of(self._ranked(of_some(plan, new))) if new else None
+        late = self._fresh(self._ranked(of_some(plan, new))) if new else None
         first, *others = (member.named(plan) for member in self._members)
         self._members = [first.freed(), *(member.freed() for member in others if member.policies)]
         kept = (member.named(plan) for member in self._waiting)
@@ -164,7 +168,7 @@ class Roster:
         if not any(member.has(plan.policies[0], plan) for member in (first, *others)):
             first = replace(first, policies=(plan.policies[0], *first.policies))  # a production that nobody knew
         self._members = [first, *(member for member in others if member.policies and member.cells(described))]
-        self._waiting = [Member(Evaluator.of(part), policies) for part, policies in self._lacking(plan, described)]
+        self._waiting = [Member(self._fresh(part), policies) for part, policies in self._lacking(plan, described)]
         late = [member.evaluator for member in self._waiting]
         newcomers = self.change(plan)
         return late if newcomers is None else [*late, newcomers]
@@ -180,6 +184,10 @@ class Roster:
             for estimators, averages in products_of(plan, described, cells):
                 part = of_some(plan, tuple(names)).with_products([(estimators, averages)])
                 yield self._ranked(part), tuple(names)
+
+    def _fresh(self, plan: Plan) -> Evaluator:
+        """An evaluator that takes events for what they were from the beginning: all policies have the same rows."""
+        return Evaluator.of(plan, self._members[0].evaluator.described)
 
     def _here(self, plan: Plan) -> list[str]:
         """The candidates of the plan that somebody here evaluates; one may have been production until now."""
@@ -220,7 +228,7 @@ class Roster:
         """From now on, give it the events of the stream, and show its rows; `anew`: forget what it has seen so far."""
         for member in self._waiting:
             if member.evaluator is late:
-                joining = replace(member, evaluator=Evaluator.of(late.plan)) if anew else member
+                joining = replace(member, evaluator=self._fresh(late.plan)) if anew else member
                 self._members.append(joining.freed())
         self._waiting = [member for member in self._waiting if member.evaluator is not late]
 

@@ -282,3 +282,19 @@ def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
     assert roster.report().reward_model is None
     assert len(msgspec.msgpack.encode(after)) <= len(msgspec.msgpack.encode(model))
     assert after == se.Evaluator(["early"], **options).state()["predictions"]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_all_policies_have_the_same_rows_whatever_the_first_event_of_a_latecomer_tells(first: bool) -> None:
+    roster = Roster(plan("early"))
+    roster.update(events(150, described=first))
+    adopt(roster, plan("early", "late"))
+    roster.update(events(150, described=not first))
+    cells = {
+        policy: {(each.estimator, each.average) for each in roster.report().estimates if each.policy == policy}
+        for policy in roster.policies
+    }
+    assert cells["late"] == cells["early"] == cells["logging"]
+    adopt(roster, plan("early", "late", **FEW))
+    adopt(roster, plan("early", "late"))
+    assert {each.policy for each in roster.report().estimates} == {"logging", "early", "late"}
