@@ -76,11 +76,12 @@ class Rows:
 
     def _claim(self, bound: Bound, watched: Watched | None) -> Claim:
         limit = bound.largest_weight(self.largest_weight)
+        heaviest = np.where(limit > 0, limit, np.nan)  # of a policy that was never logged it is not known
         return Claim(
             confidence=self.confidence,
             extremes=Extremes.by_column([each.extremes(self.reward_range, limit) for each in self.estimators]),
             term_range=np.stack(
-                [each.term_range(self.reward_range, limit) for each in self.estimators], axis=1
+                [each.term_range(self.reward_range, heaviest) for each in self.estimators], axis=1
             ).ravel(),
             ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
             watched=watched and Ends(watched.lower, watched.upper),

@@ -19,6 +19,7 @@ from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumul
 from streameval.bounds import AnyBound, EmpiricalBernstein, Normal
 from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
 from streameval.evaluator import Evaluator
+from streameval.events import EventBatch
 from streameval.policies import LOGGING
 from streameval.report import Estimate
 
@@ -161,6 +162,19 @@ def test_a_higher_confidence_widens_the_interval_by_the_ratio_of_its_quantiles(k
         for confidence, width in widths.items():
             ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / NormalDist().inv_cdf(0.975)
             assert width / widths[0.95] == pytest.approx(ratio, rel=1e-9)
+
+
+def test_empirical_bernstein_knows_no_range_of_terms_while_the_log_never_did_what_the_policy_does() -> None:
+    n = 3_000
+    batch = EventBatch.from_arrays(
+        reward=np.arange(n) % 3 == 0, propensity=np.full(n, 0.5), policies={CANDIDATE: np.zeros(n)}
+    )
+    for bound, known in ((EmpiricalBernstein(), False), (EmpiricalBernstein(max_weight=2.0), True)):
+        evaluator = Evaluator([CANDIDATE], [IPS()], [Cumulative()], intervals={"cumulative": bound})
+        evaluator.update(batch)
+        found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+        ends = (found.lower, found.upper, found.lift_lower, found.lift_upper)
+        assert [end is not None for end in ends] == [known] * 4
 
 
 def test_a_normal_interval_is_withheld_until_ten_terms_differ_from_zero() -> None:
