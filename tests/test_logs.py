@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 import structlog
@@ -158,3 +159,21 @@ def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
             source.poll(0.2)
         assert "REFUSED" in source.status().detail
     assert capsys.readouterr().err == ""
+
+
+def test_a_broker_that_hangs_up_on_who_logs_in_may_have_refused_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 0.5)
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "a"}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.05)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        settings = KafkaSettings(bootstrap_servers=[address], topic="clicks", sasl_password="b", **login)
+        with closing(KafkaSource(settings)) as source:
+            end = time.monotonic() + 30.0
+            while "socket disconnected, as brokers do" not in source.status().detail:
+                assert time.monotonic() < end, source.status().detail
+                source.poll(0.01)
+                with suppress(TimeoutError), server.accept()[0] as connection:
+                    connection.settimeout(1.0)
+                    connection.recv(4096)
+                    connection.shutdown(socket.SHUT_WR)

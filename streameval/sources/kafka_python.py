@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from threading import Event
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.cluster import ClusterMetadata
 from kafka.errors import (
     KafkaConnectionError,
     KafkaError,
@@ -29,6 +27,9 @@ from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaConnection, KafkaSettings
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the library's 30 s would keep a daemon away long after its broker came back
+HUNG_UP = "socket disconnected"
+REFUSED = ", as brokers do that refuse the authentication"
+"""They tell, and hang up; when the library hears both at once, it forgets what it was told."""
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
@@ -70,8 +71,8 @@ def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
 
 def connected(
     make: Callable[..., Any], options: Mapping[str, Any], timeout: float, lifeline: Lifeline | None = None
-) -> tuple[Any, ClusterMetadata]:
-    """A consumer, producer or administrator of kafka-python that has reached a broker, and its view of the cluster.
+) -> tuple[Any, Network]:
+    """A consumer, producer or administrator of kafka-python that has reached a broker, and its network.
 
     Raises KafkaError after `timeout` seconds; by itself the library would then leave its network thread running, out of
     anyone's reach. When `lifeline` is cut, whatever is under way fails, and all that comes after it. The library does
@@ -95,9 +96,10 @@ def connected(
             for network in made:
                 network.close()
             if isinstance(error, KafkaTimeoutError) and reasons:
-                raise KafkaConnectionError("; ".join(reasons)) from error
+                refused = REFUSED if set(reasons) == {HUNG_UP} and "sasl_mechanism" in options else ""
+                raise KafkaConnectionError("; ".join(reasons) + refused) from error
             raise
-    return client, made[0].cluster
+    return client, made[0]
 
 
 @contextmanager
@@ -130,7 +132,8 @@ class KafkaPythonClient:
         self._topic = settings.topic
         self._paused: frozenset[int] = frozenset()
         with translated_errors():
-            self._consumer, self._cluster = connected(KafkaConsumer, consumer_options(settings), timeout, lifeline)
+            self._consumer, self._network = connected(KafkaConsumer, consumer_options(settings), timeout, lifeline)
+            self._cluster = self._network.cluster
 
     def topic_id(self) -> str | None:
         topic_id = self._cluster.topic_id(self._topic)
@@ -139,13 +142,8 @@ class KafkaPythonClient:
     def partitions(self, timeout: float) -> Collection[int]:
         with translated_errors():
             self._cluster.add_topic(self._topic)
-            answered = Event()
-            answer = self._cluster.request_update()
-            answer.add_both(lambda _: answered.set())
-            if not answered.wait(timeout):
-                raise KafkaTimeoutError(f"no metadata within {timeout:g} s")
-            if answer.failed() and not isinstance(answer.exception, UnknownTopicOrPartitionError):
-                raise answer.exception
+            with suppress(UnknownTopicOrPartitionError):
+                self._network.ask(timeout)
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 
     def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:

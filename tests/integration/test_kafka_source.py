@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from factories import crowding, quickest
+from factories import crowding, quickest, wait_until
 from integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from integration.conftest import skip_unless_ci
 from integration.reading import Reading, log_lines, numbers, reading
@@ -26,6 +27,7 @@ from streameval.sinks.producer import create_topic, produce
 from streameval.sources import Bookmark, Records
 from streameval.sources.opening import open_source
 from streameval.sources.settings import KafkaConnection, KafkaSettings
+from streameval.sources.topic_reader import CONNECT_TIMEOUT
 
 pytestmark = pytest.mark.kafka
 
@@ -119,6 +121,17 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(stoppable_broker: Brok
         assert reader.status.reached
         assert reader.status.rebuilds == 0
     assert reader.seen == Counter(numbers(1000))
+
+
+def test_a_source_may_be_closed_at_any_moment_of_its_beginning(broker: Broker, topic: str) -> None:
+    before = set(threading.enumerate())
+    for pause in range(10):
+        with reading(broker.connection, topic) as reader:
+            reader.source.poll(0.0)
+            time.sleep(0.02 * pause)
+        begin = time.monotonic()
+        wait_until(lambda: set(threading.enumerate()) <= before)
+        assert time.monotonic() - begin < 0.5 * CONNECT_TIMEOUT
 
 
 def delete_records(administrator: KafkaAdminClient, topic: str, before: int) -> None:
