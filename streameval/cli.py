@@ -14,7 +14,7 @@ import typer
 from streameval.config import Config
 from streameval.errors import SourceError
 from streameval.events import json_schema
-from streameval.interpreter import make_responsive
+from streameval.interpreter import compute_in_one_thread, make_responsive
 from streameval.logs import configure_logging
 from streameval.probing import probe
 from streameval.replay import Replay, choose_picture, read_lines, require_rules, timeline_of
@@ -343,6 +343,7 @@ def hash_password(
 
 def main() -> NoReturn:
     """The entry point."""
+    compute_in_one_thread()
     run_app(app)
 
 

@@ -1,9 +1,11 @@
-"""How the interpreter divides its time between the loop that counts events and the thread that answers scrapes."""
+"""What a program of ours asks of the interpreter and of its libraries: time goes to the loop and to scrapes."""
 
 from __future__ import annotations
 
 import gc
 import sys
+
+from threadpoolctl import threadpool_limits
 
 SWITCH_INTERVAL = 0.001
 """Seconds after which a thread at work makes way for another: at 5 ms, Python's own, a scrape waits ten times that."""
@@ -25,3 +27,8 @@ def make_responsive() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+def compute_in_one_thread() -> None:
+    """Keep the library under numpy from sharing out matrices: ours are small, its threads would wait for each other."""
+    threadpool_limits(limits=1, user_api="blas")
