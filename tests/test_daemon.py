@@ -13,7 +13,7 @@ import pytest
 from factories import ListSource, NumberFormat, Recorder, records, running, wait_until
 from structlog.testing import capture_logs
 
-from streameval.daemon import SHORTEST_IDLE, Daemon
+from streameval.daemon import SHORTEST_IDLE, Change, Daemon
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.published import NEVER, NO_DELAYS, Histogram, LettersStatus, Published
@@ -85,6 +85,15 @@ def test_a_source_that_is_lost_makes_the_daemon_unready_until_it_is_back_and_kee
         wait_until(lambda: daemon.published.ready)
     said = [entry["event"] for entry in logs]
     assert said == ["started", "first_event", "source_reached", "source_lost", "source_reached", "stopped"]
+
+
+def test_a_reload_is_shown_without_waiting_for_an_event() -> None:
+    daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), Recorder(), reload=lambda: Change(NumberFormat()))
+    with running(daemon):
+        wait_until(lambda: daemon.published.ready)
+        before = daemon.published.report
+        daemon.reload()
+        wait_until(lambda: daemon.published.report is not before)
 
 
 def test_an_exhausted_source_leaves_the_daemon_serving_until_it_is_stopped() -> None:
