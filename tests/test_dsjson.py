@@ -74,6 +74,7 @@ def evaluated(name: str) -> Report:
         estimators=[IPS(), SNIPS(), PseudoInverse()],
         averages=[Cumulative()],
         reward_range=(0, 100),
+        intervals={"cumulative": "normal"},
     )
     evaluator.update(DsjsonFormat().decode_batch(log(name)))
     return evaluator.report()
