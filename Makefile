@@ -41,6 +41,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 tests: .venv-test/ready
 	$(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER) --doctest-modules --pyargs streameval tests $(ARGS)
 
+bench: export PYTHONPATH = tests/benchmarks
 bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
