@@ -12,10 +12,9 @@ from experiment import PHASES, Track, follow
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
-from worlds import Scene
 
 from streameval.plots import COLOURS, FAINT, GRID, INK
-from streameval.simulation import DriftKind
+from streameval.simulation import DriftKind, Scene
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"
