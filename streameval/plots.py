@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -126,13 +126,18 @@ def figure_class() -> type[Figure]:
 def _axes(figure: Figure, longest: int) -> Axes:
     labels = min(0.0085 * (longest + 9), 0.4)
     axes = figure.add_axes((LEFT, 0.115, 0.97 - LEFT - labels, 0.675))
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=FAINT, labelsize=9, length=0, pad=6)
+    make_plain(axes, "y", pad=6)
     axes.margins(x=0)
     return axes
+
+
+def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both", pad: float = 5) -> None:
+    """The look of all our pictures: one line below, a faint grid behind, labels `pad` points from the axes."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=pad)
 
 
 def moments_of(trace: Trace, axes: Axes | None = None) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from streameval.errors import InputError
 from streameval.outlooks import lift_name
-from streameval.plots import COLOURS, ENDINGS, FAINT, GRID, INK, LABEL_GAP, LEFT, MARGIN, figure_class, save
+from streameval.plots import COLOURS, ENDINGS, FAINT, INK, LABEL_GAP, LEFT, MARGIN, figure_class, make_plain, save
 from streameval.power import Outlook, Prospect, smallest_lift
 from streameval.trace import Floats
 
@@ -61,11 +61,7 @@ def _axes(figure: Figure, longest: int, decades: float) -> Axes:
     axes = figure.add_axes((LEFT, 0.115, 0.97 - LEFT - min(0.0085 * (longest + 4), 0.35), 0.675))
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.grid(which="major", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=6)
+    make_plain(axes, pad=6)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda lift, _: f"{lift:g}"))
     for axis in (axes.xaxis, axes.yaxis):

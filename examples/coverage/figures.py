@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from summary import KINDS, PROMISED, Row, promised
 from worlds import WORLDS, draw
 
-from streameval.plots import COLOURS, FAINT, GRID, INK
+from streameval.plots import COLOURS, FAINT, INK, make_plain, save
 
 SHAPES = {
     "still": "still",
@@ -68,7 +68,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
         0.018, 0.945, "How often 95 % intervals miss, and how wide they are", fontsize=14, fontweight="bold", color=INK
     )
     figure.subplots_adjust(left=0.15, right=0.985, top=0.8, bottom=0.06, wspace=0.06)
-    figure.savefig(path, metadata={"Software": None})
+    save(figure, path)
 
 
 def watched(runs: int, path: Path) -> None:
@@ -92,7 +92,7 @@ def watched(runs: int, path: Path) -> None:
     title = "Watched live: runs in which the interval has missed so far"
     figure.text(0.05, 0.925, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.75, bottom=0.13, wspace=0.08)
-    figure.savefig(path, metadata={"Software": None})
+    save(figure, path)
 
 
 def _home(kind: str) -> str:
@@ -106,8 +106,4 @@ def _so_far(answer: Answer) -> np.ndarray:
 
 def _plain(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10.5, color=INK, pad=8)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
+    make_plain(axes)

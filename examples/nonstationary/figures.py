@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from contest import AB_TEST, ALPHAS, IN_TABLE, WINDOWS
@@ -13,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
 
-from streameval.plots import COLOURS, FAINT, GRID, INK
+from streameval.plots import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind, Scene
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
@@ -46,7 +45,7 @@ def estimates(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     title = "What is the candidate worth now? Bands: 95% intervals"
     figure.text(0.06, 0.962, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.865, bottom=0.07, hspace=0.16)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _estimates(axes: Axes, track: Track, candidate: int) -> None:
@@ -59,7 +58,7 @@ def _estimates(axes: Axes, track: Track, candidate: int) -> None:
     room = 0.25 * np.ptp(truth)
     axes.set_ylim(truth.min() - room, truth.max() + room)
     axes.set_xlim(0, track.events[-1])
-    _plain(axes, "y")
+    make_plain(axes, "y")
     axes.set_ylabel("reward per event", color=FAINT, fontsize=9)
 
 
@@ -79,7 +78,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        _plain(axes, "both")
+        make_plain(axes, "both")
         axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
         axes.set_xlabel("events remembered: 1/(1 - alpha), or the window", loc="left", color=FAINT, fontsize=8.5)
     figure.axes[0].set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
@@ -88,7 +87,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
     title = "No one memory suits every world; the mixture need not be told"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.745, bottom=0.13, wspace=0.08)
-    _save(figure, path)
+    save(figure, path)
 
 
 def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
@@ -112,7 +111,7 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
     right.text(span, 0.942, "nominal", ha="right", va="top", color=FAINT, fontsize=9)
     right.set_ylabel("intervals that hold the value now", color=FAINT, fontsize=9)
     for axes in (left, right):
-        _plain(axes, "y")
+        make_plain(axes, "y")
         axes.set_xlim(0, span)
         axes.xaxis.set_major_formatter(_thousands)
         axes.set_xlabel("events since the last jump (means over tenths)", loc="left", color=FAINT, fontsize=9)
@@ -120,20 +119,8 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.91), ncols=4, frameon=False, fontsize=9)
     figure.text(0.06, 0.935, "After a jump", fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.975, top=0.8, bottom=0.125, wspace=0.18)
-    _save(figure, path)
-
-
-def _plain(axes: Axes, grid: Literal["both", "y"]) -> None:
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.grid(axis=grid, color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
+    save(figure, path)
 
 
 def _thousands(count: float, _: int | None) -> str:
     return f"{count / 1000:g}k" if count else "0"
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, metadata={"Software": None})

@@ -16,7 +16,7 @@ from scoring import EVERY, Score, promotable_at
 from worlds import leads
 
 from streameval import Report
-from streameval.plots import COLOURS, FAINT, GRID, INK
+from streameval.plots import COLOURS, FAINT, GRID, INK, make_plain, save
 from streameval.simulation import Scene
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
@@ -59,7 +59,7 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
         checks, -0.5, len(RULES) - 0.5, where=(lead[:, candidate] < 0).tolist(), color=GRID, alpha=0.7, linewidth=0
     )
     for axes in (above, below):
-        _plain(axes)
+        make_plain(axes, "y")
         axes.set_xlim(0, events)
     below.grid(visible=False)
     below.xaxis.set_major_formatter(_thousands)
@@ -68,7 +68,7 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     title = "When is the candidate better, and when does each rule say so?"
     figure.text(0.06, 0.945, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.09, right=0.97, top=0.91, bottom=0.09, hspace=0.06)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _looks(reports: Sequence[Report], candidates: Sequence[str]) -> Looks:
@@ -112,7 +112,7 @@ def delays(scores: Sequence[Score], path: Path) -> None:
                     label=_said(rule, own),
                 )
         axes.axhline(0.5, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
-        _plain(axes)
+        make_plain(axes, "y")
         axes.set_xlim(0, 100_000)
         axes.set_ylim(0, 1)
         axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
@@ -123,7 +123,7 @@ def delays(scores: Sequence[Score], path: Path) -> None:
     title = "How soon is a lead found, and how often is a worse candidate called better?"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.97, top=0.83, bottom=0.13, wspace=0.08)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _said(rule: str, own: Sequence[Score]) -> str:
@@ -132,17 +132,5 @@ def _said(rule: str, own: Sequence[Score]) -> str:
     return f"{rule}: {worse:.1%} of what it promotes is worse"
 
 
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(FAINT)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
-
-
 def _thousands(count: float, _: int | None) -> str:
     return f"{count / 1000:g}k" if count else "0"
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, metadata={"Software": None})
