@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
 
 from streameval.plots import COLOURS, FAINT, INK, make_plain, save
-from streameval.simulation import DriftKind, Scene
+from streameval.scenes import Scene
+from streameval.simulation import DriftKind
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"

@@ -17,7 +17,7 @@ from worlds import leads
 
 from streameval import Report
 from streameval.plots import COLOURS, FAINT, GRID, INK, make_plain, save
-from streameval.simulation import Scene
+from streameval.scenes import Scene
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))

@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.simulation import Drift, DriftKind, Scene, World, find_scene
+from streameval.scenes import Scene, find_scene
+from streameval.simulation import Drift, DriftKind, World
 from streameval.simulation.stream import BATCH
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")

@@ -7,7 +7,6 @@ The experiment is that of Jagerman, Markov and de Rijke, "When people change the
 
 from __future__ import annotations
 
-from streameval.simulation.scene import Scene, find_scene
 from streameval.simulation.stream import (
     Drift,
     DriftKind,
@@ -25,10 +24,8 @@ __all__ = [
     "DriftKind",
     "Interactions",
     "Moment",
-    "Scene",
     "World",
     "draw_block",
-    "find_scene",
     "score",
     "scoring_batches",
     "simulate",

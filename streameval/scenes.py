@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from streameval.errors import InputError
-from streameval.simulation.stream import Drift, DriftKind
-from streameval.simulation.world import World
+from streameval.simulation import Drift, DriftKind, World
 
 
 @dataclass(frozen=True)
