@@ -17,6 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from asking import asking
 from certificates import make_certificate
 from factories import View, make_published, make_report, quickest
 from pydantic import ValidationError
@@ -401,3 +402,10 @@ def test_who_asks_too_often_is_told_so_and_scrapes_go_on(monkeypatch: pytest.Mon
         assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
         assert answers[-1].headers["retry-after"] == "1"
         assert ask(server, "/metrics").status_code == 200
+
+
+def test_who_waits_as_told_is_answered_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "REQUESTS_AT_ONCE", 2)
+    monkeypatch.setattr(guards, "REQUESTS_PER_SECOND", 2.0)
+    with served(Http(port=0)) as server, asking(server.url) as client:
+        assert [client.get("/").status_code for _ in range(6)] == [200] * 6

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from asking import asking, report_of
 from commands import Outcome, command
 
 from streameval import cli
@@ -333,7 +334,7 @@ def test_the_daemon_reads_a_file_serves_its_report_and_stops_on_sigterm(files: P
     command = [STREAMEVAL, "run", "c.yaml", "--log-format", "json"]
     with subprocess.Popen(command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            report = wait_for_report(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30.0))
+            report = wait_for_report(asking(f"http://127.0.0.1:{port}"))
         finally:
             process.terminate()
             out, err = process.communicate(timeout=60)
@@ -347,12 +348,11 @@ def wait_for_report(client: httpx.Client) -> dict[str, dict[str, int]]:
     with client:
         while time.monotonic() < deadline:
             try:
-                answer = client.get("/api/v1/report")
+                report = report_of(client)
             except httpx.TransportError:
                 time.sleep(0.05)
                 continue
-            if answer.status_code == 200 and answer.json()["events"]["accepted"]:
-                report: dict[str, dict[str, int]] = answer.json()
+            if report and report["events"]["accepted"]:
                 return report
             time.sleep(0.05)
     raise TimeoutError("no report came")

@@ -15,6 +15,7 @@ import httpx
 import msgspec
 import numpy as np
 import yaml
+from asking import asking, report_of
 from factories import wait_until
 
 from streameval.arrays import from_plain
@@ -93,16 +94,14 @@ class Lives:
         """The first report that knows of so many events."""
         deadline = time.monotonic() + PATIENCE
         seen: dict[str, Any] = {}
-        with httpx.Client(trust_env=False, timeout=30.0) as client:
-            while time.monotonic() < deadline:
-                assert self.process is not None
-                assert self.process.poll() is None, self.log.read_text()[-3000:]
-                with suppress(httpx.TransportError, IndexError):
-                    answer = client.get(f"{self.said('serving')[-1]['url']}/api/v1/report")
-                    seen = answer.json() if answer.status_code == 200 else seen
-                if seen and seen["events"]["accepted"] >= events:
-                    return seen
-                time.sleep(0.5)  # each question takes time from the loop
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            with suppress(httpx.TransportError, IndexError), asking(self.said("serving")[-1]["url"]) as client:
+                seen = report_of(client) or seen
+            if seen and seen["events"]["accepted"] >= events:
+                return seen
+            time.sleep(0.5)  # each question takes time from the loop
         raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
 
     def said(self, event: str) -> list[dict[str, Any]]:

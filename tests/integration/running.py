@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from asking import asking, report_of
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
 PATIENCE = 60.0
@@ -37,7 +38,7 @@ def daemon(config: Path, log: Path, **environment: str) -> Iterator[httpx.Client
     place: dict[str, Any] = {"cwd": log.parent, "env": os.environ | environment}  # where its state is kept, too
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, **place) as process:
         try:
-            with httpx.Client(base_url=served_at(log, process), timeout=PATIENCE) as client:
+            with asking(served_at(log, process)) as client:
                 yield client
         finally:
             process.terminate()
@@ -63,12 +64,10 @@ def lag(client: httpx.Client) -> list[float]:
 def wait_for(client: httpx.Client, events: int) -> dict[str, Any]:
     """The Report when so many events are in it and no partition has more."""
     deadline = time.monotonic() + PATIENCE
-    seen: Any = None
+    report = None
     while time.monotonic() < deadline:
-        answer = client.get("/api/v1/report")
-        seen = answer.json()
-        if answer.status_code == 200 and seen["events"]["accepted"] >= events and lag(client) == [0.0] * 4:
-            report: dict[str, Any] = client.get("/api/v1/report").json()
+        behind, report = lag(client), report_of(client)
+        if behind == [0.0] * 4 and report and report["events"]["accepted"] >= events:
             return report
         time.sleep(0.1)
-    pytest.fail(f"lag {lag(client)}, report {seen}")
+    pytest.fail(f"lag {lag(client)}, report {report}")

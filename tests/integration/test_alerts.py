@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 import yaml
+from asking import report_of
 from deployed import rules
 from factories import wait_until
 from integration.monitoring import Call, Webhook, alertmanager, prometheus, query
@@ -66,8 +67,8 @@ def address(client: httpx.Client) -> str:
 
 def decision(client: httpx.Client) -> dict[str, Any]:
     """What the daemon says about the challenger; nothing before the first Report."""
-    answer = client.get("/api/v1/report")
-    return dict(answer.json()["promotion"][0]) if answer.status_code == 200 else {"promotable": False}
+    report = report_of(client)
+    return dict(report["promotion"][0]) if report else {"promotable": False}
 
 
 class Story(NamedTuple):

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import httpx
 import pytest
+from asking import asking
 from factories import wait_until
 
 pytest.importorskip("confluent_kafka")
@@ -70,9 +70,9 @@ def test_twenty_thousand_events_end_in_a_table_of_estimates_close_to_the_truth()
 def test_a_candidate_is_recommended_within_seconds_and_ctrl_c_ends_the_demo_in_order() -> None:
     with demo("--port", "0", "--rate", "4000") as process:
         url = address(process)
-        wait_until(lambda: "▲ promotable" in httpx.get(url).text, seconds=PATIENCE)
-        metrics = httpx.get(f"{url}metrics").text
-        page = httpx.get(url).text
+        with asking(url) as client:
+            wait_until(lambda: "▲ promotable" in client.get("/").text, seconds=PATIENCE)
+            metrics, page = client.get("/metrics").text, client.get("/").text
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, errors

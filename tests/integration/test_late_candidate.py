@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
 import pytest
 import yaml
+from asking import asking, report_of
 from factories import wait_until
 from integration.broker import Broker
 
@@ -78,7 +78,7 @@ class Running:
         here = self.path.parent  # the state is kept there, too
         with self._log.open("wb") as log, subprocess.Popen(command, stderr=log, cwd=here) as self.process:
             try:
-                with httpx.Client(base_url=self._address(), trust_env=False, timeout=30.0) as self._client:
+                with asking(self._address()) as self._client:
                     yield self
                 self.process.terminate()
                 assert self.process.wait(60) == 0, self._log.read_text()
@@ -100,8 +100,7 @@ class Running:
         return self._client.get("/metrics").text
 
     def report(self) -> dict[str, Any]:
-        answer = self._client.get("/api/v1/report")
-        return dict(answer.json()) if answer.status_code == 200 else {"policies": [], "estimates": []}
+        return report_of(self._client) or {"policies": [], "estimates": []}
 
     def seen(self) -> dict[str, tuple[int, float]]:
         """For each policy its number of events, and the sum of their rewards."""

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from asking import asking
 from certificates import make_certificate
 from factories import ListSource, View, crowding, make_published, make_report, records, running, wait_until
 
@@ -59,11 +60,7 @@ def make_daemon(source: Source) -> Daemon:
 
 @contextmanager
 def serving(daemon: Daemon) -> Iterator[httpx.Client]:
-    with (
-        HttpServer(daemon, port=0) as server,
-        running(daemon),
-        httpx.Client(base_url=server.url, trust_env=False) as client,
-    ):
+    with HttpServer(daemon, port=0) as server, running(daemon), asking(server.url) as client:
         yield client
 
 

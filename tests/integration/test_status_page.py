@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
+from asking import asking, report_of
 from axe_playwright_python.sync_playwright import Axe
 from factories import NOW, View, make_published, make_report
 from integration.browser import DESKTOP, PHONE, Tab, chromium, opened
@@ -56,7 +56,8 @@ def server(view: View) -> Iterator[HttpServer]:
 
 
 def test_the_numbers_on_the_page_are_those_of_the_report(browser: Browser, server: HttpServer) -> None:
-    report = msgspec.json.decode(httpx.get(server.url + "/api/v1/report", trust_env=False).content, type=Report)
+    with asking(server.url) as client:
+        report = msgspec.convert(report_of(client), type=Report)
     with opened(browser, server.url) as tab:
         shown = rows(tab)
     assert len(shown) == len(report.estimates)
