@@ -192,11 +192,11 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
         yield daemon
     finally:
         daemon.stop()
-        thread.join(30.0)
+        thread.join(120.0)
         assert not thread.is_alive(), "the daemon did not stop"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Return as soon as `condition()` holds; AssertionError when it does not within `seconds`."""
     waiting = threading.Event()
     for _ in range(int(seconds / 0.01)):
@@ -204,6 +204,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
             return
         waiting.wait(0.01)
     raise AssertionError(f"not within {seconds} s")
+
+
+TURN, USUAL_TURNS = 10_000, 500
+"""So many numbers are added up so often within a tenth of a second, on machines of some years ago."""
 
 
 def quickest(call: Callable[[], object], times: int = 5) -> float:
@@ -217,11 +221,20 @@ def quickest(call: Callable[[], object], times: int = 5) -> float:
 
 
 def crowding() -> float:
-    """How many times longer than alone everything takes at the moment, since others are at work here, too; at least 1.
+    """How many times longer everything takes at the moment than it does on a usual machine of one's own; at least 1.
 
-    A limit in seconds is meant for a machine that has a processor for us: elsewhere it is longer by this.
+    A limit in seconds is meant for that: where others are at work, too, or the machine is a slow one, it is longer.
     """
-    began, worked = time.perf_counter(), time.thread_time()
+    began, worked, turns = time.perf_counter(), time.thread_time(), 0
     while time.thread_time() - worked < 0.1:
-        pass
-    return max(1.0, (time.perf_counter() - began) / (time.thread_time() - worked))
+        turns += sum(range(TURN)) > 0
+    waited = (time.perf_counter() - began) / (time.thread_time() - worked)
+    return max(1.0, waited) * max(1.0, USUAL_TURNS / turns)
+
+
+def slowness() -> float:
+    """How many times more work things are here than on a usual machine; at least 1. For limits in seconds of work."""
+    worked = time.thread_time()
+    for _ in range(USUAL_TURNS):
+        sum(range(TURN))
+    return max(1.0, (time.thread_time() - worked) / 0.1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from integration.which_broker import missing_programs
+from ports import free_ports
 
 from streameval.sinks.producer import create_topic
 from streameval.sources.mock_broker import EmbeddedBroker
@@ -24,7 +24,7 @@ from streameval.sources.settings import KafkaConnection
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 USER, PASSWORD = "reader", "a-secret"
-START_TIMEOUT = 60.0
+START_TIMEOUT = 120.0
 
 # Holds the broker and obeys its standard input: a line asks the broker to shut down, the end of the input kills it.
 # The input ends with the test run, however that ends.
@@ -291,13 +291,3 @@ def run(command: list[str], directory: Path) -> None:
         raise NoBrokerError(f"{command[0]}: {error}") from error
     except subprocess.CalledProcessError as error:
         raise NoBrokerError(f"{command[0]} failed: {(error.stdout + error.stderr)[-2000:]}") from error
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 on which nobody listens at the moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [taken.getsockname()[1] for taken in sockets]
-    finally:
-        for taken in sockets:
-            taken.close()

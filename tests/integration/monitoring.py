@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,16 +16,11 @@ import httpx
 import pytest
 import yaml
 from deployed import ALERTMANAGER, PROMETHEUS, RULES
+from ports import free_port
 from programs import program
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 Samples = list[tuple[dict[str, str], float]]
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens to."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -59,22 +53,26 @@ def prometheus(
     targets: list[str],
     folder: Path,
     *,
+    apart: Sequence[str] = (),
     alertmanager: str | None = None,
     token: Path | None = None,
     holds: Mapping[str, str] | None = None,
 ) -> Iterator[httpx.Client]:
     """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second.
 
-    `token`: the file of the bearer token that it shows. `holds`: for how long alerts are held, other than as deployed.
+    `apart`: targets of a job of its own, whose alerts do not come in one message with those of the others. `token`: the
+    file of the bearer token that it shows. `holds`: for how long alerts are held, other than as deployed.
     """
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     folder.mkdir()
     config["rule_files"] = [str(path) for path in rule_files(folder, holds or {})]
-    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "streameval"]
-    config["scrape_configs"][0]["static_configs"] = [{"targets": targets}]
-    if token:
-        config["scrape_configs"][0]["authorization"] = {"credentials_file": str(token)}
+    (deployed,) = (job for job in config["scrape_configs"] if job["job_name"] == "streameval")
+    login = {"authorization": {"credentials_file": str(token)}} if token else {}
+    jobs = {"streameval": targets} | ({"streameval-apart": [*apart]} if apart else {})
+    config["scrape_configs"] = [
+        deployed | login | {"job_name": name, "static_configs": [{"targets": there}]} for name, there in jobs.items()
+    ]
     config["alerting"]["alertmanagers"] = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     port = free_port()

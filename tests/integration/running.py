@@ -17,7 +17,7 @@ import pytest
 from asking import asking, report_of
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def streameval(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +49,7 @@ def served_at(log: Path, process: subprocess.Popen[bytes]) -> str:
     """The address that the daemon has logged."""
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
+        if found := re.search(r"http://127\.0\.0\.1:\d+(?=\D)", log.read_text()):
             return found[0]
         time.sleep(0.05)
     pytest.fail(f"the daemon serves nothing:\n{log.read_text()}")

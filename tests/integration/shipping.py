@@ -9,15 +9,16 @@ import httpx
 import numpy as np
 import yaml
 from factories import wait_until
-from integration.monitoring import free_port, query
+from integration.monitoring import query
 from integration.recommenders import Recommender
 from integration.running import daemon
 from numpy.typing import NDArray
+from ports import free_port
 
 POLICIES = {"former": (0.8, 0.1, 0.1), "shipped": (0.1, 0.8, 0.1), "waiting": (0.1, 0.1, 0.8)}
 BEFORE, AFTER = (0.1, 0.5, 0.9), (0.9, 0.5, 0.1)
 """What the actions earn, before and after users change their minds."""
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 class Shipping:

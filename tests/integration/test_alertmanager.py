@@ -10,7 +10,7 @@ from itertools import count
 import httpx
 import pytest
 from deployed import rules
-from factories import wait_until
+from factories import crowding, wait_until
 from integration.monitoring import Webhook, alertmanager
 
 ALERTS = rules("alert")
@@ -43,15 +43,26 @@ def held_back(manager: httpx.Client, *alerts: str, **labels: str) -> set[str]:
     """Which of the alerts are inhibited by the others, when all of them fire."""
     where = {"job": "streameval", "instance": f"host:{next(INSTANCES)}"}
     fire(manager, *alerts, **where, **labels)
-    found: list[dict[str, dict[str, object]]] = []
+    settle(manager)
+    states = states_of(manager, where["instance"])
+    assert states.keys() == set(alerts)
+    return {alert for alert, state in states.items() if state == "suppressed"}
 
-    def all_there() -> bool:
-        answer = manager.get("/api/v2/alerts", params={"filter": f'instance="{where["instance"]}"'})
-        found[:] = answer.raise_for_status().json()
-        return len(found) == len(alerts)
 
-    wait_until(all_there)
-    return {str(alert["labels"]["alertname"]) for alert in found if alert["status"]["state"] == "suppressed"}
+def settle(manager: httpx.Client) -> None:
+    """Wait until the alerts until now hold back what they hold back: it learns of them in their order, and not at once.
+
+    Two that come after them are the last of which it learns.
+    """
+    instance = f"settling:{next(INSTANCES)}"
+    fire(manager, "StreamevalDown", "StreamevalNotReady", job="streameval", instance=instance)
+    wait_until(lambda: states_of(manager, instance).get("StreamevalNotReady") == "suppressed")
+
+
+def states_of(manager: httpx.Client, instance: str) -> dict[str, str]:
+    """What Alertmanager does with each alert of an instance."""
+    answer = manager.get("/api/v2/alerts", params={"filter": f'instance="{instance}"'}).raise_for_status()
+    return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in answer.json()}
 
 
 def test_what_does_not_answer_is_not_said_to_be_stale_or_not_ready(manager: httpx.Client) -> None:
@@ -75,9 +86,8 @@ def test_doubts_about_one_candidate_do_not_silence_another(manager: httpx.Client
     where = {"job": "streameval", "instance": "shared:1"}
     fire(manager, "StreamevalWeightsOffOne", policy="a", **where)
     fire(manager, "StreamevalCandidateBeatsProduction", policy="b", **where)
-    wait_until(lambda: len(manager.get("/api/v2/alerts", params={"filter": 'instance="shared:1"'}).json()) == 2)
-    answer = manager.get("/api/v2/alerts", params={"filter": 'instance="shared:1"', "inhibited": "false"})
-    assert {alert["labels"]["policy"] for alert in answer.json()} == {"a", "b"}
+    settle(manager)
+    assert set(states_of(manager, "shared:1").values()) == {"active"}
 
 
 def test_a_check_that_has_an_alert_of_its_own_is_told_once(manager: httpx.Client) -> None:
@@ -107,5 +117,5 @@ def test_the_page_and_the_tickets_go_different_ways(manager: httpx.Client, webho
         mine = [call for call in webhook.calls if call.alert["labels"]["instance"] == "ways:1"]
         return {call.path: call.alert["labels"]["alertname"] for call in mine}
 
-    wait_until(lambda: heard() == told, seconds=30.0)
-    assert time.monotonic() - began < 20.0
+    wait_until(lambda: heard() == told)
+    assert time.monotonic() - began < 20.0 * crowding()

@@ -71,6 +71,18 @@ def decision(client: httpx.Client) -> dict[str, Any]:
     return dict(report["promotion"][0]) if report else {"promotable": False}
 
 
+def promoted(client: httpx.Client) -> dict[str, Any]:
+    """The first decision that is seen by which the challenger is promotable."""
+    seen: list[dict[str, Any]] = []
+
+    def found() -> bool:
+        seen.append(decision(client))
+        return bool(seen[-1]["promotable"])
+
+    wait_until(found, seconds=120.0)
+    return seen[-1]
+
+
 class Story(NamedTuple):
     """What happened: the decision when the challenger became promotable, when that was, and what came of it.
 
@@ -100,22 +112,24 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         better, of_better = stack.enter_context(observed(folder / "better", CHANGE, seed=1))
         same, of_same = stack.enter_context(observed(folder / "same", NEVER, seed=2))
         shipping = Shipping(folder / "shipping", seed=3)
-        targets = [address(better), address(same), shipping.instance]
+        targets, apart = [address(better), address(same)], shipping.instance
+        there, holds = address(manager), dict.fromkeys(PAGES, "5s")
         monitor = stack.enter_context(
-            prometheus(targets, folder / "prometheus", alertmanager=address(manager), holds=dict.fromkeys(PAGES, "5s"))
+            prometheus(targets, folder / "prometheus", apart=[apart], alertmanager=there, holds=holds)
         )
-        wait_until(lambda: len(query(monitor, "up == 1")) == 2, seconds=30.0)
+        wait_until(lambda: len(query(monitor, "up == 1")) == 2)
         of_better.start()
         of_same.start()
         beside = stack.enter_context(ThreadPoolExecutor())
         paged = beside.submit(shipping.tell, monitor, lambda: pages(webhook.calls) == PAGES)
-        wait_until(lambda: bool(decision(better)["promotable"]), seconds=60.0)
-        promotable_at, decided = time.monotonic(), decision(better)
+        decided = promoted(better)
+        promotable_at = time.monotonic()
         deadline = promotable_at + TOLD_WITHIN + 5.0
         while time.monotonic() < deadline and not of(webhook.calls, "StreamevalCandidateBeatsProduction", targets[0]):
             time.sleep(0.1)
         paged.result()
-        yield Story(decided, promotable_at, webhook.calls, *targets, monitor, decision(same))
+        wait_until(lambda: decision(same).get("events", 0) > 2 * CHANGE, seconds=120.0)
+        yield Story(decided, promotable_at, webhook.calls, *targets, apart, monitor, decision(same))
 
 
 def of(calls: list[Call], alert: str, instance: str) -> list[Call]:
@@ -128,7 +142,7 @@ def pages(calls: list[Call]) -> set[str]:
     return {call.alert["labels"]["alertname"] for call in calls if call.path == "/page"}
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_the_candidate_is_promotable_soon_after_it_has_become_better_and_not_before(story: Story) -> None:
@@ -184,5 +198,8 @@ def test_nor_would_anything_if_alerts_did_not_wait(story: Story, alert: str) -> 
 
 
 def test_the_rules_see_the_daemons(story: Story) -> None:
-    seen = query(story.monitor, "instance_policy:streameval_policy_lift_lower:deciding")
-    assert {story.better, story.same} <= {labels["instance"] for labels, _ in seen}
+    def seen() -> set[str]:
+        return {labels["instance"] for labels, _ in query(story.monitor, lower)}
+
+    lower = "instance_policy:streameval_policy_lift_lower:deciding"
+    wait_until(lambda: {story.better, story.same} <= seen())  # a scrape that took too long leaves a gap until the next

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from integration.broker import Broker, MockBroker, free_ports
+from factories import wait_until
+from integration.broker import Broker, MockBroker
 from integration.conftest import skip_unless_ci
 from kafka import KafkaConsumer, TopicPartition
+from ports import free_port
 
 from streameval.errors import SourceError
 from streameval.sinks.producer import TopicWriter, create_topic, produce
@@ -73,7 +75,7 @@ def test_a_value_that_is_too_large_is_an_error_with_a_hint(broker: Broker, name:
 
 def test_a_broker_that_cannot_be_reached_is_an_error_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.sinks.producer.CONNECT_TIMEOUT", 0.5)
-    address = f"127.0.0.1:{free_ports(1)[0]}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(SourceError, match=address):
         produce([b"x"], "any", KafkaConnection(bootstrap_servers=[address]))
 
@@ -95,7 +97,7 @@ def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
     monkeypatch.setattr("streameval.sinks.producer.DELIVERY_TIMEOUT", 1.0)
     monkeypatch.setattr("streameval.sinks.producer.CONNECT_TIMEOUT", 1.0)
     stoppable_broker.create_topic(name, 1)
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     writer = TopicWriter(name, stoppable_broker.connection)
     writer.write([b"x"])
     writer.flush()
@@ -103,4 +105,4 @@ def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
     writer.write([b"y"])
     with pytest.raises(SourceError, match="cannot write to Kafka"):
         writer.__exit__(None, None, None)
-    assert threading.active_count() == threads
+    wait_until(lambda: set(threading.enumerate()) <= before)

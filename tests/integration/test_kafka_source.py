@@ -74,7 +74,7 @@ def test_a_broker_that_goes_and_comes_back_costs_no_message_and_doubles_none(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(
     not (os.environ.get("CI") or os.environ.get("STREAMEVAL_SLOW_TESTS")),
     reason="takes more than a minute; STREAMEVAL_SLOW_TESTS=1 runs it",

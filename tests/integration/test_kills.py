@@ -26,7 +26,7 @@ from streameval.events import EventBatch
 from streameval.roster import Roster
 from streameval.sinks.snapshots import STEPS
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EVENTS = 1_000_000
 FEWER = 100_000

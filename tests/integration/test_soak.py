@@ -8,7 +8,7 @@ import pytest
 from integration.broker import Broker
 from soak import Soak, complaints
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
 RATE = 5_000
 """Events a second: a quarter of `make soak`, for other tests are at work on the same processors."""

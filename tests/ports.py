@@ -1,0 +1,46 @@
+"""Ports for programs that have to be told theirs, which nobody else is given as long as the tests run."""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+
+PORTS = range(20_000, 32_000)
+"""Below those that systems hand out by themselves (Linux: from 32,768 on), to servers without a port and to clients."""
+
+_kept: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens to, and that no other process of these tests will be given."""
+    return free_ports(1)[0]
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ones. Between two lives of a server, its port remains its own."""
+    drawn = random.SystemRandom().sample(PORTS, len(PORTS))  # seeds that tests set would draw the same in each process
+    free = (port for port in drawn if _is_claimed(port) and _is_silent(port))
+    return [next(free) for _ in range(count)]
+
+
+def _is_claimed(port: int) -> bool:
+    """Whether the port is ours from now on. A name of Linux's that is no file goes with the process that has it."""
+    if sys.platform != "linux":
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0streameval-tests-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _kept.append(claim)
+    return True
+
+
+def _is_silent(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
