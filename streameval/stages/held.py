@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from streameval.apart import apart
 from streameval.arrays import State
 from streameval.events import EventBatch
 from streameval.stages.clocks import NEVER
@@ -20,10 +21,13 @@ LEAST_SHARE = 8
 
 @dataclass
 class Part:
-    """Events in the order of time, of which those before the row `start` are gone."""
+    """Events in the order of time, of which those before the row `start` are gone; in memory of their own."""
 
     events: EventBatch
     start: int = 0
+
+    def __post_init__(self) -> None:
+        self.events = apart(self.events)
 
     def __len__(self) -> int:
         return len(self.events) - self.start
