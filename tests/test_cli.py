@@ -18,6 +18,7 @@ import httpx
 import pytest
 from asking import asking, report_of
 from commands import Outcome, command
+from ports import free_port
 
 from streameval import cli
 from streameval.events import json_schema
@@ -327,9 +328,7 @@ def test_shell_completion_is_offered() -> None:
 
 
 def test_the_daemon_reads_a_file_serves_its_report_and_stops_on_sigterm(files: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     (files / "c.yaml").write_text(CONFIG + f"source: {{kind: file, path: one.ndjson}}\nhttp: {{port: {port}}}\n")
     command = [STREAMEVAL, "run", "c.yaml", "--log-format", "json"]
     with subprocess.Popen(command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

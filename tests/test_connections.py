@@ -52,7 +52,7 @@ def ended(connection: socket.socket) -> bool:
 
 
 def still_answers(server: HttpServer) -> bool:
-    return httpx.get(server.url + "/metrics", trust_env=False).status_code == 200
+    return httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 200
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["http", "https"])
@@ -60,7 +60,11 @@ def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, enc
     pair = make_certificate(tmp_path) if encrypted else (None, None)
     http = Http(tls_certfile=pair[0], tls_keyfile=pair[1])
     trusting = ssl.create_default_context(cafile=pair[0])
-    with served(http) as server, ExitStack() as idle, httpx.Client(verify=trusting, trust_env=False) as client:
+    with (
+        served(http) as server,
+        ExitStack() as idle,
+        httpx.Client(verify=trusting, trust_env=False, timeout=60.0) as client,
+    ):
         for _ in range(1000):
             idle.enter_context(connected(server))
 
@@ -89,34 +93,36 @@ def scrape(client: HTTPConnection) -> None:
 
 
 def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
-    took = []
-    with served() as server, httpx.Client(base_url=server.url, trust_env=False) as client:
-        for _ in range(21):
-            started = time.perf_counter()
-            client.get("/healthz")
-            took.append(time.perf_counter() - started)
-    assert statistics.quantiles(took)[0] < 0.02, "each would wait for 40 ms, by Nagle's rule"
+    with served() as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60.0) as client:
+
+        def quarter() -> float:
+            took = [quickest(lambda: client.get("/healthz"), times=1) for _ in range(21)]
+            return statistics.quantiles(took)[0]
+
+        assert min(quarter() for _ in range(5)) < 0.02, "each would wait for 40 ms, by Nagle's rule"
 
 
 def test_a_request_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.4)
-    with served() as server, connected(server) as silent, connected(server) as slow:
-        started = time.monotonic()
-        with suppress(ConnectionError):
-            for letter in REQUEST:
-                slow.sendall(bytes([letter]))
-                time.sleep(0.2)
-        assert ended(slow)
-        assert ended(silent)
-        assert time.monotonic() - started < len(REQUEST) * 0.2
+    with served() as server:
+        with connected(server) as silent, connected(server) as slow:
+            started = time.monotonic()
+            with suppress(ConnectionError):
+                for letter in REQUEST:
+                    slow.sendall(bytes([letter]))
+                    time.sleep(0.2)
+            assert ended(slow)
+            assert ended(silent)
+            assert time.monotonic() - started < len(REQUEST) * 0.2
+        monkeypatch.undo()  # who asks from a busy machine is slow, too
         assert still_answers(server)
 
 
 def test_the_second_request_of_a_connection_must_be_as_quick_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.4)
     with served() as server, connected(server) as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert slow.recv(12) == b"HTTP/1.1 200"
+        monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.4)
         time.sleep(0.8)
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")  # between two requests there is more time
         assert ended(slow)
@@ -129,6 +135,7 @@ def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch
         greedy.connect(server.address)
         greedy.sendall(REQUEST * 40)
         wait_until(lambda: not server._server.server_state.connections)
+        monkeypatch.undo()
         assert still_answers(server)
 
 
@@ -151,7 +158,7 @@ def test_headers_without_end_are_refused() -> None:
 def test_bodies_are_refused_and_not_read(body: bytes) -> None:
     with served() as server, connected(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + body)
-        assert client.recv(12) == b"HTTP/1.1 413"
+        assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 413"
         assert ended(client)
         assert still_answers(server)
 
@@ -192,8 +199,9 @@ def test_garbage_does_not_kill_the_server() -> None:
     with served() as server:
         for request in [*GARBAGE, *noise, *bent]:
             with connected(server) as client:
-                client.sendall(request)
-                client.shutdown(socket.SHUT_WR)
+                with suppress(OSError):  # it may have been given up before we are done
+                    client.sendall(request)
+                    client.shutdown(socket.SHUT_WR)
                 assert ended(client), request
         assert still_answers(server)
         wait_until(lambda: not server._server.server_state.connections)

@@ -218,7 +218,7 @@ def test_the_webhook_prints_what_alertmanager_sends(given: Any, capsys: pytest.C
     with ThreadingHTTPServer(("127.0.0.1", 0), given("webhook").Printing) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False, timeout=60.0) as client:
             assert client.post("/ticket", content=json.dumps({"alerts": [alert]})).status_code == 200
             assert client.post("/page", content=b"\xff").status_code == 200
         server.shutdown()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from factories import slowness
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -292,7 +293,7 @@ def test_ten_thousand_actions_are_an_event_like_any_other() -> None:
     before = time.process_time()
     batch = DsjsonFormat().decode_batch([many_actions(1e-4), many_actions(1.1e-4)])
     evaluator.update(batch)
-    assert time.process_time() - before < 2
+    assert time.process_time() - before < 2 * slowness()
     assert evaluator.report().get("even", "ips", "cumulative").value == pytest.approx(1)
     assert [each.reason for each in batch.rejected] == ["distribution_sum"]
 
@@ -300,7 +301,7 @@ def test_ten_thousand_actions_are_an_event_like_any_other() -> None:
 def test_ten_thousand_equal_actions_are_refused_at_once() -> None:
     before = time.process_time()
     assert reason(line(a=[3] * 10_000, p=[1e-4] * 10_000))[0] == "malformed"
-    assert time.process_time() - before < 1
+    assert time.process_time() - before < 1 * slowness()
 
 
 def test_files_of_decision_logs_are_read_in_batches() -> None:

@@ -31,7 +31,7 @@ def view() -> View:
 
 @pytest.fixture(scope="module")
 def client(view: View) -> Iterator[httpx.Client]:
-    with HttpServer(view, port=0) as server, httpx.Client(base_url=server.url, trust_env=False) as client:
+    with HttpServer(view, port=0) as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60.0) as client:
         yield client
 
 
@@ -41,7 +41,7 @@ def unready_client() -> Iterator[httpx.Client]:
     lost = make_published(None, detail=detail, source=SourceStatus(reached=False, detail=detail))
     with (
         HttpServer(View(lost, healthy=False), port=0) as server,
-        httpx.Client(base_url=server.url, trust_env=False) as client,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60.0) as client,
     ):
         yield client
 
@@ -139,22 +139,22 @@ def test_ipv6_is_served_too() -> None:
         pytest.skip("this machine has no IPv6")
     with server:
         assert server.url.startswith("http://[::1]:")
-        assert httpx.get(server.url + "/metrics", trust_env=False).status_code == 200
+        assert httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 200
 
 
 def test_a_stopped_server_has_given_its_port_back() -> None:
     with HttpServer(View(make_published()), port=0) as server:
-        assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
+        assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
         port = server.address[1]
     with HttpServer(View(make_published()), port=port) as server:
-        assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
+        assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
 
 
 def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
     with HttpServer(View(make_published()), port=0) as server:
         idle = [socket.create_connection(server.address) for _ in range(50)]
-        assert httpx.get(server.url + "/healthz", trust_env=False).status_code == 200
+        assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
         started = time.monotonic()
     assert time.monotonic() - started < 30
     for connection in idle:

@@ -142,11 +142,12 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
     monkeypatch.setattr("streameval.sources.kafka_python.RECONNECT_BACKOFF_MAX_MS", 50)  # a minute in three seconds
     configure_logging("info")
     source = KafkaSource(KafkaSettings(bootstrap_servers=["127.0.0.1:1"], topic="clicks"))
-    end = time.monotonic() + 3.0
-    while time.monotonic() < end:
+    written, end = [], time.monotonic() + 3.0
+    while time.monotonic() < end or not written:
         source.poll(0.2)
+        written += lines(capsys)
     source.close()
-    assert 1 <= len(lines(capsys)) < 40
+    assert len([*written, *lines(capsys)]) < 40
 
 
 def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
@@ -155,9 +156,10 @@ def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
     monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 0.2)
     configure_logging("critical")
     with closing(KafkaSource(KafkaSettings(bootstrap_servers=["127.0.0.1:1"], topic="clicks"))) as source:
-        for _ in range(3):
+        end = time.monotonic() + 60.0
+        while "REFUSED" not in source.status().detail:
+            assert time.monotonic() < end, source.status().detail
             source.poll(0.2)
-        assert "REFUSED" in source.status().detail
     assert capsys.readouterr().err == ""
 
 
@@ -169,7 +171,7 @@ def test_a_broker_that_hangs_up_on_who_logs_in_may_have_refused_that(monkeypatch
         address = f"127.0.0.1:{server.getsockname()[1]}"
         settings = KafkaSettings(bootstrap_servers=[address], topic="clicks", sasl_password="b", **login)
         with closing(KafkaSource(settings)) as source:
-            end = time.monotonic() + 30.0
+            end = time.monotonic() + 60.0
             while "socket disconnected, as brokers do" not in source.status().detail:
                 assert time.monotonic() < end, source.status().detail
                 source.poll(0.01)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from factories import crowding, wait_until
+from factories import crowding, slowness, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -302,10 +302,7 @@ def test_a_failed_write_is_counted_and_logged_once_a_while_and_the_next_interval
     kept: list[Any] = []
     checkpoints = Checkpoints(snapshots, interval=0.0, after=kept.append, clock=lambda: 50.0)
     with capture_logs() as logs:
-        for _ in range(200):
-            checkpoints.turn(lambda: {"number": 1})
-            time.sleep(0.001)
-        assert checkpoints.status.failures > 1
+        wait_until(lambda: checkpoints.turn(lambda: {"number": 1}) or checkpoints.status.failures > 3)
         assert [entry["event"] for entry in logs] == ["snapshot_failed"]
         assert (kept, checkpoints.status.written_at) == ([], None)
         snapshots.full = False
@@ -430,7 +427,9 @@ def test_taking_100_megabytes_of_state_does_not_hold_up_the_loop_not_even_the_fi
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
     *seconds, size = (float(line) for line in said if "snapshot_written" not in line)
     assert size > 100_000_000
-    assert max(seconds) < 0.1, seconds  # of work: what others on the machine take meanwhile is not its fault
+    assert max(seconds) < 0.1 * slowness(), (
+        seconds
+    )  # of work: what others on the machine take meanwhile is not its fault
 
 
 def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> None:
