@@ -1,11 +1,15 @@
-"""Arrays in memory of their own, which goes back to the system as soon as nobody looks at them any more."""
+"""Arrays in memory of their own, which goes back to the system when nobody looks at them any more."""
 
 from __future__ import annotations
 
 import mmap
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +18,12 @@ LEAST = 16384
 """Bytes in all: what is smaller stays where it is, for memory of one's own comes in whole pages."""
 BESIDE = 64
 """Arrays begin at multiples of so many bytes."""
+AT_HAND, LARGEST_AT_HAND = 16, 1 << 19
+"""So many pieces of memory are used again instead of going back, none of more bytes than that: new pages are dear."""
 
 T = TypeVar("T")
+
+_at_hand: deque[mmap.mmap] = deque(maxlen=AT_HAND)  # any thread gives back, at any moment
 
 
 def apart(value: T) -> T:
@@ -28,8 +36,7 @@ def apart(value: T) -> T:
     size = sum(map(_room, _arrays(value)))
     if size < LEAST:
         return value
-    memory = np.frombuffer(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
-    used = 0
+    memory, used = _memory(size), 0
 
     def moved(array: NDArray[Any]) -> NDArray[Any]:
         nonlocal used
@@ -44,6 +51,27 @@ def apart(value: T) -> T:
     return copied
 
 
+def _memory(size: int) -> NDArray[np.uint8]:
+    """At least so many bytes, which are the caller's for as long as there is any view of them."""
+    wanted = -(-size // LEAST) * LEAST
+    piece = _used_before(wanted) or mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = np.frombuffer(piece, np.uint8)
+    if len(piece) <= LARGEST_AT_HAND:
+        finalize(memory, _at_hand.append, piece).atexit = False
+    return memory
+
+
+def _used_before(wanted: int) -> mmap.mmap | None:
+    """A piece of about this size that nobody looks at any more."""
+    with suppress(IndexError):  # none is left
+        for _ in range(len(_at_hand)):
+            piece = _at_hand.popleft()
+            if wanted <= len(piece) <= 1.5 * wanted:
+                return piece
+            _at_hand.append(piece)
+    return None
+
+
 def _room(array: NDArray[Any]) -> int:
     return -(-array.nbytes // BESIDE) * BESIDE
 
@@ -51,14 +79,17 @@ def _room(array: NDArray[Any]) -> int:
 def _arrays(value: Any) -> Iterator[NDArray[Any]]:
     if isinstance(value, np.ndarray):
         yield value
-    elif is_dataclass(value):
-        for field in fields(value):
-            yield from _arrays(getattr(value, field.name))
+    for name in _parts(value.__class__):
+        yield from _arrays(getattr(value, name))
 
 
 def _changed(value: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
     if isinstance(value, np.ndarray):
         return change(value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    return replace(value, **{field.name: _changed(getattr(value, field.name), change) for field in fields(value)})
+    names = _parts(value.__class__)
+    return replace(value, **{name: _changed(getattr(value, name), change) for name in names}) if names else value
+
+
+@cache
+def _parts(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from strategies import encode
 
-from streameval.apart import apart
+from streameval.apart import AT_HAND, apart
 from streameval.events import EventBatch, EventFormat
 from streameval.events.origins import Origin
 
@@ -119,6 +119,19 @@ def test_consecutive_events_of_a_larger_batch_come_apart_contiguous_over_events(
     copy = apart(part)
     assert copy.probabilities.T.flags.c_contiguous
     assert copy.to_state() == part.to_state()
+
+
+def test_memory_is_used_again_when_the_last_view_of_it_is_gone_and_never_before() -> None:
+    copy = apart(compact())
+    column, seen = copy.reward[10:20], copy.reward.tolist()
+    memory = memory_of(column)
+    del copy
+    others = [apart(compact()) for _ in range(3 * AT_HAND)]
+    assert all(memory_of(other.reward) is not memory for other in others)
+    assert column.tolist() == seen[10:20]
+    del others, column
+    others = [apart(compact()) for _ in range(AT_HAND)]
+    assert any(memory_of(other.reward) is memory for other in others)
 
 
 def test_few_events_stay_where_they_are() -> None:
