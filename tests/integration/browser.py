@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 390, "height": 844}
-PATIENCE = 30_000  # milliseconds
+PATIENCE = 60_000  # milliseconds
 
 expect.set_options(timeout=PATIENCE)
 
@@ -28,7 +28,7 @@ def chromium() -> Iterator[Browser]:
             pytest.fail("chromium is missing; with CI set this test may not be left out (Debian package: chromium)")
         pytest.skip("chromium is not installed (Debian package: chromium)")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
+        browser = playwright.chromium.launch(executable_path=program, timeout=PATIENCE)
         try:
             yield browser
         finally:

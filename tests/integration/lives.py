@@ -26,7 +26,7 @@ from streameval.sinks.snapshot_file import read_document
 from streameval.sinks.snapshots import found_in
 
 RUN = "from streameval.cli import main; main()"
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 class Lives:
@@ -61,10 +61,13 @@ class Lives:
         time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
-    def disturbed(self, chance: random.Random, kills: int) -> int:
-        """So many lives that end suddenly, some after having stood still; the number of moments of either kind."""
+    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
+        """So many lives that end suddenly, some after having stood still; the number of moments of either kind.
+
+        After the last of them there are so many snapshots at least.
+        """
         moments = 0
-        for _ in range(kills):
+        for kill in range(kills):
             reached = len(self.said("source_reached"))
             self.begin()
             wait_until(lambda before=reached: len(self.said("source_reached")) > before, PATIENCE)  # type: ignore[misc]
@@ -73,6 +76,8 @@ class Lives:
                 self.sleep(chance.uniform(0.2, 1.0))
                 time.sleep(chance.uniform(0.0, 0.8))
                 moments += 1
+            if kill == kills - 1:
+                wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
             self.kill()
             moments += 1
         return moments

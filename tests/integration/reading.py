@@ -40,7 +40,7 @@ class Reading:
     def status(self) -> SourceStatus:
         return self.source.status()
 
-    def poll_until(self, done: Callable[[], bool], timeout: float = 60.0) -> float:
+    def poll_until(self, done: Callable[[], bool], timeout: float = 120.0) -> float:
         """Polls until `done()`, and returns how long that took; fails with the source's status."""
         begin = time.monotonic()
         while not done():

@@ -19,7 +19,7 @@ from integration.running import daemon
 SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
 RECOMMENDER = DEPLOY.parent / "examples" / "recommender" / "recommender.py"
 EVENTS = 4_000
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from factories import quickest
+from factories import quickest, wait_until
 from integration.broker import Broker
 from kafka import KafkaConsumer, TopicPartition
 
@@ -37,13 +36,6 @@ def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
         while len(found) < count and time.monotonic() < deadline:
             found += [message for part in consumer.poll(timeout_ms=200).values() for message in part]
     return found
-
-
-def wait_until(done: Callable[[], bool], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_letter_is_the_message_as_it_came_with_reason_and_origin_beside_it(broker: Broker) -> None:
@@ -87,10 +79,10 @@ def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeyp
     wait_until(lambda: letters.status().written == 1)
     stoppable_broker.stop()
     assert quickest(lambda: letters.put(*rejected(100)), times=10) < 0.05
-    wait_until(lambda: letters.status().trouble != "", timeout=60.0)
+    wait_until(lambda: letters.status().trouble != "")
     assert letters.status().waiting == 1000
     stoppable_broker.start()
-    wait_until(lambda: letters.status().waiting == 0, timeout=60.0)
+    wait_until(lambda: letters.status().waiting == 0, seconds=120.0)  # between two attempts it is up to thirty
     letters.close()
     assert (letters.status().written, letters.status().dropped) == (1001, 0)
     offsets = {dict(message.headers)["streameval.offset"] for message in messages_in(stoppable_broker, topic, 1001)}

@@ -17,7 +17,7 @@ from factories import wait_until
 pytest.importorskip("confluent_kafka")
 
 DEMO = [sys.executable, "-c", "from streameval.cli import main; main()", "demo"]
-PATIENCE = 60.0
+PATIENCE = 120.0
 COLUMNS = ("truth", "cumulative", "window", "decay", "adaptive_window", "adaptive_decay", "mixture")
 
 

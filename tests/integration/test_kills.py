@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 from streameval.config import Config
 from streameval.events import EventBatch
 from streameval.roster import Roster
-from streameval.sinks.snapshots import STEPS
+from streameval.sinks.snapshots import KEPT, STEPS, WRITING
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -71,7 +72,7 @@ class Log:
                 producer.produce(self.topic, value, partition=partition)
             if number % 20_000 == 0:
                 producer.poll(0)
-        assert producer.flush(60) == 0
+        assert producer.flush(PATIENCE) == 0
 
     def config(self, **source: Any) -> dict[str, Any]:
         address = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": self.topic}
@@ -177,7 +178,7 @@ def test_torn_snapshots_cost_time_and_no_event(shorter: Log, undisturbed: Any, t
     lives = Lives(tmp_path / "torn", shorter.config(order=order))
     torn = 0
     for _ in range(3):
-        lives.disturbed(chance, kills=1)
+        lives.disturbed(chance, kills=1, snapshots=3)
         for path in lives.snapshots()[chance.choice((1, 2)) :]:
             tear(path, chance)
             torn += 1
@@ -235,6 +236,20 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+def fill_up(disk: Path, lives: Lives, ballast: Path) -> None:
+    """Leave no room while the daemon stands still between two snapshots: no room for any but those three."""
+    assert lives.process is not None
+    while not ballast.exists():
+        wait_until(lambda: len(lives.snapshots()) == KEPT, PATIENCE)
+        lives.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, lives.process.pid, os.WSTOPPED)
+        if len(lives.snapshots()) == KEPT and not list(lives.state.glob(f"*{WRITING}")):
+            room = os.statvfs(disk)
+            ballast.write_bytes(bytes(room.f_bavail * room.f_bsize))
+        lives.process.send_signal(signal.SIGCONT)
+        time.sleep(0.05)
+
+
 def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
     shorter: Log, tmp_path: Path, small_disk: Path
 ) -> None:
@@ -243,8 +258,7 @@ def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
     if small_disk.exists():
         lives.state.symlink_to(small_disk)
         lives.begin()
-        wait_until(lambda: len(lives.snapshots()) == 3, PATIENCE)
-        ballast.write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
+        fill_up(small_disk, lives, ballast)
     else:  # a quota in the place of the disk: no file may be larger than this
         quota = (20_000, resource.RLIM_INFINITY)
         lives.begin(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, quota))
@@ -257,7 +271,8 @@ def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
     lives.kill()
     minutes = (time.monotonic() - full_since) / 60
     ballast.unlink(missing_ok=True)
-    lives.disturbed(random.Random(4), kills=1)
-    assert lives.snapshots() != before
+    lives.begin()
+    wait_until(lambda: lives.snapshots() != before, PATIENCE)
+    lives.kill()
     assert_every_event_once(lives.finish(FEWER), shorter)
     assert len(lives.said("snapshot_failed")) <= 1 + minutes, "said once a minute, not every time"

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.kafka
 
 RUN = [sys.executable, "-c", "from streameval.cli import main; main()", "run"]
 PARTITIONS = 4
+PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ class Running:
                 with asking(self._address()) as self._client:
                     yield self
                 self.process.terminate()
-                assert self.process.wait(60) == 0, self._log.read_text()
+                assert self.process.wait(PATIENCE) == 0, self._log.read_text()
             finally:
                 self.process.kill()
 
@@ -111,13 +112,13 @@ class Running:
             for each in report["policies"]
         }
 
-    def wait_for(self, expected: dict[str, tuple[int, float]], seconds: float = 30.0) -> None:
+    def wait_for(self, expected: dict[str, tuple[int, float]], seconds: float = PATIENCE) -> None:
         with suppress(AssertionError):
             wait_until(lambda: {name: seen[0] for name, seen in self.seen().items()} == counts(expected), seconds)
         assert self.seen() == {name: pytest.approx(seen, rel=1e-12) for name, seen in expected.items()}
 
     def _address(self) -> str:
-        wait_until(lambda: bool(self.said("serving")) or self.process.poll() is not None, 60.0)
+        wait_until(lambda: bool(self.said("serving")) or self.process.poll() is not None, PATIENCE)
         assert self.process.poll() is None, self._log.read_text()
         return str(self.said("serving")[0]["url"])
 
@@ -171,13 +172,13 @@ def test_a_late_candidate_with_its_history_has_every_event_once_while_events_arr
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
         daemon.wait_for({"logging": total(0, 60_000), "early": total(0, 60_000)})
         with events_arriving(broker, topic, 60_000) as following:
-            wait_until(lambda: len(following) > 3, 30.0)
+            wait_until(lambda: daemon.seen()["logging"][0] > 60_000)
             daemon.reload("early", "late")
-            wait_until(lambda: bool(daemon.said("backfill_done")), 60.0)
+            wait_until(lambda: bool(daemon.said("backfill_done")), PATIENCE)
             joined = len(following)
-            wait_until(lambda: len(following) > joined + 3, 30.0)
+            wait_until(lambda: len(following) > joined + 3)
             daemon.reload("early", "late", "later")
-            wait_until(lambda: len(daemon.said("backfill_done")) == 2, 60.0)
+            wait_until(lambda: len(daemon.said("backfill_done")) == 2, PATIENCE)
         everything = total(0, following[-1])
         daemon.wait_for(dict.fromkeys(("logging", "early", "late", "later"), everything))
         assert daemon.said("backfill_done")[0]["events"] > 60_000
@@ -189,9 +190,9 @@ def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every
 ) -> None:
     produce(messages(0, 150_000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "earliest") as daemon:
-        wait_until(lambda: bool(daemon.said("first_event")), 30.0)
+        wait_until(lambda: bool(daemon.said("first_event")))
         daemon.reload("early", "late")
-        daemon.wait_for(dict.fromkeys(("logging", "early", "late"), total(0, 150_000)), seconds=60.0)
+        daemon.wait_for(dict.fromkeys(("logging", "early", "late"), total(0, 150_000)))
         assert 0 < daemon.said("backfill_done")[0]["events"] <= 150_000
 
 
@@ -200,7 +201,7 @@ def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic:
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "900") as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
         daemon.reload("early", "late")
-        wait_until(lambda: bool(daemon.said("backfill_done")), 30.0)
+        wait_until(lambda: bool(daemon.said("backfill_done")))
         produce(messages(4000, 4400), topic, broker.connection)
         wait_until(lambda: daemon.seen()["logging"][0] == 4400)
         assert daemon.seen()["late"][0] == 4 * 100 + 400
