@@ -14,7 +14,7 @@ import typer
 from streameval.config import Config
 from streameval.errors import SourceError
 from streameval.events import json_schema
-from streameval.interpreter import compute_in_one_thread, make_responsive
+from streameval.interpreter import make_quick, make_responsive
 from streameval.logs import configure_logging
 from streameval.probing import probe
 from streameval.replay import Replay, choose_picture, read_lines, require_rules, timeline_of
@@ -127,6 +127,7 @@ def demo(
     """
     from streameval.demo import run_demo
 
+    make_responsive()
     run_demo(events=events, port=port, seed=seed, rate=rate)
 
 
@@ -343,7 +344,7 @@ def hash_password(
 
 def main() -> NoReturn:
     """The entry point."""
-    compute_in_one_thread()
+    make_quick()
     run_app(app)
 
 

@@ -16,7 +16,6 @@ from typing import Protocol
 import numpy as np
 import structlog
 
-from streameval.allocation import keep_freed_memory
 from streameval.arrays import State
 from streameval.backfill import PATIENCE, Backfill
 from streameval.errors import SourceError
@@ -128,7 +127,6 @@ class Daemon:
         A second signal ends the process at once. Raises SourceError when the source cannot go on.
         """
         log.info("started", source=type(self._source).__name__)
-        keep_freed_memory()
         with _stop_on_signals(self.stop), _on_hangup(self._reload and self.reload):
             try:
                 self._loop()

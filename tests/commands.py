@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 from typing import NamedTuple
@@ -22,9 +23,10 @@ class Outcome(NamedTuple):
 
 
 def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
-    """Runs `streameval ARGUMENTS`; the logging that it configures does not outlive it."""
+    """Runs `streameval ARGUMENTS`; what it asks of logging and of the process does not outlive it."""
     root, configured = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
+    collections, interval = gc.get_threshold(), sys.getswitchinterval()
     try:
         with patch.object(sys, "argv", ["streameval", *arguments]), pytest.raises(SystemExit) as left:
             cli.main()
@@ -32,5 +34,8 @@ def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
         root.handlers[:] = handlers
         root.setLevel(level)
         structlog.configure(**configured)
+        gc.set_threshold(*collections)
+        gc.unfreeze()
+        sys.setswitchinterval(interval)
     assert isinstance(left.value.code, int)
     return Outcome(left.value.code, *capfd.readouterr())

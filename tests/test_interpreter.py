@@ -1,4 +1,4 @@
-"""What the loop and the scrape wait for in the interpreter, in a process of its own: it is changed for good."""
+"""What a program of ours asks of its process, in processes of their own: they are changed for good."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 MEASURED = """
 import gc, json, sys, time
@@ -26,16 +30,79 @@ del kept
 print(json.dumps({"before": before, "after": after, "found": gc.collect(), "interval": sys.getswitchinterval()}))
 """
 
-THREADS = """
-import sys
-from threadpoolctl import threadpool_info
-sys.argv = ["streameval", "--version"]
+SETTINGS = """
+import ctypes, gc, json, signal, sys
+
+class Library(ctypes.CDLL):
+    asked = 0
+    def __init__(self, name, *arguments, **options):
+        super().__init__(name, *arguments, **options)
+        self.mallopt = self.count
+    def count(self, *_):
+        type(self).asked += 1
+        return 1
+
+ctypes.CDLL = Library
+
+def settings():
+    from threadpoolctl import threadpool_info
+    return {
+        "threads": max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"),
+        "collections": gc.get_threshold(),
+        "frozen": gc.get_freeze_count(),
+        "interval": sys.getswitchinterval(),
+        "memory": Library.asked,
+        "signals": [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)],
+    }
+"""
+
+OF_A_VERB = f"""{SETTINGS}
+sys.argv = ["streameval", *sys.argv[1:]]
 from streameval.cli import main
 try:
     main()
 finally:
-    print(max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"))
+    print(json.dumps(settings()))
 """
+
+OF_A_LIBRARY_USER = f"""{SETTINGS}
+import streameval as se
+from streameval.daemon import Daemon
+from streameval.replay import Replay
+from streameval.config import Config
+from streameval.events import EventFormat
+from streameval.planning import Planning
+from streameval.sources.file import FileSource
+before = settings()
+config, log = sys.argv[1:]
+evaluator = se.Evaluator(candidates=["challenger"])
+Daemon(FileSource([log]), EventFormat(["challenger"]), evaluator, stop_when_exhausted=True).run()
+assert evaluator.report().events.accepted == 200
+Replay(Config.load(config)).read([log], lambda *_: None)
+Planning(Config.load(config)).read([log], lambda *_: None)
+print(json.dumps([before, settings()]))
+"""
+
+EVENT = (
+    '{"event_id": "e", "timestamp": 1574553634.5, "action": "a", "propensity": 0.25, "reward": %d, '
+    '"policies": {"challenger": 0.5}}\n'
+)
+
+
+def last_line(program: str, *arguments: str) -> Any:
+    command = [sys.executable, "-c", program, *arguments]
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """A configuration and a log."""
+    config, log = tmp_path / "c.yaml", tmp_path / "log.ndjson"
+    config.write_text("policies: {candidates: [challenger]}\n")
+    log.write_text("".join(EVENT % (number % 2) for number in range(200)))
+    return [str(config), str(log)]
 
 
 def test_a_full_garbage_collection_no_longer_walks_over_what_was_loaded_and_still_finds_what_is_new() -> None:
@@ -45,7 +112,16 @@ def test_a_full_garbage_collection_no_longer_walks_over_what_was_loaded_and_stil
     assert found["interval"] == 0.001
 
 
-def test_matrices_are_computed_in_one_thread_whatever_the_environment_says() -> None:
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
-    done = subprocess.run([sys.executable, "-c", THREADS], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-1] == "1"
+@pytest.mark.parametrize("verb", ["replay", "plan"])
+def test_verbs_that_read_files_collect_rarely_keep_memory_and_compute_in_one_thread(
+    verb: str, files: list[str]
+) -> None:
+    found = last_line(OF_A_VERB, verb, *files)
+    assert (found["threads"], found["collections"][0], found["frozen"]) == (1, 10_000, 0)
+    assert found["memory"] > 0
+
+
+def test_who_uses_the_library_keeps_the_settings_of_their_process(files: list[str]) -> None:
+    before, after = last_line(OF_A_LIBRARY_USER, *files)
+    assert after == before
+    assert after["memory"] == 0

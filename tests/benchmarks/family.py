@@ -21,6 +21,7 @@ import streameval as se
 from streameval.daemon import Daemon
 from streameval.estimators import AnyEstimator
 from streameval.events import EventFormat
+from streameval.interpreter import make_quick
 
 ACTIONS, FEATURES = 20, 5
 POLICIES = [f"cand-{number}" for number in range(10)]
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=8_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    make_quick()
     values, events = messages(options.events), EventFormat(POLICIES)
     family, plain = whole_family(), evaluator([se.IPS()])
 

@@ -25,6 +25,7 @@ from streameval.daemon import Daemon
 from streameval.estimators import IPS, AnyEstimator, StratifiedDR
 from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
+from streameval.interpreter import make_quick
 
 ACTIONS, FEATURES = 25, 25
 POLICIES = [f"cand-{number}" for number in range(10)]
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
+    make_quick()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # the daemon's log is not the subject
     if options.profile:
         profile(options.events)

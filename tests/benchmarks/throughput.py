@@ -27,6 +27,7 @@ from streameval.daemon import Daemon
 from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
 from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
+from streameval.interpreter import make_quick
 
 POLICIES = [f"cand-{number}" for number in range(10)]
 MESSAGE_BYTES = 277
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="5 million events, resident memory at ten points")
     options = parser.parse_args()
+    make_quick()
     if options.memory:
         memory(5_000_000, steps=10)
     else:
