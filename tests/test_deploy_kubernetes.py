@@ -220,6 +220,14 @@ def test_prometheus_finds_every_pod_once_ready_or_not() -> None:
     )
 
 
+def test_pods_of_two_namespaces_are_two_instances() -> None:
+    """Rules join series by job and instance: two pods of one name, each about policies of its own, must not be one."""
+    (endpoint,) = FOUND["ServiceMonitor", "streameval"]["spec"]["endpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["targetLabel"] == "instance"
+    assert relabeling["sourceLabels"] == ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"]
+
+
 def test_a_drain_is_never_blocked_for_ever() -> None:
     """Nor while no pod is ready, as when Kafka is away: by default such pods may not be evicted if there are two."""
     budget = FOUND["PodDisruptionBudget", "streameval"]["spec"]
@@ -244,7 +252,7 @@ def test_the_rules_are_those_of_deploy_prometheus() -> None:
     written = import_module("prometheusrule").manifest()
     sys.path.pop(0)
     assert FOUND["PrometheusRule", "streameval"] == written, "run `make manifests`"
-    files = {path: yaml.safe_load(path.read_text())["groups"] for path in (PROMETHEUS / "rules").glob("*.yml")}
-    assert sorted(group["name"] for groups in files.values() for group in groups) == sorted(
-        group["name"] for group in written["spec"]["groups"]
-    )
+    files = [yaml.safe_load(path.read_text())["groups"] for path in (PROMETHEUS / "rules").glob("*.yml")]
+    every = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["evaluation_interval"]
+    own = {group["name"]: {"interval": every} | group for groups in files for group in groups}
+    assert {group["name"]: group for group in written["spec"]["groups"]} == own
