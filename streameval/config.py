@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -172,8 +173,16 @@ class Config(Settings):
             block=BLOCK,
             reward_model=self.reward_model,
             drift=self.drift,
-            promotion=self.promotion,
+            promotion=self._promotion(),
         )
+
+    def _promotion(self) -> Promotion | None:
+        """What is asked of promotion; an event that must wait for its rewards is not stale for that."""
+        rewards = getattr(self.source, "rewards", None)
+        if self.promotion is None or rewards is None or self.promotion.trust.stale_after is None:
+            return self.promotion
+        allowed = self.promotion.trust.stale_after + rewards.window
+        return replace(self.promotion, trust=replace(self.promotion.trust, stale_after=allowed))
 
     def evaluator(self) -> Evaluator:
         """A fresh evaluator of the plan."""

@@ -578,6 +578,20 @@ def test_promotion_may_be_off(load: Loader) -> None:
     assert config.evaluator().report().promotion == ()
 
 
+def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
+    """The newest event that can count is as old as the window, however fresh the log is."""
+    policies = "policies: {candidates: [challenger]}"
+    source = "source: {kind: kafka, topic: shown, rewards: {topic: clicks, window: 24h}}"
+    for trust, allowed in (("", 25 * 3600.0), ("promotion: {trust: {stale_after: 30m}}", 24.5 * 3600.0)):
+        promotion = load("\n".join([source, policies, trust])).plan().promotion
+        assert promotion is not None
+        assert promotion.trust.stale_after == allowed
+    never = load("\n".join([source, policies, "promotion: {trust: {stale_after: null}}"])).plan().promotion
+    assert never is not None
+    assert never.trust.stale_after is None
+    assert load("\n".join([source, policies, "promotion: off"])).plan().promotion is None
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
