@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -68,17 +69,23 @@ def test_the_experiment_goes_on_where_it_stopped_and_writes_its_table(prepared: 
     assert "| ips / cumulative |" in (tmp_path / "small.md").read_text()
 
 
-def test_the_mixture_has_half_the_error_of_the_window_on_the_same_stream(example: ModuleType, prepared: Path) -> None:
+def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_streams(
+    example: ModuleType, prepared: Path
+) -> None:
     contest, stage = import_module("contest"), import_module("worlds").scene(str(prepared))
     world = stage.make()
     who = [each for each in contest.IN_TABLE if each.name in ("ips / window", "stratified_dr / mixture")]
     drift = stage.drift("smooth", world)
-    track = example.follow(who, world, drift, 40_000, 0)
-    scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 40_000, 0)}
-    assert scores["stratified_dr / mixture"].mse < 0.5 * scores["ips / window"].mse
-    assert scores["A/B test"].mse < scores["ips / window"].mse
-    assert scores["stratified_dr / mixture"].coverage > 0.9
-    assert scores["A/B test"].coverage is None
+    errors: dict[str, list[float]] = defaultdict(list)
+    for seed in range(4):
+        track = example.follow(who, world, drift, 40_000, seed)
+        scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 40_000, seed)}
+        for contestant, score in scores.items():
+            errors[contestant].append(score.mse)
+        assert scores["A/B test"].mse < scores["ips / window"].mse
+        assert scores["stratified_dr / mixture"].coverage > 0.9
+        assert scores["A/B test"].coverage is None
+    assert np.mean(errors["stratified_dr / mixture"]) < 0.75 * np.mean(errors["ips / window"])
 
 
 def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(example: ModuleType) -> None:

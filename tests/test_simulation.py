@@ -235,6 +235,20 @@ def test_more_candidates_than_clusters_are_refused() -> None:
         World.synthetic(1, clusters=2, candidates=3)
 
 
+def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition, world = np.argpartition, World.synthetic(3, clusters=2, users=20, items=60, features=4, likes=5)
+
+    def reversed_partition(values: np.ndarray, place: int, axis: int) -> np.ndarray:
+        found = partition(values, place, axis=axis)
+        found[:, place:] = found[:, place:][:, ::-1].copy()
+        return found
+
+    monkeypatch.setattr(np, "argpartition", reversed_partition)
+    other = World.synthetic(3, clusters=2, users=20, items=60, features=4, likes=5)
+    np.testing.assert_array_equal(other.liked_items, world.liked_items)
+    np.testing.assert_array_equal(other.theta, world.theta)
+
+
 def test_the_score_is_the_mean_squared_error_on_990_points_of_a_full_run() -> None:
     grid = scoring_batches(1_000_000)
     assert (grid[0], grid[1], grid[-1], len(grid)) == (100, 110, 9_990, 990)

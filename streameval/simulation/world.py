@@ -97,6 +97,7 @@ class World:
         catalogue = random.normal(size=(items, features))
         appeal = (taste[cluster] + 0.15 * random.normal(size=(users, features))) @ catalogue.T
         liked = np.argpartition(appeal + random.gumbel(size=appeal.shape), -likes, axis=1)[:, -likes:]
+        liked.sort(axis=1)  # a partition leaves them in an order that depends on the processor
         trained = np.stack([catalogue[liked[cluster == k]].mean(axis=(0, 1)) for k in range(clusters)])
         theta = np.vstack([trained.mean(axis=0), trained[: len(names)]])
         start = np.arange(users + 1) * likes
