@@ -187,6 +187,7 @@ def test_no_build_tool_is_left_in_the_image(image: Stage) -> None:
     found = {path.name.partition("-")[0] for path in image.place("/opt/streameval").rglob("*.dist-info")}
     assert "streameval" in found
     assert not found & BUILD_TOOLS
+    assert not list(image.place("/opt").rglob("tests")), "nor the tests of libraries"
     assert not list(image.root.rglob("bin/pip*")), "nor in what stands in for the base image"
     assert not image.place("/build").exists()
 
