@@ -63,6 +63,9 @@ class Box:
         self.letters += letters
         return len(letters)
 
+    def give_up(self) -> None:
+        """It is for the test to open the box."""
+
     def close(self) -> None:
         self.closed = True
 
@@ -126,6 +129,18 @@ def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
     assert letters.status().trouble == ""
 
 
+def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadletter, "PAUSE_FIRST", 60.0)
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)
+    box = Box(failures=1)
+    letters = DeadLetters(box)
+    letters.put(RECORDS, rejected(0, 1, 2))
+    wait_until(lambda: letters.status().trouble != "")
+    letters.close()
+    assert [each.offset for each in box.letters] == [3, 5, 7]
+    assert (letters.status().written, letters.status().waiting) == (3, 0)
+
+
 class Odd(Box):
     """A sink with an error that nobody thought of, for the letter of offset 3."""
 
@@ -152,6 +167,7 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
     monkeypatch: pytest.MonkeyPatch, most_letters: int, most_bytes: int, kept: int
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 0.1)
     monkeypatch.setattr(deadletter, "MOST_LETTERS", most_letters)
     monkeypatch.setattr(deadletter, "MOST_BYTES", most_bytes)
     box = Box()

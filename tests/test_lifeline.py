@@ -11,11 +11,16 @@ from collections.abc import Iterator
 import pytest
 from factories import wait_until
 
-from streameval.sources import Bookmark
+from streameval.events import Rejected
+from streameval.sections import DeadLetterTopic
+from streameval.sinks import deadletter
+from streameval.sinks.deadletter import open_dead_letters
+from streameval.sources import Bookmark, Records
 from streameval.sources.commits import CLOSE_TIMEOUT
 from streameval.sources.kafka import KafkaSource
 from streameval.sources.lifeline import Lifeline
-from streameval.sources.settings import KafkaSettings
+from streameval.sources.mock_broker import EmbeddedBroker
+from streameval.sources.settings import KafkaConnection, KafkaSettings
 from streameval.sources.topic_reader import CONNECT_TIMEOUT
 
 
@@ -83,3 +88,44 @@ def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> 
     source.close()
     wait_until(lambda: threads_since(before) == [])
     assert time.monotonic() - begin < CLOSE_TIMEOUT + CONNECT_TIMEOUT / 2
+
+
+REJECTED = [Rejected("malformed", "not JSON", b"x", place=place) for place in range(3)]
+
+
+def test_dead_letters_that_reach_nobody_end_soon_and_are_counted(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 60.0)
+    before = set(threading.enumerate())
+    connection = KafkaConnection(bootstrap_servers=[address])
+    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), connection)
+    letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
+    wait_until(lambda: len(threads_since(before)) > 1)  # one of the library beside ours: it connects
+    begin = time.monotonic()
+    letters.close()
+    assert time.monotonic() - begin < CONNECT_TIMEOUT
+    wait_until(lambda: threads_since(before) == [])
+    assert (letters.status().written, letters.status().waiting) == (0, 3)
+    assert "dead_letters_lost" in capsys.readouterr().out
+
+
+def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are_not_called_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 60.0)
+    before = set(threading.enumerate())
+    with EmbeddedBroker({"rejected": 1}) as broker:
+        letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)
+        letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
+        wait_until(lambda: letters.status().written == 3)
+        broker.stop()
+        letters.put([Records("clicks", 0, range(3, 6), [b"y"] * 3)], REJECTED[:2])
+        begin = time.monotonic()
+        letters.close()
+        assert time.monotonic() - begin < CONNECT_TIMEOUT
+        wait_until(lambda: threads_since(before) == [])
+    assert (letters.status().written, letters.status().waiting) == (3, 2)
+    assert "waiting=2" in capsys.readouterr().out

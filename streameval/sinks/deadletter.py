@@ -26,7 +26,8 @@ LONGEST_VALUE = 512 * 1024
 """Bytes of a message that are kept; a broker takes no more than a megabyte by default, and a disk is not endless."""
 AT_ONCE = 500
 PAUSE_FIRST, PAUSE_MOST = 0.5, 30.0
-CLOSE_TIMEOUT = 5.0
+CLOSE_TIMEOUT, LEAVE_TIMEOUT = 5.0, 2.0
+"""Seconds at the end: in which letters are still written, and then in which the sink may give up what is under way."""
 LOG_EVERY = 60.0
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,9 @@ class Sink(Protocol):
     """Where letters go. `write` returns how many of them it took; the others can never be written there."""
 
     def write(self, letters: Sequence[DeadLetter]) -> int: ...
+
+    def give_up(self) -> None:
+        """Let a `write` that waits fail soon, and all later ones; called from another thread."""
 
     def close(self) -> None: ...
 
@@ -158,11 +162,14 @@ class DeadLetters:
             return LettersStatus(self._written, self._dropped, waiting, self._trouble)
 
     def close(self) -> None:
-        """Write what waits, if that does not take long; the rest is lost, and logged."""
+        """Try once more to write what waits, for a few seconds; the rest is lost, and logged."""
         with self._changed:
             self._closed.set()
             self._changed.notify()
         self._thread.join(CLOSE_TIMEOUT)
+        if self._thread.is_alive():
+            self._sink.give_up()
+            self._thread.join(LEAVE_TIMEOUT)
         status = self.status()
         if status.waiting or status.dropped:
             log.warning("dead_letters_lost", waiting=status.waiting, dropped=status.dropped, reason=status.trouble)
@@ -171,6 +178,7 @@ class DeadLetters:
         pause = PAUSE_FIRST
         letters: list[DeadLetter] = []
         while letters := letters or self._next():
+            is_last = self._closed.is_set()
             try:
                 self._count(letters, self._sink.write(letters), [])
                 letters, pause = [], PAUSE_FIRST
@@ -178,8 +186,9 @@ class DeadLetters:
                 self._count(letters, len(letters) - len(error.undelivered), error.undelivered)
                 letters = error.undelivered
                 self._tell(str(error))
-                if self._closed.wait(pause):
+                if is_last:
                     break
+                self._closed.wait(pause)  # not beyond the end: the sink may be well again
                 pause = min(2.0 * pause, PAUSE_MOST)
             except Exception as error:  # noqa: BLE001 - it costs these letters, not all that come after them
                 self._count(letters, 0, [])

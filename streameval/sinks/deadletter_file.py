@@ -49,6 +49,9 @@ class FileSink:
             raise SinkError(f"{self._path}: {error.strerror or error}", letters) from error
         return len(letters)
 
+    def give_up(self) -> None:
+        """Nothing waits here for anybody else."""
+
     def close(self) -> None:
         """Close the file."""
         if self._descriptor >= 0:

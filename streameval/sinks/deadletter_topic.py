@@ -7,12 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from streameval.errors import SourceError
-from streameval.sinks.deadletter import DeadLetter, SinkError
+from streameval.sinks.deadletter import CLOSE_TIMEOUT, DeadLetter, SinkError
 from streameval.sinks.producer import create_topic
 from streameval.sources.kafka_python import connected, connection_options, plain
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaConnection
 
 CONNECT_TIMEOUT = 10.0
@@ -29,20 +30,25 @@ class TopicSink:
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
         self._topic, self._connection = topic, connection
+        self._lifeline, self._given_up = Lifeline(), False
         self._producer: Any = None
 
     def write(self, letters: Sequence[DeadLetter]) -> int:
         """Write these letters; those that were not acknowledged are to be tried again, unless they are too large."""
+        answers: list[Any] = []
         try:
-            producer = self._producer = self._producer or self._connect()
-            sent = [
-                (letter, producer.send(self._topic, letter.value, headers=headers_of(letter))) for letter in letters
-            ]
+            producer = self._producer or self._connect()
+            for letter in letters:
+                answers.append(producer.send(self._topic, letter.value, headers=headers_of(letter)))
             producer.flush(DELIVERY_TIMEOUT)
-        except (KafkaError, SourceError) as error:
+        except Exception as error:
+            if not (self._given_up or isinstance(error, (KafkaError, SourceError))):
+                raise
             self.close()
-            raise SinkError(_words(error), letters) from error
-        failures = {place: answer.exception for place, (_, answer) in enumerate(sent) if not answer.succeeded()}
+            written = {place for place, answer in enumerate(answers) if answer.succeeded()}
+            left = [letter for place, letter in enumerate(letters) if place not in written]
+            raise SinkError(_words(error), left) from error
+        failures = {place: answer.exception for place, answer in enumerate(answers) if not answer.succeeded()}
         passing = [place for place, error in failures.items() if not isinstance(error, TOO_LARGE)]
         if passing:
             self.close()
@@ -50,6 +56,14 @@ class TopicSink:
                 _words(failures[passing[0]] or TimeoutError("no answer")), [letters[place] for place in passing]
             )
         return len(letters) - len(failures)
+
+    def give_up(self) -> None:
+        """Leave the cluster at once, whoever waits for its answer."""
+        self._given_up = True
+        self._lifeline.cut()
+        producer = self._producer
+        if producer is not None:
+            producer._sender.force_close()  # its thread closes its network; two that close one get in each other's way
 
     def close(self) -> None:
         """Leave the cluster; what is under way is given up."""
@@ -60,16 +74,18 @@ class TopicSink:
                 producer.close(timeout=CONNECT_TIMEOUT)
 
     def _connect(self) -> Any:
-        create_topic(self._topic, 1, self._connection)
+        create_topic(self._topic, 1, self._connection, self._lifeline)
         options = connection_options(self._connection) | {
             "linger_ms": 20,
             "delivery_timeout_ms": int(DELIVERY_TIMEOUT * 1000),
             "request_timeout_ms": int(min(self._connection.request_timeout, DELIVERY_TIMEOUT / 2) * 1000),
-            "max_block_ms": int(CONNECT_TIMEOUT * 1000),
+            "max_block_ms": int(CLOSE_TIMEOUT * 1000),
             "metrics_enabled": False,
         }
-        producer, _ = connected(KafkaProducer, options, CONNECT_TIMEOUT)
-        return producer
+        self._producer, _ = connected(KafkaProducer, options, CONNECT_TIMEOUT)
+        if self._given_up:
+            raise KafkaConnectionError("given up")
+        return self._producer
 
 
 def headers_of(letter: DeadLetter) -> list[tuple[str, bytes]]:

@@ -11,6 +11,7 @@ from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from streameval.errors import SourceError
 from streameval.sources.kafka_python import connected, connection_options, plain
+from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaConnection
 
 CONNECT_TIMEOUT = 10.0
@@ -42,10 +43,10 @@ def produce(
     return writer.sent
 
 
-def create_topic(topic: str, partitions: int, connection: KafkaConnection) -> bool:
+def create_topic(topic: str, partitions: int, connection: KafkaConnection, lifeline: Lifeline | None = None) -> bool:
     """Create a topic unless it exists, with as many replicas as the cluster likes; says whether it did."""
     with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT)
+        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT, lifeline)
         with closing(administrator):
             if any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
                 return False
