@@ -50,11 +50,36 @@ POD = STATEFUL["spec"]["template"]["spec"]
 POD_LABELS = STATEFUL["spec"]["template"]["metadata"]["labels"]
 CONFIG = yaml.safe_load((KUBERNETES / "streameval.yaml").read_text())
 SECRET = yaml.safe_load((KUBERNETES / "secret.example.yaml").read_text())
+LOGIN = {f"STREAMEVAL_HTTP__{name}_FILE": __file__ for name in ("TOKEN", "USERS")}
+"""Files that exist here, in place of those of the pod."""
 
 
 def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
     """Whether it means these, and is about streameval and no other program."""
     return "app.kubernetes.io/name" in selector and selector.items() <= labels.items()
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """A strategic merge: keys are joined, named parts of lists by their names; new ones come first."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return base | {key: merged(base[key], value) if key in base else value for key, value in patch.items()}
+    if isinstance(base, list) and isinstance(patch, list):
+        old, new = ({part["name"]: part for part in parts} for parts in (base, patch))
+        added = [part for name, part in new.items() if name not in old]
+        return added + [merged(part, new.get(name, {})) for name, part in old.items()]
+    return patch
+
+
+def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The StatefulSet and the ServiceMonitor as the component `tls` makes them."""
+    component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
+    pods, scrape = (yaml.safe_load(each["patch"]) for each in component["patches"])
+    monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))
+    for operation in scrape:
+        *way, last = operation["path"].strip("/").split("/")
+        assert (operation["op"], way) == ("add", ["spec", "endpoints", "0"])
+        monitor["spec"]["endpoints"][0][last] = operation["value"]
+    return merged(FOUND[pods["kind"], pods["metadata"]["name"]], pods), monitor
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +113,7 @@ def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str
 
 
 def test_every_manifest_is_of_the_published_types_and_schemas(published: Path) -> None:
-    parts = [*FOUND.values(), SECRET]
+    parts = [*FOUND.values(), SECRET, *with_tls()]
     assert compile_as_types(published, parts) == ""
     assert validate(published, parts) == ""
 
@@ -102,14 +127,18 @@ def test_a_wrong_key_or_value_would_be_noticed(published: Path) -> None:
     assert "must match pattern" in validate(published, [strange], code=1)
 
 
-def test_kustomize_makes_the_same() -> None:
+@pytest.mark.parametrize("components", [[], ["base/tls"]], ids=["http", "https"])
+def test_kustomize_makes_the_same(tmp_path: Path, components: list[str]) -> None:
     """Where there is a kubectl that has a kustomize of this decade; the reading above stands in for it elsewhere."""
     if shutil.which("kubectl") is None:
         pytest.skip("no kubectl: the tests read the kustomization themselves")
-    built = list(yaml.safe_load_all(output("kubectl", "kustomize", str(KUBERNETES))))
+    shutil.copytree(KUBERNETES, tmp_path / "base")
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": ["base"], "components": components}))
+    built = list(yaml.safe_load_all(output("kubectl", "kustomize", str(tmp_path))))
     (config,) = [part["metadata"]["name"] for part in built if part["kind"] == "ConfigMap"]
     told = json.loads(json.dumps(built).replace(json.dumps(config), '"streameval"'))
-    assert {(part["kind"], part["metadata"]["name"]): part for part in told} == FOUND
+    expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if components}
+    assert {(part["kind"], part["metadata"]["name"]): part for part in told} == expected
 
 
 def test_everything_in_the_directory_is_applied_or_an_example() -> None:
@@ -147,6 +176,26 @@ def test_probes_ask_what_needs_no_login() -> None:
     assert {CONTAINER[f"{kind}Probe"]["httpGet"]["port"] for kind in paths} == {"http"}
 
 
+def test_with_tls_everybody_who_asks_speaks_it() -> None:
+    stateful, monitor = with_tls()
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    for kind in ("startup", "liveness", "readiness"):
+        assert container[f"{kind}Probe"]["httpGet"] == {**CONTAINER[f"{kind}Probe"]["httpGet"], "scheme": "HTTPS"}
+    files = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"] if "readOnly" in mount}
+    (secret,) = [
+        volume["secret"]["secretName"]
+        for volume in stateful["spec"]["template"]["spec"]["volumes"]
+        if {mounted.get(str(Path(file).parent)) for file in files.values()} == {volume["name"]}
+    ]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": secret, "key": "ca.crt"}
+    config = Config.load(KUBERNETES / "streameval.yaml", dict.fromkeys(files, __file__) | LOGIN)
+    assert config.http.tls_certfile == config.http.tls_keyfile == __file__
+    assert {Path(file).name for file in files.values()} == {"tls.crt", "tls.key"}
+
+
 def test_resources_are_bounded() -> None:
     assert set(CONTAINER["resources"]["requests"]) == {"cpu", "memory"}
     assert "memory" in CONTAINER["resources"]["limits"]
@@ -161,8 +210,7 @@ def test_only_the_state_is_kept_and_on_a_volume_of_each_pod() -> None:
 
 
 def test_the_configuration_loads_and_is_where_the_daemon_looks() -> None:
-    there = {f"STREAMEVAL_HTTP__{name}_FILE": str(Path(__file__)) for name in ("TOKEN", "USERS")}
-    config = Config.load(KUBERNETES / "streameval.yaml", there)
+    config = Config.load(KUBERNETES / "streameval.yaml", LOGIN)
     assert config.http.has_login
     assert config.http.port == CONTAINER["ports"][0]["containerPort"]
     mounted = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
@@ -245,6 +293,8 @@ def test_the_network_is_closed_but_for_prometheus_names_and_kafka() -> None:
         port["port"] <= kafka <= port.get("endPort", port["port"]) for port in opened if port["protocol"] == "TCP"
     )
     assert {"UDP", "TCP"} == {port["protocol"] for port in opened if port["port"] == 53}
+    anywhere = [port for rule in policy["egress"] if "to" not in rule for port in rule["ports"]]
+    assert all(port["port"] <= kafka <= port["endPort"] for port in anywhere), "only brokers may be anywhere"
 
 
 def test_the_rules_are_those_of_deploy_prometheus() -> None:
