@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from importlib import import_module
@@ -274,6 +275,17 @@ def test_pods_of_two_namespaces_are_two_instances() -> None:
     (relabeling,) = endpoint["relabelings"]
     assert relabeling["targetLabel"] == "instance"
     assert relabeling["sourceLabels"] == ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"]
+
+
+def test_the_overlay_of_the_readme_means_what_is_there() -> None:
+    (text,) = re.findall(r"^```yaml\n(# kustomization.yaml\n.*?)^```", (DEPLOY / "README.md").read_text(), re.M | re.S)
+    overlay = yaml.safe_load(text)
+    assert {image["name"] for image in overlay["images"]} == {image["name"] for image in KUSTOMIZATION["images"]}
+    assert [image["newTag"] for image in overlay["images"]] == [version("streameval")]
+    made = KUSTOMIZATION["configMapGenerator"]
+    assert overlay["configMapGenerator"] == [{**each, "behavior": "replace"} for each in made]
+    assert [each["name"] for each in overlay["replicas"]] == [STATEFUL["metadata"]["name"]]
+    assert all(set(each) == {"pairs"} for each in overlay["labels"]), "selectors of what runs cannot be changed"
 
 
 def test_a_drain_is_never_blocked_for_ever() -> None:
