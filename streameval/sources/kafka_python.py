@@ -183,6 +183,7 @@ class KafkaPythonClient:
 
     def poll(self, timeout: float) -> list[Records]:
         with translated_errors():
+            self._clear_the_line()
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
         return [
             Records(
@@ -194,6 +195,16 @@ class KafkaPythonClient:
             )
             for key, messages in polled.items()
         ]
+
+    def _clear_the_line(self) -> None:
+        """Make room for what had been fetched of partitions before they were paused.
+
+        The library (3.0.12) puts it back where nothing stands in line, and leaves there what it has handed out to the
+        end: the partition, resumed, would never be read again.
+        """
+        fetcher = self._consumer._fetcher
+        if not fetcher._next_partition_records:
+            fetcher._next_partition_records = None
 
     def position(self, partition: int) -> int:
         with translated_errors():

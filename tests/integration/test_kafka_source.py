@@ -363,6 +363,23 @@ def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) 
     assert reader.seen == Counter(numbers(8000))
 
 
+def test_what_was_fetched_of_a_partition_before_it_was_paused_comes_when_it_is_wanted_again(
+    broker: Broker, topic: str
+) -> None:
+    """Also when all others have come to their end meanwhile; nothing must wait for the client to be made anew."""
+    produce(numbers(8000), topic, broker.connection)
+    with reading(broker.connection, topic, max_poll_records=100, stall_timeout="1h") as reader:
+        reader.poll_until(lambda: reader.seen.total() > 0)
+        begun = {number for number, position in reader.source.positions.items() if 0 < position < 2000}
+        reader.source.pause([(topic, number) for number in begun])
+        others = reader.source.positions.keys() - begun
+        reader.poll_until(lambda: all(reader.source.positions[number] == 2000 for number in others))
+        reader.source.pause([])
+        reader.poll_until(lambda: reader.seen.total() >= 8000)
+    assert begun
+    assert reader.seen == Counter(numbers(8000))
+
+
 def megabytes() -> float:
     """Memory of this process."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
