@@ -11,6 +11,7 @@ import httpx
 import pytest
 from factories import NOW, View, make_estimate, make_published, make_report, make_unknown
 from msgspec.structs import replace
+from ports import free_port
 
 from streameval.errors import StreamevalError
 from streameval.published import Published
@@ -143,11 +144,10 @@ def test_ipv6_is_served_too() -> None:
 
 
 def test_a_stopped_server_has_given_its_port_back() -> None:
-    with HttpServer(View(make_published()), port=0) as server:
-        assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
-        port = server.address[1]
-    with HttpServer(View(make_published()), port=port) as server:
-        assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
+    port = free_port()
+    for _ in range(2):
+        with HttpServer(View(make_published()), port=port) as server:
+            assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
 
 
 def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:

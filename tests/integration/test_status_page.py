@@ -14,6 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from factories import NOW, View, make_published, make_report
 from integration.browser import DESKTOP, PHONE, Tab, chromium, opened
 from playwright.sync_api import Browser, expect
+from ports import free_port
 from simulated_hours import hours
 
 from streameval.published import Published
@@ -182,8 +183,8 @@ def test_who_hears_the_page_is_told_of_decisions_and_not_of_every_number(
 
 
 def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browser, view: View) -> None:
-    with HttpServer(view, port=0) as server:
-        port = server.address[1]
+    port = free_port()
+    with HttpServer(view, port=port) as server:
         context = opened(browser, server.url)
         tab = context.__enter__()
         expect(tab.page.get_by_role("alert")).to_be_hidden()
