@@ -17,6 +17,7 @@ import pytest
 from dockerfiles import Instruction, Stage, build, instructions, let_through, stages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from programs import output
 from test_package import PYPROJECT, pinned
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +68,15 @@ def test_everything_is_installed_from_locks_with_hashes_and_nothing_is_compiled(
         assert {"--require-hashes", "--no-index"} & set(step.split())
         assert "--only-binary :all:" in step or "--no-deps" in step
     assert not [text for text in runs if re.search(r"\b(apt|apt-get|curl|wget|sudo|ADD)\b", text)]
+
+
+def test_hadolint_finds_nothing(tmp_path: Path) -> None:
+    hadolint = str(Path(sys.executable).with_name("hadolint"))
+    assert output(hadolint, "--no-color", str(DOCKERFILE)) == ""
+    (tmp_path / "Dockerfile").write_text(
+        DOCKERFILE.read_text().replace("-slim-bookworm", "-slim-bookworm\nRUN cd /", 1)
+    )
+    assert "DL3003" in output(hadolint, "--no-color", str(tmp_path / "Dockerfile"), code=1)
 
 
 def test_no_instruction_is_one_that_linters_warn_of() -> None:
