@@ -16,6 +16,7 @@ from streameval.errors import SourceError
 from streameval.events import json_schema
 from streameval.interpreter import make_quick, make_responsive
 from streameval.logs import configure_logging
+from streameval.plurals import counted
 from streameval.probing import probe
 from streameval.replay import Replay, choose_picture, read_lines, require_rules, timeline_of
 from streameval.shortfalls import Shortfall
@@ -295,7 +296,7 @@ def produce(
     with progress_of_bytes() as advance:
         lines = (line for batch in read_lines([file], advance) for line in batch)
         sent = send(lines, topic, connection, partitions=partitions)
-    say(f"{sent:,} events sent to {topic} at {connection.address}")
+    say(f"{counted(sent, 'event')} sent to {topic} at {connection.address}")
 
 
 @app.command()
@@ -363,11 +364,11 @@ def _try_source(config: Config) -> None:
     found = probe(open_source(settings), config.event_format(), timeout=PATIENCE)
     if not found.status.reached:
         raise SourceError(f"the source cannot be reached: {found.status.detail}", hint=UNREACHED)
-    held = "an unknown number of" if found.held is None else f"{found.held:,}"
-    print(f"reached: {held} events in {len(found.status.partitions)} partitions")
+    held = "an unknown number of events" if found.held is None else counted(found.held, "event")
+    print(f"reached: {held} in {counted(len(found.status.partitions), 'partition')}")
     if not found.tried:
         return
-    print(f"of the first {found.tried} events {len(found.events)} can be used")
+    print(f"of the first {counted(found.tried, 'event')} {len(found.events)} can be used")
     if not len(found.events):
         first = found.events.rejected[0]
         raise SourceError(

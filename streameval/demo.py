@@ -23,6 +23,7 @@ from streameval.estimators import IPS, SNIPS
 from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
 from streameval.logs import configure_logging
+from streameval.plurals import counted
 from streameval.report import Report
 from streameval.sinks.http import HttpServer
 from streameval.sources.kafka import KafkaSource
@@ -129,8 +130,8 @@ def _produce(source: SimulatedSource, bootstrap: str, watcher: Watcher, stopping
 
 
 def _where_to_look(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
-    pace = f"{settings.rate:,.0f} events a second" if settings.rate else "events as fast as possible"
-    end = f"after {settings.events:,} events" if settings.events else "with Ctrl-C"
+    pace = f"{counted(settings.rate, 'event')} a second" if settings.rate else "events as fast as possible"
+    end = f"after {counted(settings.events, 'event')}" if settings.events else "with Ctrl-C"
     return "\n".join(
         [
             f"A recommender sends {pace}; its users change their minds all the time. It ends {end}.",
@@ -175,7 +176,7 @@ class Watcher:
         truth = self.recommender.truth(published.accepted)
         best = max(CANDIDATES, key=truth.__getitem__)
         seen = [f"{label} {_number(_value(published.report, best, label))}" for label in FOLLOWED]
-        parts = [f"{published.accepted:,} events", f"{best} is best: truth {truth[best]:.3f}", *seen]
+        parts = [counted(published.accepted, "event"), f"{best} is best: truth {truth[best]:.3f}", *seen]
         return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
 
     def outcome(self) -> Table:
@@ -187,7 +188,7 @@ class Watcher:
             pad_edge=False,
             show_edge=False,
             padding=(0, 0, 0, 1),  # so that all columns fit on a terminal of 80
-            title=f"After {self.read:,} events, by {ESTIMATOR}",
+            title=f"After {counted(self.read, 'event')}, by {ESTIMATOR}",
             title_justify="left",
             caption_justify="left",
         )

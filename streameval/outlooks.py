@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from streameval.plurals import counted
 from streameval.power import Outlook, Prospect
 from streameval.tables import UNKNOWN, decimals_for, number
 
@@ -102,8 +103,8 @@ def _title(found: Outlook) -> str:
     named = f" by {by.pop()}" if len(by) == 1 else ""
     rate = "" if found.events_per_second is None else f", {found.events_per_second:.3g} a second"
     return (
-        f"{found.events:,} events{rate}; until a lift is shown{named} at {found.confidence * 100:g}% confidence "
-        f"with {found.power * 100:g}% power:"
+        f"{counted(found.events, 'event')}{rate}; until a lift is shown{named} "
+        f"at {found.confidence * 100:g}% confidence with {found.power * 100:g}% power:"
     )
 
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from streameval.errors import InputError
+from streameval.plurals import counted
 from streameval.report import Report
 from streameval.tables import decimals_for, number
 from streameval.trace import Curve, Floats, Trace
@@ -66,7 +67,7 @@ class Picture:
         """Write the picture; InputError when the trace has fewer than two Reports or the file cannot be written."""
         if len(trace.reports) < 2:
             raise InputError(
-                f"there is no line to draw: {trace.taken:,} events, and a point every {trace.every}",
+                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
         estimator, average = self.choice(trace.reports[-1])
@@ -261,7 +262,7 @@ def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> Non
     report = trace.reports[-1]
     parts = [drawn, f"bands: {report.confidence * 100:g}% intervals"]
     parts += ["dashes: the truth"] if picture.truth else []
-    parts.append(f"{report.events.accepted:,} events, production: {report.production}")
+    parts.append(f"{counted(report.events.accepted, 'event')}, production: {report.production}")
     figure.text(MARGIN, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")
     figure.text(MARGIN, 0.893, "  ·  ".join(parts), fontsize=9.5, color=FAINT, verticalalignment="top")
     figure.text(MARGIN, 0.815, "reward per event", fontsize=9, color=FAINT)

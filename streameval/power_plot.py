@@ -11,6 +11,7 @@ import numpy as np
 from streameval.errors import InputError
 from streameval.outlooks import lift_name
 from streameval.plots import COLOURS, ENDINGS, FAINT, INK, LABEL_GAP, LEFT, MARGIN, figure_class, make_plain, save
+from streameval.plurals import counted
 from streameval.power import Outlook, Prospect, smallest_lift
 from streameval.trace import Floats
 
@@ -124,11 +125,13 @@ def _label_ends(axes: Axes, judged: list[Prospect], ends: list[float], colours: 
 
 
 def _describe(figure: Figure, found: Outlook, title: str) -> None:
-    rate = "" if found.events_per_second is None else f"  ·  {found.events_per_second:.3g} events a second"
+    rate = (
+        "" if found.events_per_second is None else f"  ·  {counted(found.events_per_second, 'event', '.3g')} a second"
+    )
     by = ", ".join(dict.fromkeys(each.estimator for each in found.candidates if each.estimator))
     line = (
         f"{by}  ·  shown at {found.confidence * 100:g}% confidence with {found.power * 100:g}% power{rate}"
-        f"  ·  dots: the {found.events:,} events of the log"
+        f"  ·  dots: the {counted(found.events, 'event')} of the log"
     )
     figure.text(MARGIN, 0.955, title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")
     figure.text(MARGIN, 0.893, line, fontsize=9.5, color=FAINT, verticalalignment="top")

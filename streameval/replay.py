@@ -11,6 +11,7 @@ from streameval.errors import InputError
 from streameval.events import EventBatch, EventFormat, Rejected
 from streameval.plan import Plan
 from streameval.plots import Picture, read_truth
+from streameval.plurals import counted
 from streameval.problems import closest, expecting, one_of
 from streameval.report import Report
 from streameval.shortfalls import Shortfall
@@ -76,13 +77,14 @@ class Replay:
         rejected = report.events.rejected
         if rejected:
             total = sum(rejected.values())
-            yield f"warning: {total:,} of {total + report.events.accepted:,} events were rejected"
+            all_events = counted(total + report.events.accepted, "event")
+            yield f"warning: {total:,} of {all_events} {'was' if total == 1 else 'were'} rejected"
         for reason, count in sorted(rejected.items(), key=lambda item: -item[1]):
             example = f"  e.g. {self.examples[reason].detail[:LONGEST_EXAMPLE]}" if reason in self.examples else ""
             yield f"  {count:>9,}  {reason}{example}"
         for policy in report.policies:
             for failure in policy.failures:
-                yield f"warning: the policy '{policy.policy}' has no distribution for {failure.count:,} events"
+                yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
                 yield f"  {failure.reason}  e.g. {failure.example[:LONGEST_EXAMPLE]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"

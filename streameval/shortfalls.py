@@ -12,6 +12,7 @@ from streameval.estimators import StratifiedDR
 from streameval.events import EventBatch
 from streameval.needs import Need, field_of
 from streameval.plan import Plan
+from streameval.plurals import counted
 from streameval.policies import LOGGING, target_probabilities
 
 
@@ -41,10 +42,11 @@ class Shortfall:
         return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
 
     def __str__(self) -> str:
-        estimators = ", ".join(self.estimators)
+        estimators, events = ", ".join(self.estimators), counted(self.events, "event")
         if self.of_all:
-            return f"none of the first {self.events} events has {self.field}: no value for {estimators}"
-        return f"{self.lacking} of the first {self.events} events have no {self.field}: missing for {estimators}"
+            return f"none of the first {events} has {self.field}: no value for {estimators}"
+        have = "has" if self.lacking == 1 else "have"
+        return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
 
 
 def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[Shortfall]:

@@ -17,6 +17,7 @@ from streameval.arrays import State
 from streameval.durations import format_duration
 from streameval.errors import InputError
 from streameval.migrations import migrated, roster_from
+from streameval.plurals import counted
 from streameval.report import Report
 from streameval.sinks.snapshot_file import DamagedError, read_document
 from streameval.sinks.snapshots import found_in
@@ -102,7 +103,10 @@ def _facts(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if told["rewards"] is not None:
         yield "rewards", ", ".join(f"{count:,} {fate}" for fate, count in told["rewards"].items())
     for member in told["members"]:
-        yield "evaluates", f"{', '.join(member['policies']) or 'events only'}: {member['events']['accepted']:,} events"
+        yield (
+            "evaluates",
+            f"{', '.join(member['policies']) or 'events only'}: {counted(member['events']['accepted'], 'event')}",
+        )
     yield "of", ", ".join(f"{key} {value}" for key, value in told["fingerprint"].items())
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from streameval.config import Config
 from streameval.durations import format_duration
 from streameval.labels import Labelled
+from streameval.plurals import counted
 from streameval.report import Decision, Estimate, Report
 from streameval.sections import AnyDeadLetters, DeadLetterFile, DeadLetterTopic
 from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
@@ -77,7 +78,7 @@ def _decision_cells(decision: Decision, report: Report, decimals: int) -> list[s
         when,
         number(decision.first_lift, decimals, signed=True),
         number(decision.lift_since, decimals, signed=True),
-        f"{decision.promotable_events:,} events\n{share:.0%}, {often}",
+        f"{counted(decision.promotable_events, 'event')}\n{share:.0%}, {often}",
         Text(f"{'promotable' if decision.promotable else 'not'}: {decision.reason}"),
     ]
 
@@ -102,7 +103,7 @@ def plan_table(config: Config) -> Table:
             table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
     table.add_row("drift", Text(_detector(config)))
     table.add_row("promotion", Text(_promotion(config)))
-    table.add_row("estimates", f"{estimates} for {policies} policies, {config.confidence * 100:g}% intervals")
+    table.add_row("estimates", f"{estimates} for {counted(policies, 'policy')}, {config.confidence * 100:g}% intervals")
     scheme, login = "https" if http.tls_certfile else "http", "with a login" if http.has_login else "without a login"
     table.add_row("serves", Text(f"{scheme}://{http.host}:{http.port}, {login}"))
     table.add_row("keeps", Text(_state_line(config)))
@@ -119,7 +120,7 @@ def events_line(report: Report) -> str:
     """
     events = report.events
     until = "" if events.last_timestamp is None else f" until {moment(events.last_timestamp)}"
-    return f"{events.accepted:,} events{until}, {sum(events.rejected.values()):,} rejected"
+    return f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
 
 
 def moment(timestamp: float) -> str:
@@ -143,7 +144,7 @@ def _source_line(config: Config) -> str:
         case FileSettings() as file:
             return f"file, {', '.join(file.path)}{', followed' if file.follow else ''}"
         case SimulatedSettings() as simulated:
-            return f"simulated, {simulated.rate:g} events a second"
+            return f"simulated, {counted(simulated.rate, 'event', 'g')} a second"
     return "none: good for `replay` only"
 
 
@@ -159,7 +160,8 @@ def _letters_line(letters: AnyDeadLetters | None) -> str:
     """Where rejected messages go."""
     match letters:
         case DeadLetterFile() as file:
-            return f"messages are counted, and written to {file.path}; {file.keep} full files of it are kept"
+            full = f"{counted(file.keep, 'full file')} of it {'is' if file.keep == 1 else 'are'} kept"
+            return f"messages are counted, and written to {file.path}; {full}"
         case DeadLetterTopic() as topic:
             return f"messages are counted, and written to the topic {topic.topic}"
     return "messages are counted, and go nowhere"
@@ -179,7 +181,7 @@ def _promotion(config: Config) -> str:
         return "off"
     idle = config.idle_rules()
     beside = f"; {' and '.join(idle)} without a mixture of an unbiased estimator to decide by" if idle else ""
-    events, hold = f"after {asked.min_events:,} events", f"held for {asked.hold} block ends"
+    events, hold = f"after {counted(asked.min_events, 'event')}", f"held for {counted(asked.hold, 'block end')}"
     return f"{', '.join(asked.rules)}: lift over {asked.margin:g}, {events}, {hold}{beside}"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from streameval.errors import InputError
 from streameval.plots import COLOURS, FAINT, GRID, INK, MARGIN, SETTLED, Picture, figure_class, moments_of, save
+from streameval.plurals import counted
 from streameval.report import Estimate, Report, Transition
 from streameval.tables import decimals_for, number
 from streameval.trace import Floats, Trace
@@ -48,7 +49,7 @@ class Timeline:
         """Write the picture; InputError when there is nothing to draw, or no place to write it to."""
         if len(trace.reports) < 2:
             raise InputError(
-                f"there is no line to draw: {trace.taken:,} events, and a point every {trace.every}",
+                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
         last = trace.reports[-1]
@@ -116,9 +117,9 @@ class Timeline:
     def _describe(self, figure: Figure, height: float, trace: Trace, drawn: str, left_out: int) -> None:
         last = trace.reports[-1]
         parts = [f"lift over {last.production}: {drawn}", f"bands: {last.confidence * 100:g}% intervals"]
-        parts += [f"line: margin {self.margin:g}", "strips: promotable", f"{last.events.accepted:,} events"]
+        parts += [f"line: margin {self.margin:g}", "strips: promotable", counted(last.events.accepted, "event")]
         parts += ["dashes: the truth"] if self.picture.truth else []
-        parts += [f"{left_out} candidates left out"] if left_out else []
+        parts += [f"{counted(left_out, 'candidate')} left out"] if left_out else []
         figure.text(MARGIN, 1 - 0.24 / height, self.picture.title, fontsize=14, fontweight="bold", color=INK, va="top")
         figure.text(MARGIN, 1 - 0.56 / height, "  ·  ".join(parts), fontsize=9.5, color=FAINT, va="top")
 

@@ -243,7 +243,7 @@ def test_a_slate_has_one_reward_and_all_its_slots() -> None:
         (line(_outcomes=[], _label_cost=...), ("malformed", "_outcomes: empty")),
         (line(SLOTS, _outcomes=[{"_a": [1], "_p": [1]}]), ("missing_field", "_outcomes[0]._label_cost: missing")),
         (line(SLOTS, _outcomes=[{"_label_cost": 0}]), ("malformed", "_outcomes[0]._p: 0 entries for 0 actions")),
-        (line(SLATE, _outcomes=[{"_a": [0, 1], "_p": [1]}]), ("malformed", "_outcomes[0]._p: 1 entries for 2 actions")),
+        (line(SLATE, _outcomes=[{"_a": [0, 1], "_p": [1]}]), ("malformed", "_outcomes[0]._p: 1 entry for 2 actions")),
         (line(SLATE, _outcomes=[]), ("malformed", "slots")),
     ],
 )

@@ -116,7 +116,7 @@ def test_checks_that_fail_say_why() -> None:
     )
     shown = page(replace(make_report(), trust=checks))
     assert '<span class="warn">✗ mean weight 1.31, expected 1</span>' in shown
-    assert "1 of 1 policies do not pass all checks</b>: mean weight, freshness." in shown
+    assert "1 of 1 policy does not pass all checks</b>: mean weight, freshness." in shown
     assert "✗ mean weight: mean weight 1.31, expected 1; ✓ freshness: the newest event is 2 seconds old" in shown
 
 

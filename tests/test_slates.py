@@ -451,7 +451,7 @@ LISTED: dict[str, Any] = {"slates": [["a", "b"], ["b", "a"]], "slate_propensitie
         (
             [coin(0), TWO | {"propensities": [1.0]}],
             "malformed",
-            "slots.1.propensities: 1 entries for 2 actions",
+            "slots.1.propensities: 1 entry for 2 actions",
         ),
         (
             [TWO, TWO | {"propensity": 0.25}],
@@ -511,9 +511,9 @@ def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason", "detail"),
     [
-        ({"slates": [["a", "b"]]}, "malformed", "slate_propensities: 0 entries for 1 slates"),
-        ({"slate_propensities": [1.0]}, "malformed", "slate_propensities: 1 entries for 0 slates"),
-        (LISTED | {"slates": [["a", "b"], ["a"]]}, "malformed", "slates[1]: 1 actions for 2 slots"),
+        ({"slates": [["a", "b"]]}, "malformed", "slate_propensities: 0 entries for 1 slate"),
+        ({"slate_propensities": [1.0]}, "malformed", "slate_propensities: 1 entry for 0 slates"),
+        (LISTED | {"slates": [["a", "b"], ["a"]]}, "malformed", "slates[1]: 1 action for 2 slots"),
         (
             LISTED | {"slates": [["a", "b"], ["a", "c"]]},
             "malformed",

@@ -21,6 +21,7 @@ from streameval.averages.spread import LONGER, Spread
 from streameval.averages.timed import TimedDecay, TimedWindow
 from streameval.durations import Duration, EventsOrDuration, parse_duration
 from streameval.labels import strict
+from streameval.plurals import counted
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
 BUCKETS = 100
@@ -78,7 +79,7 @@ class Window(Average):
 
     def __post_init__(self) -> None:
         if self.resolution is not None and self.resolution > self.tau:
-            raise ValueError(f"resolution {self.resolution} is larger than the window of {self.tau} events")
+            raise ValueError(f"resolution {self.resolution} is larger than the window of {counted(self.tau, 'event')}")
         if self.span is not None and (self.tau != DEFAULT_TAU or self.resolution is not None):
             raise ValueError("give either span, a time, or tau and resolution in events, not both")
 

@@ -7,6 +7,7 @@ import numpy as np
 from streameval.arrays import Array, State
 from streameval.averages.blocks import Blocks
 from streameval.averages.moments import ALL_ROWS, merge, nothing, total
+from streameval.plurals import counted
 
 
 def start(columns: int, capacity: int) -> State:
@@ -65,7 +66,8 @@ def concatenate(earlier: State, later: State) -> State:
     """The ring that saw the events of both; ValueError unless the earlier one ends with a full bucket."""
     if earlier["open_events"]:
         raise ValueError(
-            f"the earlier part ends {earlier['open_events']} events into a bucket: cut the stream at a bucket's end"
+            f"the earlier part ends {counted(earlier['open_events'], 'event')} into a bucket: "
+            "cut the stream at a bucket's end"
         )
     buckets, written = earlier["buckets"].copy(), earlier["written"] + later["written"]
     _place(buckets, newest(later, len(buckets)), written)

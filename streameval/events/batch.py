@@ -19,6 +19,7 @@ from streameval.events.rounding import at_most_one
 from streameval.events.rules import Mask, faults
 from streameval.events.slates import SlateColumns
 from streameval.events.wire import Identifier
+from streameval.plurals import counted
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
 
@@ -58,7 +59,9 @@ class EventBatch:
         return len(self.reward)
 
     def __repr__(self) -> str:
-        return f"EventBatch({len(self)} events, policies={list(self.policies)}, {len(self.rejected)} rejected)"
+        return (
+            f"EventBatch({counted(len(self), 'event')}, policies={list(self.policies)}, {len(self.rejected)} rejected)"
+        )
 
     def __getitem__(self, part: slice) -> EventBatch:
         """Consecutive events; nothing is copied. What was rejected stays with the part from 0: it counts once."""

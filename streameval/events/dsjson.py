@@ -17,6 +17,7 @@ from streameval.events.rejections import Rejected, rejection
 from streameval.events.rules import Fault
 from streameval.events.second_look import LONGEST_LOOKED_AT, LONGEST_MESSAGE, UNREADABLE, explained, non_finite, parsed
 from streameval.events.wire import NAN, Event, Slate, Slot, policies_type
+from streameval.plurals import counted
 
 BASELINE = "baseline"
 """The policy that always takes the baseline action, where the log names one (`_ba`)."""
@@ -137,13 +138,13 @@ class DsjsonFormat(EventFormat):
         if told.position is not None and told.position + 1 != action:
             return Fault("malformed", f"_labelIndex: {told.position}, but `_label_Action` is {action}")
         if told.probabilities is not None and len(told.probabilities) != len(told.actions or ()):
-            return Fault("malformed", f"p: {len(told.probabilities)} entries for {len(told.actions or ())} actions")
+            return Fault("malformed", f"p: {_entries(told.probabilities, told.actions or ())}")
         return self._event_with(told, reward, action, told.probability, told.actions, told.probabilities)
 
     def _of_slots(self, told: Interaction, outcomes: list[Outcome]) -> Event | Fault:
         for place, outcome in enumerate(outcomes):
             if not outcome.actions or len(outcome.actions) != len(outcome.probabilities):
-                found = f"{len(outcome.probabilities)} entries for {len(outcome.actions)} actions"
+                found = _entries(outcome.probabilities, outcome.actions)
                 return Fault("malformed", f"_outcomes[{place}]._p: {found}")
         if told.cost is not None or told.original_cost is not None:
             return self._whole_slate(told, outcomes)
@@ -252,3 +253,7 @@ def _unreadable(message: bytes, error: Exception) -> Fault:
     except UNREADABLE:
         pass
     return Fault("malformed", explained(error))
+
+
+def _entries(values: Sequence[object], actions: Sequence[object]) -> str:
+    return f"{counted(len(values), 'entry')} for {counted(len(actions), 'action')}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from streameval.events.wire import Event, Identifier, Slot, policy_cells, policy_names
+from streameval.plurals import counted
 
 
 def misfit(event: Event | Slot) -> str | None:
@@ -36,10 +37,10 @@ def _misfits(event: Event | Slot) -> Iterator[str]:
         if event.actions is None:
             yield f"{name}: a list over actions, but `actions` is missing"
         elif len(values) != len(actions):
-            yield f"{name}: {len(values)} entries for {len(actions)} actions"
+            yield f"{name}: {counted(len(values), 'entry')} for {counted(len(actions), 'action')}"
     for place, row in enumerate(rows):
         if len(row) != len(rows[0]):
-            yield f"features[{place}]: {len(row)} numbers, where features[0] has {len(rows[0])}"
+            yield f"features[{place}]: {counted(len(row), 'number')}, where features[0] has {len(rows[0])}"
 
 
 def _lists(event: Event | Slot) -> Iterator[tuple[str, list[Any]]]:

@@ -24,6 +24,7 @@ from streameval.events.slates import (
     complete,
 )
 from streameval.events.wire import Slate, Slot
+from streameval.plurals import counted
 
 MOST_ROWS = 500
 """Actions in all slots of an event with listed slates, whose estimate takes a matrix of this size squared."""
@@ -130,7 +131,7 @@ def _ranking_misfits(slots: Sequence[Slot]) -> Iterator[str]:
         elif set(slot.actions) != set(slots[0].actions or ()):
             yield f"slots.{place}.actions: not those of slots.0, but a ranking is of one set of actions"
         elif len(slots) > len(slot.actions):
-            yield f"slots: {len(slots)} for a ranking of {len(slot.actions)} actions"
+            yield f"slots: {len(slots)} for a ranking of {counted(len(slot.actions), 'action')}"
         if slot.action in shown:
             yield f"slots.{place}.action: {slot.action!r} is shown twice in a ranking"
         shown.add(slot.action)
@@ -141,7 +142,7 @@ def _list_misfits(slate: Slate) -> Iterator[str]:
     if slate.slate_logging is not None:
         yield "slate_logging: beside `slates`, which say it all"
     if not slates or len(slates) != len(propensities):
-        yield f"slate_propensities: {len(propensities)} entries for {len(slates)} slates"
+        yield f"slate_propensities: {counted(len(propensities), 'entry')} for {counted(len(slates), 'slate')}"
     for place, slot in enumerate(slate.slots):
         if slot.actions is None:
             yield f"slots.{place}.actions: missing, but `slates` show them"
@@ -157,7 +158,7 @@ def _list_misfits(slate: Slate) -> Iterator[str]:
 
 def _listed_misfits(name: str, listed: Sequence[str | int], choices: Sequence[set[str | int]]) -> Iterator[str]:
     if len(listed) != len(choices):
-        yield f"{name}: {len(listed)} actions for {len(choices)} slots"
+        yield f"{name}: {counted(len(listed), 'action')} for {counted(len(choices), 'slot')}"
     for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
         if action not in known:
             yield f"{name}[{column}]: {action!r} is not one of slots.{column}.actions"

@@ -16,6 +16,7 @@ from streameval.events import ActionSets
 from streameval.events.choices import Choices
 from streameval.events.rules import Fault
 from streameval.labels import strict
+from streameval.plurals import counted
 from streameval.policies.python import ask_policy, load
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]
@@ -218,7 +219,7 @@ def _numbers(name: str, given: Any, actions: int) -> tuple[Fault | None, Any]:
     if not isinstance(given, list) or not all(type(number) in (int, float) for number in given):
         return Fault("malformed", f"{name}: not a list of numbers"), None
     if len(given) != actions:
-        return Fault("malformed", f"{name}: {len(given)} entries for {actions} actions"), None
+        return Fault("malformed", f"{name}: {counted(len(given), 'entry')} for {counted(actions, 'action')}"), None
     if not all(-1e300 < number < 1e300 for number in given):
         return Fault("not_finite", f"{name}: a number is too large"), None
     return None, given

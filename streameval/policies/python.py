@@ -15,6 +15,7 @@ from streameval.errors import ConfigError
 from streameval.events import ActionSets
 from streameval.events.choices import Choices
 from streameval.events.rules import Fault
+from streameval.plurals import counted
 
 LONGEST_DETAIL = 200  # characters of what an exception says
 
@@ -130,8 +131,8 @@ def _write(place: Array, answer: Any) -> Fault | None:
     except (TypeError, ValueError, OverflowError):
         return Fault("malformed", f"{type(answer).__name__} is not a list of numbers")
     if given.shape != place.shape:
-        found = f"{len(given)} probabilities" if given.ndim == 1 else f"{given.ndim} dimensions"
-        return Fault("malformed", f"{found} for {len(place)} actions")
+        found = counted(len(given), "probability") if given.ndim == 1 else counted(given.ndim, "dimension")
+        return Fault("malformed", f"{found} for {counted(len(place), 'action')}")
     place[:] = given
     return None
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streameval.durations import format_duration
+from streameval.plurals import counted
 from streameval.promotion.arrivals import Arrivals
 from streameval.promotion.reasons import number
 from streameval.promotion.settings import Trust
@@ -47,14 +48,14 @@ def checks(
 
 def _mean_weight(policy: str, place: int, recent: Recent, limits: Trust) -> TrustCheck:
     mean, ok = float(recent.mean_weight[place]), bool(recent.mean_sound(limits)[place])
-    said = f"mean weight {number(mean)} over {recent.events[place]:,.0f} events, expected 1"
+    said = f"mean weight {number(mean)} over {counted(recent.events[place], 'event')}, expected 1"
     return TrustCheck(policy, "mean_weight", ok, said if ok else f"{said}: propensities or support are wrong")
 
 
 def _sample_size(policy: str, place: int, recent: Recent, limits: Trust) -> TrustCheck:
     size, least = float(recent.effective_sample_size[place]), limits.effective_sample_size
     ok = bool(recent.size_sound(limits)[place])
-    said = f"effective sample size {number(size)} of {recent.events[place]:,.0f} events"
+    said = f"effective sample size {number(size)} of {counted(recent.events[place], 'event')}"
     return TrustCheck(policy, "effective_sample_size", ok, said if ok else f"{said}, under {number(least)}")
 
 
@@ -86,11 +87,11 @@ def _stale(policy: str, seen: Seen, limits: Trust) -> Iterator[TrustCheck]:
 def _span(seconds: float) -> str:
     """A duration in one unit.
 
-    >>> [_span(seconds) for seconds in (-3.0, 42.4, 5400.0, 200_000.0)]
-    ['0 seconds', '42 seconds', '90 minutes', '56 hours']
+    >>> [_span(seconds) for seconds in (-3.0, 1.0, 42.4, 5400.0, 200_000.0)]
+    ['0 seconds', '1 second', '42 seconds', '90 minutes', '56 hours']
     """
     if seconds < 300:
-        return f"{max(seconds, 0.0):.0f} seconds"
+        return counted(max(seconds, 0.0), "second")
     return f"{seconds / 60:.0f} minutes" if seconds < 18_000 else f"{seconds / 3600:,.0f} hours"
 
 

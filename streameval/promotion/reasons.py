@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from streameval.plurals import counted
+
 NEVER = -1.0
 """In place of a number of events: no number would do. States hold no infinities."""
 EARLY = -2.0
@@ -76,9 +78,10 @@ def of_more(more: float) -> str:
     """How many more events are needed.
 
     >>> of_more(0.3), of_more(3_141.0)
-    ('needs about 1 more events at the present rate', 'needs about 3,100 more events at the present rate')
+    ('needs about 1 more event at the present rate', 'needs about 3,100 more events at the present rate')
     """
-    return f"needs about {count(max(more, 1.0))} more events at the present rate"
+    said = count(max(more, 1.0))
+    return f"needs about {said} more event{'' if said == '1' else 's'} at the present rate"
 
 
 def of_lift(lift: float, margin: float) -> str:
@@ -99,7 +102,7 @@ def of_too_few(events: float, least: int) -> str:
     >>> of_too_few(3200, 10000)
     'only 3,200 of 10,000 events'
     """
-    return f"only {events:,.0f} of {least:,} events"
+    return f"only {events:,.0f} of {counted(least, 'event')}"
 
 
 def of_held(held: float, hold: int) -> str:
@@ -108,4 +111,4 @@ def of_held(held: float, hold: int) -> str:
     >>> of_held(4, 10)
     'held for 4 of 10 block ends'
     """
-    return f"held for {held:,.0f} of {hold:,} block ends"
+    return f"held for {held:,.0f} of {counted(hold, 'block end')}"

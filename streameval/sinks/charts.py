@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TypeGuard
 
+from streameval.plurals import counted
 from streameval.report import Estimate
 
 FARTHEST = 3.0  # band ends farther out than so many spreads of the values are cut off at the edge of the chart
@@ -163,7 +164,7 @@ def _side(band: tuple[float, float], base: tuple[float, float]) -> str:
 def memory(each: Estimate) -> str:
     """How far back the average looks at this moment; unknown for one that forgets nothing."""
     events = each.details.get("window_events") or each.details.get("horizon_events")
-    return f"{events:,.0f} events" if is_known(events) else UNKNOWN
+    return counted(events, "event") if is_known(events) else UNKNOWN
 
 
 def is_known(value: float | None) -> TypeGuard[float]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from streameval.plurals import counted
 from streameval.published import Published
 from streameval.report import Estimate, PolicyCounts, Report
 from streameval.sinks.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
@@ -57,7 +58,9 @@ class StatusPage:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters.update(count=count, number=number, duration=duration, moment=moment, words=words)
+        environment.filters.update(
+            count=count, counted=counted, number=number, duration=duration, moment=moment, words=words
+        )
         environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
         self._rendered: Published | None = None

@@ -13,6 +13,7 @@ import msgspec
 
 from streameval.errors import InputError
 from streameval.events import Rejected
+from streameval.plurals import counted
 from streameval.sources.file import FileSource
 from streameval.sources.line_file import check
 from streameval.sources.settings import Columns
@@ -225,7 +226,7 @@ def _aligned(rows: Iterator[list[str]], width: int) -> Iterator[tuple[list[list[
             cells.append(row)
         else:
             message = ",".join(row).encode(errors="surrogateescape")
-            rejected.append(Rejected("malformed", f"{len(row)} cells for {width} columns", message))
+            rejected.append(Rejected("malformed", f"{counted(len(row), 'cell')} for {counted(width, 'column')}", message))
         if len(cells) + len(rejected) >= ROWS:
             yield cells, rejected
             cells, rejected = [], []

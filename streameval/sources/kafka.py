@@ -10,6 +10,7 @@ from threading import Event
 
 import structlog
 
+from streameval.plurals import counted
 from streameval.sources import Bookmark, Bookmarks, Place, Records, SourceStatus
 from streameval.sources.background import Background
 from streameval.sources.commits import GroupWriter, OffsetCommitter
@@ -157,7 +158,7 @@ class KafkaSource:
         self._newcomers = "earliest"
         reader.start(self._progress)
         self._opened_at = self._clock()
-        self._detail = f"reading {len(reader.positions)} partitions of {self._settings.topic}"
+        self._detail = f"reading {counted(len(reader.positions), 'partition')} of {self._settings.topic}"
         if self._is_news("connected"):
             where = {"servers": self._settings.address, "topic": self._settings.topic}
             log.info("kafka_connected", **where, positions=self.positions)

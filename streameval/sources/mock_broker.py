@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from streameval.errors import InputError
+from streameval.plurals import counted
 from streameval.sources.settings import KafkaConnection
 
 PRODUCER, FIRST_BROKER = 0, 1
@@ -57,7 +58,7 @@ class EmbeddedBroker:
         """Topics that nobody created come into being with 4 partitions when they are written to."""
         if partitions < 1 or self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1):
             raise InputError(
-                f"the embedded broker cannot create the topic {name!r} with {partitions} partitions",
+                f"the embedded broker cannot create the topic {name!r} with {counted(partitions, 'partition')}",
                 hint="give the topic another name, and at least one partition",
             )
 
