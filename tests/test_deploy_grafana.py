@@ -53,7 +53,7 @@ def type_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with Grafana's types and code in it, and the TypeScript compiler."""
     npm = program("npm", "npm")
     directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
-    output(npm, "ci", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund", seconds=300)
+    output(npm, "ci", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund", seconds=250)
     return directory
 
 

@@ -88,7 +88,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the types and schemas of Kubernetes and of the Prometheus Operator, and a compiler."""
     directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
     options = ("--ignore-scripts", "--no-audit", "--no-fund")
-    output(program("npm", "npm"), "ci", "--prefix", str(directory), *options)
+    output(program("npm", "npm"), "ci", "--prefix", str(directory), *options, seconds=250)
     return directory
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -275,12 +276,23 @@ def kafka_libraries() -> Path:
     if missing := missing_programs():
         raise NoBrokerError(f"{' and '.join(missing)} not found")
     cache.mkdir(parents=True, exist_ok=True)
-    fetched = Path(tempfile.mkdtemp(prefix="fetching-", dir=cache))
-    goal = "dependency:copy-dependencies"
-    run(["mvn", "-B", "-q", "-f", str(POM), goal, "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"], cache)
-    with suppress(OSError):  # another run was quicker
-        fetched.rename(libraries)
+    with (cache / "lock").open("w") as lock:  # Maven's own store is not made for two at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not libraries.is_dir():
+            fetch(libraries)
     return libraries
+
+
+def fetch(libraries: Path) -> None:
+    """Let Maven download the jars; a download that failed is tried once more, and goes on where it stopped."""
+    fetched = Path(tempfile.mkdtemp(prefix="fetching-", dir=libraries.parent))
+    goal = "dependency:copy-dependencies"
+    command = ["mvn", "-B", "-q", "-f", str(POM), goal, "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"]
+    try:
+        run(command, libraries.parent)
+    except NoBrokerError:
+        run(command, libraries.parent)
+    fetched.rename(libraries)
 
 
 def run(command: list[str], directory: Path) -> None:
