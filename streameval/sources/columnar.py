@@ -226,7 +226,8 @@ def _aligned(rows: Iterator[list[str]], width: int) -> Iterator[tuple[list[list[
             cells.append(row)
         else:
             message = ",".join(row).encode(errors="surrogateescape")
-            rejected.append(Rejected("malformed", f"{counted(len(row), 'cell')} for {counted(width, 'column')}", message))
+            detail = f"{counted(len(row), 'cell')} for {counted(width, 'column')}"
+            rejected.append(Rejected("malformed", detail, message))
         if len(cells) + len(rejected) >= ROWS:
             yield cells, rejected
             cells, rejected = [], []
