@@ -627,6 +627,18 @@ def test_a_negative_weight_ends_all_evidence() -> None:
     assert np.isnan(proof.lower(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
 
 
+def test_large_weights_may_follow_a_negative_one() -> None:
+    """As among slates: nothing can be proven of that policy any more, and the others go on."""
+    whole = evidence(30, events=400)
+    alone, _ = LiftProof((0.0, 1.0)).fold(LiftProof((0.0, 1.0)).start(4), whole)
+    whole.importance_weight[150, 1] = -1.0
+    whole.importance_weight[[160, 250, 350], 1] = [7.0, 2.5, 1e6]
+    proof = LiftProof((0.0, 1.0))
+    evidences, _ = proof.fold(proof.start(4), whole)
+    assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True, True]
+    assert evidences[:, 2:] == pytest.approx(alone[:, 2:], rel=1e-9)
+
+
 # the kind of interval
 
 

@@ -111,7 +111,7 @@ class HeavyTailed:
 
     def costs(self, squares: Array, observed: Array, centre: Array, row: Places) -> Array:
         size, deviation = squares[..., 0].size, observed - centre
-        small = deviation <= 1.0
+        small = ~(deviation > 1.0)  # what is not known makes the sums unknown, by its square
         some, place = deviation[small], row[small]
         per_square, per_cube = self._line
         sums = squares.reshape(size, 2) + np.stack([np.bincount(place, some**power, size) for power in (2, 3)], axis=-1)
