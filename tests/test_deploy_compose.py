@@ -121,6 +121,15 @@ def test_every_service_that_stays_has_a_health_check_or_says_that_it_has_none(na
     assert by_image or healthcheck == {"disable": True} or "test" in (healthcheck or {})
 
 
+def test_what_the_readme_says_of_services_and_ports_is_so() -> None:
+    said = (DEPLOY / "README.md").read_text().partition("## compose")[2].partition("\n## ")[0]
+    assert set(re.findall(r"--scale (\w+)=0", said)) == {"kafka", "recommender"} <= set(SERVICES)
+    published = {port.split(":")[1] for service in SERVICES.values() for port in service.get("ports", ())}
+    listed = re.search(r"the ports ([\d, and]+);", said)
+    assert listed
+    assert set(re.findall(r"\d+", listed[1])) == published
+
+
 def test_addresses_lead_to_services() -> None:
     named = [
         *Config.load(GIVEN / "streameval.yaml", logins_in(Path(__file__))).source.bootstrap_servers,  # type: ignore[union-attr]
