@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streameval.arrays import Array, State
+from streameval.arrays import ROUNDING, Array, State
 from streameval.averages.bank import Layout, Parts
 from streameval.averages.blocks import Blocks
 from streameval.averages.mixture import Course, Mixture
@@ -72,10 +72,16 @@ def _spread_over_events(values: Array, evidence: Evidence, layout: Layout) -> Ar
 
 
 def _difference(component: Component, centre: Array, usual: Array) -> Array:
-    """A component of all policies less that of the first, [n, P - 1]; of a ratio, its linearised value."""
-    if component.v is None:
-        value = component.u
-    else:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = centre + (component.u - centre * component.v) / usual
-    return value[:, 1:] - value[:, :1]
+    """A component of all policies less that of the first, [n, P - 1]; of a ratio, its linearised value.
+
+    Of a ratio, what is mere rounding is 0: a reward that is always the same would else make a lift of 1e-17, on one
+    side of 0 for ever, as the estimates around which both are linearised differ in their last digit.
+    """
+    u, v = component.u, component.v
+    if v is None:
+        return u[:, 1:] - u[:, :1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = centre + (u - centre * v) / usual
+        size = np.abs(centre) + (np.abs(u) + np.abs(centre * v)) / np.abs(usual)
+    difference = value[:, 1:] - value[:, :1]
+    return np.where(np.abs(difference) <= ROUNDING * (size[:, 1:] + size[:, :1]), 0.0, difference)

@@ -56,6 +56,19 @@ def test_kinds_that_count_what_was_seen_say_1(average: AnyAverage, bound: AnyBou
             assert number == pytest.approx(1.0, abs=1e-9)
 
 
+@pytest.mark.parametrize("reward", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("bound", ["normal", "drift_aware", "empirical_likelihood"])
+def test_who_earns_the_same_on_a_mixture_has_the_lift_0_and_none_of_1e_17(bound: str, reward: float) -> None:
+    found = asked(np.full(5_000, reward), Mixture(), bound).get(CANDIDATE, "snips", "mixture")
+    assert found.lift == 0.0
+    if bound == "normal":
+        assert (found.lift_lower, found.lift_upper) == (None, None)  # nothing has varied
+    else:
+        assert found.lift_lower is not None
+        assert found.lift_upper is not None
+        assert found.lift_lower < 0.0 < found.lift_upper
+
+
 @pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
 @pytest.mark.parametrize("average", [Cumulative(), Window(tau=100_000)], ids=lambda each: each.label)
 def test_kinds_that_promise_more_leave_room_for_a_reward_that_has_not_come(

@@ -72,6 +72,18 @@ def test_it_is_made_of_six_sums_of_what_the_average_weighs(
     assert (found.kind, found.anytime, found.covers) == ("empirical_likelihood", False, "average")
 
 
+@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("chance", [0.3, 1.0])
+def test_of_a_candidate_that_was_never_logged_it_knows_nothing_whatever_the_average_begins_with(
+    average: AnyAverage, chance: float
+) -> None:
+    reward = (np.random.default_rng(3).random(1_000) < chance).astype(float)
+    found = estimate(from_weights(np.zeros(1_000), reward), IPS(), average)
+    assert ends(found) == (0.0, 1.0)
+    assert found.value is not None
+    assert 0.0 <= found.value < 0.5
+
+
 CONSTANT = [
     *((average, kind) for average, _ in AVERAGES for kind in ("normal", "empirical_likelihood")),
     (Mixture(), "empirical_likelihood"),

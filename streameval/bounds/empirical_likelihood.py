@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 from streameval.arrays import Array, Mask, ratio
 from streameval.averages.moments import Row
 from streameval.averages.reading import Reading
+from streameval.averages.spread import SpreadRow
 from streameval.bounds.base import Bound, Claim, Ends, certain
 from streameval.bounds.likelihood import Extra, Means, likely, reach
 from streameval.extremes import Extremes
@@ -70,10 +71,15 @@ class EmpiricalLikelihood(Bound):
 
 
 def _means(reading: Reading, controlled: Mask) -> Means:
-    """The means of a reading; where the weight controls nothing, as if it were always 1."""
+    """The means of a reading; where the weight controls nothing, as if it were always 1.
+
+    Where no term was ever anything but 0, so is their mean: the start-up value of a mixture was never seen.
+    """
     moments = reading.moments
-    rows = (Row.IMPORTANCE, Row.IMPORTANCE_SQUARE, Row.U, Row.TERM_IMPORTANCE, Row.UU)
-    weight, square, term, product, term_square = (ratio(moments[row], moments[Row.WEIGHT]) for row in rows)
+    weights, terms = (Row.IMPORTANCE, Row.IMPORTANCE_SQUARE), (Row.U, Row.TERM_IMPORTANCE, Row.UU)
+    weight, square = (ratio(moments[row], moments[Row.WEIGHT]) for row in weights)
+    ever = np.where(reading.spread[SpreadRow.NONZERO] == 0, 0.0, 1.0)
+    term, product, term_square = (ever * ratio(moments[row], moments[Row.WEIGHT]) for row in terms)
     return Means(
         moments.count / np.fmax(1.0, reading.design_effect),
         np.where(controlled, weight, 1.0),
