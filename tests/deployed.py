@@ -110,5 +110,5 @@ def annotations(board: dict[str, Any]) -> list[str]:
 
 def filled_in(expression: str, chosen: dict[str, str]) -> str:
     """The expression as Grafana sends it; what is not in `chosen` matches everything."""
-    values = {"__rate_interval": "20s"} | chosen
+    values = {"__rate_interval": "20s", "__interval": "1m", "__interval_ms": "60000", "__range": "5m"} | chosen
     return re.sub(r"\$(\w+)", lambda name: values.get(name[1], ".+"), expression)

@@ -34,6 +34,7 @@ GRAFANA = DEPLOY / "grafana"
 TYPES = Path(__file__).parent / "grafana_types"
 DASHBOARDS = dashboards()
 PANELS = panels()
+OF_GRAFANA = {"__all", "__interval", "__interval_ms", "__range", "__rate_interval"}
 MAIN, PIPELINE = DASHBOARDS["streameval"], DASHBOARDS["streameval-pipeline"]
 
 
@@ -63,6 +64,29 @@ def understood(directory: Path, board: str) -> dict[str, dict[str, Any]]:
     (directory / "dashboard.json").write_text(board)
     said = output(program("node", "nodejs"), str(directory / "understood.cjs"), str(directory / "dashboard.json"))
     return {panel["title"]: panel for panel in json.loads(said)}
+
+
+def asked_by(title: str) -> str:
+    """The first expression of the panel, filled in."""
+    return filled_in(next(panel for panel in PANELS if panel.title == title).queries[0], {})
+
+
+def assert_counts(
+    folder: Path, expression: str, by: str, series: dict[str, str], expected: dict[int, dict[str, int]]
+) -> None:
+    """How many results the expression has by the label `by` at some minutes, of series with one value a minute."""
+    tests = [
+        {
+            "expr": f"count by ({by}) (({expression}) >= 0)",
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": f'{{{by}="{value}"}}', "value": number} for value, number in counts.items()],
+        }
+        for minute, counts in expected.items()
+    ]
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": tests}
+    (folder / "test.yml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    output(program("promtool", "prometheus"), "test", "rules", str(folder / "test.yml"))
 
 
 def check_types(directory: Path, board: dict[str, Any], code: int = 0) -> str:
@@ -125,14 +149,61 @@ def test_promotions_drift_and_restarts_are_marked() -> None:
         assert all(word in marks for word in ("promotable", "drift_detections", "process_start_time"))
 
 
+@pytest.mark.parametrize(
+    ("name", "metric", "values", "marked"),
+    [
+        ("Promotable", "streameval_policy_promotable", "0 1 1 0 0", [1]),
+        ("Not promotable", "streameval_policy_promotable", "0 1 1 0 0", [3]),
+        ("Drift", "streameval_policy_drift_detections_total", "0 0 1 1 3", [2, 4]),
+        ("Restarts", "process_start_time_seconds", "1 1 1 150 150", [0, 3]),
+    ],
+)
+def test_a_moment_is_marked_once_and_only_then(
+    name: str, metric: str, values: str, marked: list[int], tmp_path: Path
+) -> None:
+    (mark,) = (mark for mark in MAIN["annotations"]["list"] if mark["name"] == name)
+    above_zero = f"({filled_in(mark['target']['expr'], {})}) > 0"  # Grafana marks nothing where it is 0
+    series = {f'{metric}{{job="j", instance="i", policy="a", rule="paired"}}': values}
+    expected = {minute: {"j": 1} if minute in marked else {} for minute in range(5)}
+    assert_counts(tmp_path, f'label_replace({above_zero}, "job", "j", "", "")', "job", series, expected)
+
+
+def test_a_check_that_has_failed_stays_named_and_others_are_not(tmp_path: Path) -> None:
+    checks = {"stale": "1 1 1 1 1 1", "reward_range": "1 0 1 1 1 1"}
+    series = {
+        f'streameval_policy_trust_check_ok{{job="j", instance="i", policy="a", check="{check}"}}': values
+        for check, values in checks.items()
+    }
+    expected = {0: {"all checks": 1}, 3: {"all checks": 1, "reward_range": 1}}
+    assert_counts(tmp_path, asked_by("Trust checks"), "check", series, expected)
+
+
+def test_none_is_said_only_where_there_is_nothing(tmp_path: Path) -> None:
+    series = {'ALERTS{alertname="StreamevalDown", alertstate="firing"}': "_ _ 1 1"}
+    expected = {0: {"none": 1}, 3: {"StreamevalDown": 1}}
+    assert_counts(tmp_path, asked_by("Alerts"), "alertname", series, expected)
+
+
+def test_the_mean_weight_is_that_of_the_average_with_most_evidence(tmp_path: Path) -> None:
+    of = 'job="j", instance="i", policy="a", average='
+    series = {
+        f'streameval_policy_importance_weight_mean{{{of}"decay"}}': "3",
+        f'streameval_policy_importance_weight_mean{{{of}"cumulative"}}': "1",
+        f'streameval_policy_effective_sample_size{{{of}"decay", estimator="ips"}}': "30",
+        f'streameval_policy_effective_sample_size{{{of}"cumulative", estimator="ips"}}': "300",
+    }
+    asked = asked_by("Mean importance weight, against 1")
+    assert_counts(tmp_path, f"({asked}) == 1", "policy", series, {0: {"a": 1}})
+
+
 def test_the_smaller_dashboard_is_smaller() -> None:
     assert len(PIPELINE["panels"]) < len(MAIN["panels"])
 
 
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
 def test_only_variables_that_exist_are_used(board: dict[str, Any]) -> None:
-    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board))) - {"__rate_interval", "__all"}
-    assert used <= set(variables(board))
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board)))
+    assert used <= set(variables(board)) | OF_GRAFANA
 
 
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)

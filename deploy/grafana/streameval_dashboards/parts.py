@@ -56,20 +56,24 @@ class Band:
         ]
 
 
-def lines(about: About, *queries: Query, log_scale: bool = False, zero: bool = False) -> timeseries.Panel:
-    """Lines over time."""
+def lines(
+    about: About, *queries: Query, log_scale: bool = False, zero: bool = False, names_beside: bool = False
+) -> timeseries.Panel:
+    """Lines over time; `names_beside`, where there are many, for names below would leave them no room."""
     panel = (
         timeseries.Panel()
         .line_width(1)
         .fill_opacity(0)
         .show_points(shapes.VisibilityMode.NEVER)
         .tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI).sort(shapes.SortOrder.DESCENDING))
-        .legend(_legend(shown=True))
+        .legend(_legend(shown=True, beside=names_beside))
     )
     if log_scale:
         panel.scale_distribution(common.ScaleDistributionConfig().type(shapes.ScaleDistribution.LOG).log(10))
     if zero:
         panel.axis_soft_min(0)
+        if about.unit == "percentunit":
+            panel.axis_soft_max(0.01)  # else an axis of a share that is always 0 goes up to 10,000 %
     return _with(panel, about, queries)
 
 
@@ -119,9 +123,12 @@ def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> 
 
 
 def columns(
-    about: About, key: str, queries: Sequence[Query], *, sorted_by: str, yes_or_no: Sequence[str]
+    about: About, key: str, queries: Sequence[Query], *, sorted_by: str, yes_or_no: Mapping[str, tuple[str, str]]
 ) -> table.Panel:
-    """A table with a row for each value of the label `key` and a column for each query."""
+    """A table with a row for each value of the label `key` and a column for each query.
+
+    `yes_or_no` gives the colors of yes and of no to the columns that say one of them.
+    """
     names = {f"Value #{_letter(place)}": query.legend for place, query in enumerate(queries)}
     panel = (
         table.Panel()
@@ -135,8 +142,9 @@ def columns(
         .with_transformation(models.DataTransformerConfig(id_val="filterFieldsByName", options=_only(key, *names)))
         .with_transformation(models.DataTransformerConfig(id_val="organize", options={"renameByName": names}))
     )
-    for name in yes_or_no:
-        panel.override_by_name(name, [models.DynamicConfigValue(id_val="unit", value="bool_yes_no")])
+    for name, (yes, no) in yes_or_no.items():
+        texts = words({"0": ("No", no), "1": ("Yes", yes)})
+        panel.override_by_name(name, _look(unit="bool_yes_no", mappings=texts, cellOptions={"type": "color-text"}))
     return _with(panel, about, queries, instant=True)
 
 
@@ -187,9 +195,10 @@ def _with(panel: Shown, about: About, queries: Sequence[Query], instant: bool = 
     return panel
 
 
-def _legend(*, shown: bool) -> common.VizLegendOptions:
+def _legend(*, shown: bool, beside: bool = False) -> common.VizLegendOptions:
     legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.LIST)
-    return legend.placement(shapes.LegendPlacement.BOTTOM).show_legend(shown).calcs([])
+    placement = shapes.LegendPlacement.RIGHT if beside else shapes.LegendPlacement.BOTTOM
+    return legend.placement(placement).show_legend(shown).calcs([])
 
 
 def _letter(place: int) -> str:
@@ -209,7 +218,7 @@ def _only_in_the_picture() -> dict[str, bool]:
 
 
 def _look(**properties: Any) -> list[models.DynamicConfigValue]:
-    own = {"color"}
+    own = {"color", "unit", "mappings"}
     return [
         models.DynamicConfigValue(id_val=name if name in own else f"custom.{name}", value=value)
         for name, value in properties.items()

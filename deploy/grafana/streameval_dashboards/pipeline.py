@@ -24,6 +24,7 @@ def dashboard() -> models.Dashboard:
             "What does it refuse?": _refused(),
             "What does it cost?": _cost(),
         },
+        of_policies=False,
     )
 
 
@@ -37,10 +38,17 @@ def _running() -> Placed:
         Query(f"streameval_ready{{{INSTANCE}}}", "{{instance}}"),
         texts={"0": ("not ready", "red"), "1": ("ready", "green")},
     )
-    alerts = number(
-        About("Alerts", "Alerts of streameval that fire now.", "none"),
-        Query('count(ALERTS{alertname=~"Streameval.*", alertstate="firing"}) or vector(0)', "firing"),
-        (1.0, "red"),
+    alerts = states(
+        About(
+            "Alerts",
+            "Which alerts fired, and when. Each has a runbook of its name, in deploy/runbooks/.",
+            "bool_yes_no",
+        ),
+        Query(
+            or_none('max by (alertname) (ALERTS{alertname=~"Streameval.*", alertstate="firing"})', "alertname"),
+            "{{alertname}}",
+        ),
+        texts={"0": ("quiet", "green"), "1": ("firing", "red")},
     )
     started = number(
         About("Running since", "Time since the last start, of the instance that started last.", "s"),
@@ -54,7 +62,7 @@ def _running() -> Placed:
         ),
         Query(f"min(streameval_events_since_start{{{INSTANCE}}})", "events"),
     )
-    return [(12, 5, ready), (4, 5, alerts), (4, 5, started), (4, 5, state)]
+    return [(12, 5, ready), (6, 5, started), (6, 5, state), (24, 6, alerts)]
 
 
 def _keeping_up() -> Placed:

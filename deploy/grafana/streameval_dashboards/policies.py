@@ -41,6 +41,7 @@ def dashboard() -> models.Dashboard:
             "Can the numbers be trusted?": _trust(),
             "Is the pipeline healthy?": _health(),
         },
+        of_policies=True,
     )
 
 
@@ -65,7 +66,7 @@ def _ship() -> Placed:
         "policy",
         queries,
         sorted_by="lift, at least",
-        yes_or_no=("promotable", "all checks passed"),
+        yes_or_no={"promotable": ("green", "text"), "all checks passed": ("green", "red")},
     )
     promotable = states(
         About(
@@ -79,7 +80,7 @@ def _ship() -> Placed:
     )
     lift = Band(
         "lift",
-        "green",
+        "blue",
         f"avg(streameval_policy_lift{{{ESTIMATE}}})",
         f"min(streameval_policy_lift_lower{{{ESTIMATE}}})",
         f"max(streameval_policy_lift_upper{{{ESTIMATE}}})",
@@ -125,7 +126,7 @@ def _adaptation() -> Placed:
         metric: str, title: str, description: str, unit: str, log_scale: bool = False, decimals: int | None = None
     ) -> AnyPanel:
         query = Query(f"avg by (policy, average) ({metric}{{{POLICY}}})", "{{policy}} {{average}}")
-        panel = lines(About(title, description, unit), query, log_scale=log_scale)
+        panel = lines(About(title, description, unit), query, log_scale=log_scale, names_beside=True)
         return panel if decimals is None else panel.decimals(decimals)
 
     horizon = of_averages(
@@ -165,23 +166,25 @@ def _adaptation() -> Placed:
         Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
         zero=True,
     )
-    return [(8, 8, horizon), (8, 8, window), (8, 8, alpha), (12, 7, drift), (12, 7, detections)]
+    return [(12, 8, horizon), (12, 8, window), (12, 8, alpha), (12, 8, drift), (24, 6, detections)]
 
 
 def _trust() -> Placed:
     checks = states(
         About(
             "Trust checks",
-            "Whether the numbers of each policy pass each check. While one fails, nothing is promotable.",
+            "Whether the numbers of each policy pass all checks, and under its name each check that has failed in the "
+            "time that is shown. While one fails, nothing is promotable.",
             "bool_yes_no",
         ),
-        Query(f"min by (policy, check) (streameval_policy_trust_check_ok{{{INSTANCE}}})", "{{policy}}: {{check}}"),
+        Query(_checks(), "{{policy}}: {{check}}"),
         texts={"0": ("failed", "red"), "1": ("passed", "green")},
     )
     size = lines(
         About(
             "Effective sample size",
-            "Number of equally weighted events that would carry as much evidence. Below 100, a few events decide.",
+            "Number of equally weighted events that would carry as much evidence as the chosen average has. The fewer, "
+            "the wider the interval; the check among those above asks for 100 within a few hundred thousand events.",
             "short",
         ),
         Query(f"min by (policy) (streameval_policy_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
@@ -190,13 +193,11 @@ def _trust() -> Placed:
     mean_weight = lines(
         About(
             "Mean importance weight, against 1",
-            "Mean of policy probability over logged propensity. Away from 1 propensities, probabilities or the "
-            "support are wrong, and values by about as much.",
+            "Mean of policy probability over logged propensity, by the average that has most evidence. A few per cent "
+            "are chance. Further from 1 propensities, probabilities or the support are wrong, and values as much.",
             "short",
         ),
-        Query(
-            f"avg by (policy, average) (streameval_policy_importance_weight_mean{{{POLICY}}})", "{{policy}} {{average}}"
-        ),
+        Query(_mean_weight(), "{{policy}}"),
     )
     largest = lines(
         About(
@@ -247,6 +248,22 @@ def _trust() -> Placed:
         (8, 8, unsupported),
         (8, 8, left_out),
     ]
+
+
+def _checks() -> str:
+    """All checks of a policy in one, and one by one those that have failed in the time shown."""
+    checks = f"streameval_policy_trust_check_ok{{{INSTANCE}}}"
+    together = f'label_replace(min by (policy) ({checks}), "check", "all checks", "", "")'
+    failed = f"min by (policy, check) (min_over_time({checks}[$__range] @ end())) == 0"
+    return f"{together} or (min by (policy, check) ({checks}) and on (policy, check) ({failed}))"
+
+
+def _mean_weight() -> str:
+    """The mean weight over the average with the largest effective sample size: those of short ones are mostly noise."""
+    sizes = f"min by (policy, average) (streameval_policy_effective_sample_size{{{POLICY}}})"
+    most = f"{sizes} == on (policy) group_left () max by (policy) ({sizes})"
+    weights = f"avg by (policy, average) (streameval_policy_importance_weight_mean{{{POLICY}}})"
+    return f"avg by (policy) ({weights} and on (policy, average) ({most}))"
 
 
 def _rejected_share() -> str:

@@ -21,8 +21,8 @@ def total(metric: str, *labels: str, of: str = INSTANCE) -> str:
 
 
 def age(moment: str) -> str:
-    """How long ago something was, from a metric that says when."""
-    return f"time() - {moment}{{{INSTANCE}}}"
+    """How long ago something was, from a metric that says when; 0 where a clock elsewhere is ahead."""
+    return f"clamp_min(time() - {moment}{{{INSTANCE}}}, 0)"
 
 
 def quantile(histogram: str, share: float) -> str:
@@ -33,7 +33,7 @@ def quantile(histogram: str, share: float) -> str:
 def or_none(expression: str, label: str = "") -> str:
     """0, under the name `none`, where nobody asked for what the expression is about."""
     nothing = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
-    return f"{expression} or {nothing}"
+    return f"{expression} or on () {nothing}"
 
 
 def _sum(labels: tuple[str, ...]) -> str:

@@ -54,26 +54,45 @@ def of_estimate() -> list[dashboard.QueryVariable]:
     ]
 
 
-def annotation(name: str, color: str, expression: str, title: str) -> dashboard.AnnotationQuery:
-    """Marks at the moments at which the expression has a value."""
+def annotation(name: str, color: str, expression: str, title: str, shown: bool) -> dashboard.AnnotationQuery:
+    """Marks at the moments at which the expression is above 0, `shown` at first or only when asked for.
+
+    Grafana asks at 100 moments of the time shown, however long it is: expressions look back to the one before, by
+    `$__interval`.
+    """
     query = prometheus.Dataquery().expr(expression).interval("60s").ref_id("Anno").range()
-    shown = dashboard.AnnotationQuery().name(name).enable(True).icon_color(color).title_format(title)
-    return shown.datasource(SOURCE).target(query.datasource(SOURCE))
+    marks = dashboard.AnnotationQuery().name(name).enable(shown).icon_color(color).title_format(title)
+    return marks.datasource(SOURCE).target(query.datasource(SOURCE))
 
 
-def moments() -> list[dashboard.AnnotationQuery]:
-    """When candidates became promotable or ceased to be, when values changed, when the daemon started."""
+def moments(of_policies: bool) -> list[dashboard.AnnotationQuery]:
+    """When candidates became promotable or ceased to be, when values changed, when the daemon started.
+
+    Where the dashboard is not `of_policies`, only the last are shown at first.
+    """
     promotable = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}})"
-    before = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}} offset 1m)"
-    drift = f"sum by (policy) (changes(streameval_policy_drift_detections_total{{{INSTANCE}}}[1m])) > 0"
-    starts = f"changes(process_start_time_seconds{{{INSTANCE}}}[1m]) > 0"
+    before = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}} offset $__interval)"
+    drifts = f"max by (policy) (streameval_policy_drift_detections_total{{{INSTANCE}}}"
+    drift = f"{drifts}) > {drifts} offset $__interval)"
+    start = f"process_start_time_seconds{{{INSTANCE}}}"
+    starts = f"{start} > time() - 2 * $__interval_ms / 1000 unless {start} == {start} offset $__interval"
     return [
+        annotation("Restarts", "purple", starts, "{{instance}} started", shown=True),
+        annotation("Drift", "yellow", drift, "drift of {{policy}}", of_policies),
         annotation(
-            "Promotable", "green", f"{promotable} == 1 unless {before} == 1", "{{policy}} promotable ({{rule}})"
+            "Promotable",
+            "green",
+            f"{promotable} == 1 unless {before} == 1",
+            "{{policy}} promotable ({{rule}})",
+            of_policies,
         ),
-        annotation("Not promotable", "red", f"{promotable} == 0 and {before} == 1", "{{policy}} no longer promotable"),
-        annotation("Drift", "yellow", drift, "drift of {{policy}}"),
-        annotation("Restarts", "purple", starts, "{{instance}} started"),
+        annotation(
+            "Not promotable",
+            "red",
+            f"{before} == 1 and {promotable} == 0",
+            "{{policy}} no longer promotable",
+            of_policies,
+        ),
     ]
 
 
@@ -84,6 +103,7 @@ def board(
     other: tuple[str, str],
     variables: Iterable[dashboard.DatasourceVariable | dashboard.QueryVariable],
     rows: Mapping[str, Placed],
+    of_policies: bool,
 ) -> models.Dashboard:
     """A dashboard with a link to the other one (name, uid)."""
     name, address = other
@@ -94,7 +114,7 @@ def board(
         .description(description)
         .tags(["streameval"])
         .time("now-6h", "now")
-        .refresh("10s")
+        .refresh("30s")
         .timezone("browser")
         .readonly()
         .tooltip(models.DashboardCursorSync.CROSSHAIR)
@@ -102,7 +122,7 @@ def board(
     )
     for variable in variables:
         made.with_variable(variable)
-    for mark in moments():
+    for mark in moments(of_policies):
         made.annotation(mark)
     place(made, rows)
     return made.build()
