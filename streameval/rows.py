@@ -92,6 +92,7 @@ class Rows:
         """Value and interval of each lift, inside plus and minus the width of the reward range."""
         first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
         scaled, rewarded = ratio(claim.term_range, read.reading.moments.mean_denominator), claim.rewarded
+        scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
         difference = claim._replace(
             term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
             ratio=claim.ratio[others],

@@ -17,7 +17,7 @@ from streams import CANDIDATE, Array, Stream, evaluated, from_weights, random_st
 
 from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
 from streameval.bounds import AnyBound, EmpiricalBernstein, Normal
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, WeightedPseudoInverse
 from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
 from streameval.policies import LOGGING
@@ -175,6 +175,17 @@ def test_empirical_bernstein_knows_no_range_of_terms_while_the_log_never_did_wha
         found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
         ends = (found.lower, found.upper, found.lift_lower, found.lift_upper)
         assert [end is not None for end in ends] == [known] * 4
+
+
+def test_empirical_bernstein_is_withheld_while_the_mean_weight_of_slates_is_negative() -> None:
+    shown = np.full((4, 2), 0.9)
+    batch = EventBatch.from_arrays(reward=[1, 0, 1, 1], propensity=shown, policies={CANDIDATE: np.full((4, 2), 0.1)})
+    bound = EmpiricalBernstein()
+    evaluator = Evaluator([CANDIDATE], [WeightedPseudoInverse()], [Cumulative()], intervals={"cumulative": bound})
+    evaluator.update(batch)
+    found = evaluator.report().get(CANDIDATE, "weighted_pseudo_inverse", "cumulative")
+    assert found.importance_weight_mean == pytest.approx(2 / 9 - 1)
+    assert [found.lower, found.upper, found.lift_lower, found.lift_upper] == [None] * 4
 
 
 def test_a_normal_interval_is_withheld_until_ten_terms_differ_from_zero() -> None:

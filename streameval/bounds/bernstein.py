@@ -24,7 +24,8 @@ class EmpiricalBernstein(Bound):
 
     `b`, the range of a term, is the reward range times the largest possible importance weight: `max_weight` when it is
     given, else the largest seen so far, and then the interval's details say so. Wide where weights are heavy. For a
-    ratio it bounds the linearised terms, which is approximate.
+    ratio it bounds the linearised terms, which is approximate, and withheld while the mean weight is negative, as that
+    of the first few slates may be.
 
     Source: Maurer & Pontil, COLT 2009; Jagerman's thesis, equation 4.5.
     """
@@ -45,4 +46,4 @@ class EmpiricalBernstein(Bound):
             range_term = 7 * claim.term_range / reading.moments.mean_denominator * log_term / (3 * others)
         sampling = standard_error(reading, reading.moments.variance, reading.moments.count, claim.ratio)
         width = np.sqrt(2 * log_term) * sampling + range_term
-        return np.where(others > 0, width, np.nan)
+        return np.where((others > 0) & (range_term >= 0), width, np.nan)
