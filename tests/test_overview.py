@@ -15,7 +15,7 @@ from streameval.history import History
 from streameval.published import Backfilling, Snapshotting
 from streameval.report import Decision, Report, TrustCheck
 from streameval.sinks.charts import Scale, make_lift_chart
-from streameval.sinks.meanings import meanings
+from streameval.sinks.meanings import OUTSIDE, meanings, outside
 from streameval.sinks.overview import Choice, make_overview, news
 from streameval.sinks.status import MANY, StatusPage
 from streameval.sinks.timelines import HEIGHT, WIDTH, make_timelines
@@ -157,6 +157,36 @@ def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None
     assert own.startswith(
         "dm: 90 % intervals (normal) about what the estimator aims at, which is not quite the value. "
     )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ""),
+        ({"value": 1.02, "lower": 0.98, "upper": 1.0}, OUTSIDE),
+        ({"value": 0.9, "lower": 0.98, "upper": 1.0}, OUTSIDE),
+        ({"lift": 0.02, "lift_lower": -0.01, "lift_upper": 0.01}, OUTSIDE),
+        ({"value": 1 - 1e-15, "lower": 1.0, "upper": 1.0}, ""),
+        ({"value": None, "lower": 0.98, "upper": 1.0}, ""),
+        ({"value": 0.9, "lower": None, "upper": None}, ""),
+    ],
+)
+def test_what_lies_outside_its_interval_is_explained(fields: dict[str, Any], expected: str) -> None:
+    near, each = (make_estimate(policy, "ips", "window") for policy in ("a", "b"))
+    assert outside([near, replace(each, **fields)]) == expected
+
+
+def test_the_page_explains_a_value_outside_its_interval_where_it_is_shown() -> None:
+    report = make_report(1, ("ips",), ("cumulative", "mixture"))
+    far = tuple(
+        replace(each, value=each.upper + 0.01) if (each.policy, each.average) == ("challenger-a", "mixture") else each
+        for each in report.estimates
+        if each.upper is not None
+    )
+    shown, hidden = replace(report, estimates=far), page(report, history=hours(report))
+    assert OUTSIDE not in hidden
+    assert page(shown, history=hours(shown)).count(OUTSIDE) == 3, "at its lift, its last hours, and its numbers"
+    assert page(shown, {"average": "cumulative"}).count(OUTSIDE) == 1, "with its numbers"
 
 
 def test_who_is_promotable_comes_first_and_who_was_is_no_longer() -> None:

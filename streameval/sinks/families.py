@@ -32,12 +32,14 @@ PER_ESTIMATE = (
     ),
     Family(
         "streameval_policy_value_lower",
-        "Lower end of the interval around streameval_policy_value; absent while there is too little evidence for one.",
+        "Lower end of the interval of streameval_policy_value; absent while there is too little evidence for one. The "
+        "value of ips may lie outside: the interval is cut to the rewards, and may know that the mean weight is 1.",
         attrgetter("lower"),
     ),
     Family(
         "streameval_policy_value_upper",
-        "Upper end of the interval around streameval_policy_value; absent while there is too little evidence for one.",
+        "Upper end of the interval of streameval_policy_value; absent while there is too little evidence for one. The "
+        "value of ips may lie outside: the interval is cut to the rewards, and may know that the mean weight is 1.",
         attrgetter("upper"),
     ),
     Family(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from streameval.report import Estimate
+from streameval.sinks.charts import between, is_known
 
 ABOUT = {
     "current": "about the value now",
@@ -29,6 +30,11 @@ WATCHED = {
     True: "They may be watched all day.",
     False: "Each is for one look at one number.",
 }
+
+OUTSIDE = (
+    "What lies outside its interval is no fault: the interval is cut to the range of rewards, or, by empirical "
+    "likelihood, knows that the mean weight is 1 in truth, which the value itself does not."
+)
 
 
 def meanings(estimates: Iterable[Estimate], confidence: float) -> tuple[str, ...]:
@@ -55,3 +61,26 @@ def meanings(estimates: Iterable[Estimate], confidence: float) -> tuple[str, ...
 def _meaning(kind: str, covers: str, anytime: bool, confidence: float) -> str:
     head = f"{100 * confidence:g} % intervals ({kind.replace('_', ' ')}) {ABOUT.get(covers, '')}".rstrip()
     return " ".join(filter(None, (f"{head}.", KINDS.get(kind), WATCHED[anytime])))
+
+
+def outside(estimates: Iterable[Estimate]) -> str:
+    """What to say where a value or a lift lies outside its interval; empty where none does.
+
+    >>> ends = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
+    >>> found = Estimate("a", "ips", "window", 1.02, 0.9, 1.0, "normal", False, "average", **ends)
+    >>> outside([found]) == OUTSIDE
+    True
+    """
+    return OUTSIDE if any(map(_is_outside, estimates)) else ""
+
+
+def _is_outside(each: Estimate) -> bool:
+    shown = ((each.value, each.lower, each.upper), (each.lift, each.lift_lower, each.lift_upper))
+    return any(_lies_outside(value, between(lower, upper)) for value, lower, upper in shown)
+
+
+def _lies_outside(value: float | None, ends: tuple[float, float] | None) -> bool:
+    if ends is None or not is_known(value):
+        return False
+    rounding = 1e-9 * max(map(abs, (value, *ends)))
+    return not ends[0] - rounding <= value <= ends[1] + rounding

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from streameval.published import Published
 from streameval.report import Decision, Estimate, Report, TrustCheck
 from streameval.sinks.charts import UNKNOWN, Chart, Row, Scale, is_known, make_chart, make_lift_chart, memory
-from streameval.sinks.meanings import meanings
+from streameval.sinks.meanings import meanings, outside
 from streameval.sinks.timelines import Timeline, Timelines, make_timelines
 
 
@@ -74,13 +74,14 @@ class Checks(NamedTuple):
 class Overview:
     """The top of the page. `values` are the candidates' rows and the pictures of their last hours, where there are any.
 
-    `adapting`: the columns of the table `adaptation`.
+    `adapting`: the columns of the table `adaptation`. `outside`: what to say of a value outside its interval.
     """
 
     choice: Choice
     lifts: Chart
     lift_ticks: tuple[tuple[float, str], ...]
     meanings: tuple[str, ...]
+    outside: str
     production: Row | None
     values: tuple[tuple[Row, Timeline | None], ...]
     timelines: Timelines | None
@@ -118,6 +119,7 @@ def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> 
         lifts=make_lift_chart(choice.estimator, candidates, lift_scale),
         lift_ticks=tuple(lift_scale.tick_texts()) if lift_scale else (),
         meanings=meanings(shown, report.confidence),
+        outside=outside(shown),
         production=next((row for row in rows if row.production), None),
         values=tuple(zip((row for row in rows if not row.production), pictures, strict=True)),
         timelines=timelines,

@@ -20,7 +20,7 @@ from streameval.plurals import counted
 from streameval.published import Published
 from streameval.report import Estimate, PolicyCounts, Report
 from streameval.sinks.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
-from streameval.sinks.meanings import meanings
+from streameval.sinks.meanings import meanings, outside
 from streameval.sinks.overview import Choice, make_overview, news, words
 
 STYLE = files("streameval.sinks").joinpath("status.css").read_text(encoding="utf-8")
@@ -106,7 +106,8 @@ class Column(NamedTuple):
 class Section:
     """All estimates over one average, on one axis. `memory` is filled when it is the same in every row.
 
-    `diagnostics`: the columns of its table, those that have something to say. `meanings`: of its intervals, in words.
+    `diagnostics`: the columns of its table, those that have something to say. `meanings`: of its intervals, and
+    of what lies outside them, in words.
     """
 
     average: str
@@ -157,7 +158,7 @@ def _sections(report: Report) -> Iterator[Section]:
             ),
             tuple(scale.tick_texts()) if scale else (),
             tuple(column for column in DIAGNOSTICS if any(column.text(each) != UNKNOWN for each in estimates)),
-            meanings(estimates, report.confidence),
+            tuple(filter(None, (*meanings(estimates, report.confidence), outside(estimates)))),
         )
 
 
