@@ -18,6 +18,8 @@ interface PrometheusQuery extends DataQuery {
 }
 
 interface PrometheusAnnotation extends AnnotationQuery<PrometheusQuery> {
+  expr: string; // read by Grafana 11, which does not know `target`
+  step: string;
   target: PrometheusQuery;
   titleFormat: string;
 }

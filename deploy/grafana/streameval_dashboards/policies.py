@@ -59,8 +59,9 @@ def _ship() -> Placed:
         About(
             "Candidates now",
             "One line a candidate, the surest first. Lift is reward per event above production, with the ends of its "
-            "interval; promotable is 1 when the promotion rule holds, all checks passed is 1 when its numbers can be "
-            "trusted. With two instances, the more careful of the two.",
+            "interval. Promotable: the promotion rule holds; once it does, it takes more than an interval that reaches "
+            "a little below 0 to end it. All checks passed: the numbers can be trusted. With two instances, it is "
+            "promotable where one says so; of the numbers these are the more careful ones.",
             "short",
         ),
         "policy",
@@ -199,6 +200,7 @@ def _trust() -> Placed:
         ),
         Query(_mean_weight(), "{{policy}}"),
     )
+    mean_weight.axis_soft_min(0.9).axis_soft_max(1.1)
     largest = lines(
         About(
             "Largest importance weight",

@@ -14,6 +14,8 @@ POLICY = f'{INSTANCE}, policy=~"$policy"'
 ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average"'
 OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average"'
 """The chosen estimates of all policies, production with them."""
+OFTEN = "60s"
+"""How far from each other moments are at least at which annotations are asked for."""
 
 
 def datasource() -> dashboard.DatasourceVariable:
@@ -60,8 +62,9 @@ def annotation(name: str, color: str, expression: str, title: str, shown: bool) 
     Grafana asks at 100 moments of the time shown, however long it is: expressions look back to the one before, by
     `$__interval`.
     """
-    query = prometheus.Dataquery().expr(expression).interval("60s").ref_id("Anno").range()
+    query = prometheus.Dataquery().expr(expression).interval(OFTEN).ref_id("Anno").range()
     marks = dashboard.AnnotationQuery().name(name).enable(shown).icon_color(color).title_format(title)
+    marks.expr(expression).step(OFTEN)  # Grafana 11 knows no other place for them
     return marks.datasource(SOURCE).target(query.datasource(SOURCE))
 
 
