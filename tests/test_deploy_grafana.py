@@ -102,7 +102,7 @@ def check_types(directory: Path, board: dict[str, Any], code: int = 0) -> str:
 def test_the_dashboards_are_what_their_code_writes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "streameval_dashboards", str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(GRAFANA), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=environment, check=True, timeout=120)
     written = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert written == DASHBOARDS, "run `make dashboards`"
 

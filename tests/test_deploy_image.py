@@ -145,7 +145,7 @@ def test_the_health_check_says_what_the_daemon_says(status: int | None, code: in
             server.server_close()
         command = [sys.executable, str(ROOT / "deploy" / "healthcheck.py")]
         found = subprocess.run(
-            command, env={**os.environ, "HEALTHZ_URL": url}, capture_output=True, check=False, timeout=20
+            command, env={**os.environ, "HEALTHZ_URL": url}, capture_output=True, check=False, timeout=60
         )
         if status:
             server.shutdown()
@@ -220,13 +220,13 @@ def test_the_image_runs_answers_its_health_check_and_stops_when_told(
         env={**image.variables(), "HEALTHZ_URL": url},
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     assert json.loads(health.stdout)["healthy"]
     running.terminate()
     lines += map(json.loads, running.stderr.read().splitlines())
-    assert running.wait(timeout=20) == 0
+    assert running.wait(timeout=60) == 0
     assert lines[-1]["event"] == "stopped"
     assert lines[-1]["accepted"] == 5000
     assert list(image.place("/var/lib/streameval/state").iterdir()), "its last snapshot"

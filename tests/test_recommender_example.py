@@ -35,7 +35,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("log") / "log.ndjson"
     with path.open("wb") as file:
         command = [sys.executable, str(EXAMPLE / "recommender.py"), "--events", str(EVENTS)]
-        subprocess.run(command, stdout=file, check=True, timeout=60)
+        subprocess.run(command, stdout=file, check=True, timeout=120)
     return path
 
 

@@ -281,7 +281,7 @@ print(snapshots.write({"number": 3}).name, snapshots.newest()[1])
 
 def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> None:
     command = [sys.executable, "-c", QUOTA, str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
     assert said == ["File too large", "{'number': 1} []", "000000000002.snapshot {'number': 3}"]
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
