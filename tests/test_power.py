@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -108,6 +110,22 @@ def test_alike_events_count_less_by_the_design_effect() -> None:
     repeated = once.take(np.repeat(np.arange(4_000), 10))
     alone, alike = (needed(log, 0.05, SNIPS()).events for log in (MILD.log(40_000, seed=2), repeated))
     assert alike / alone == pytest.approx(10, rel=0.25)
+
+
+@pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
+def test_events_that_stand_for_different_numbers_of_events_count_less(estimator: AnyEstimator) -> None:
+    """Of every other event one in twenty was kept."""
+    log, every = MILD.log(80_000, seed=3), np.arange(80_000)
+    rare = every % 2 == 1
+    log = replace(log, sampling_probability=np.where(rare, 0.05, 1.0)).take(~rare | (every % 40 == 1))
+    estimate = seen(log, estimator)
+    assert estimate.lift_lower is not None
+    assert estimate.lift is not None
+    (candidate,) = looked_at(log, [Wish(0.01)], estimator).candidates
+    error = (estimate.lift - estimate.lift_lower) / NormalDist().inv_cdf(0.975)
+    shown = error * (NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8))
+    assert candidate.detectable == pytest.approx(shown, rel=0.02)
+    assert candidate.needed[0].events == pytest.approx(len(log) * (shown / 0.01) ** 2, rel=0.04)
 
 
 def test_days_follow_from_the_rate_of_the_events_that_carry_the_candidate() -> None:

@@ -50,6 +50,7 @@ class Exploration:
         self.policies, self.reward_range = tuple(policies), reward_range
         self._coded = CodedPolicies(coded)
         self._sums = np.zeros((len(self.policies), len(EDGES) + 1, 14))
+        self._sampling = np.zeros((len(self.policies), 3))
 
     def update(self, batch: EventBatch) -> None:
         """Take some events; those whose reward is out of range do not count."""
@@ -62,10 +63,17 @@ class Exploration:
         other = evidence.importance_weight[:, 0]
         for place in range(1, len(self.policies)):
             q = np.where(evidence.averaging_weight[:, 0] > 0, evidence.averaging_weight[:, place], 0.0)
+            self._sampling[place] += np.count_nonzero(q), q.sum(), q @ q
             weight = evidence.importance_weight[:, place]
             octave = np.searchsorted(EDGES, weight, side="left")
             for row, column in enumerate(_columns(weight, other, evidence.reward)):
                 self._sums[place, :, row] += np.bincount(octave, weights=q * column, minlength=len(EDGES) + 1)
+
+    def unevenness(self, policy: str) -> float:
+        """`n sum(q^2) / (sum q)^2`: how many times as many events it takes because they stand for different numbers of
+        events; 1 where all of them were sampled alike."""
+        events, total, squares = self._sampling[self.policies.index(policy)]
+        return float(events * squares / total**2) if total > 0 else 1.0
 
     def relief(self, policy: str) -> Relief | None:
         """What more exploration would halve the events needed; None where that cannot be said.

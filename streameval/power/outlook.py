@@ -130,7 +130,8 @@ def outlook(
             continue
         relief = exploration.relief(counts.policy) if estimators[estimate.estimator] in BLAMELESS else None
         share = counts.events / max(report.events.accepted, 1)
-        prospects.append(_prospect(counts, estimate, asked, share, horizons, relief))
+        uneven = exploration.unevenness(counts.policy)
+        prospects.append(_prospect(counts, estimate, asked, share, uneven, horizons, relief))
     return Outlook(
         report.production,
         earned,
@@ -183,10 +184,12 @@ def _prospect(
     estimate: Estimate,
     asked: Asked,
     share: float,
+    uneven: float,
     horizons: Mapping[str, float],
     relief: Relief | None,
 ) -> Prospect:
-    noise = (estimate.details["lift_deviation"], estimate.details.get("lift_design_effect") or 1.0)
+    alike = estimate.details.get("lift_design_effect") or 1.0
+    noise = (estimate.details["lift_deviation"], max(1.0, alike) * uneven)
     sure = (asked.confidence, asked.power)
     needed = []
     for lift in asked.lifts:
@@ -202,7 +205,7 @@ def _prospect(
         lift_upper=estimate.lift_upper,
         effective_share=(estimate.effective_sample_size or 0.0) / counts.events,
         deviation=noise[0],
-        design_effect=noise[1],
+        design_effect=alike,
         detectable=smallest_lift(*noise, counts.events, *sure),
         needed=tuple(needed),
         limits=tuple(Limit(name, size, smallest_lift(*noise, size, *sure)) for name, size in horizons.items()),
