@@ -191,3 +191,38 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     trace.reports = trace.reports[:1]
     with pytest.raises(InputError, match="there is no line to draw"):
         Timeline(Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log"), 0.0).draw(trace)
+
+
+@pytest.mark.parametrize(
+    ("session", "named", "told"),
+    [
+        (1, False, "; proven if events are independent, which nobody knows: none names its unit"),
+        (1, True, ""),
+        (20, True, "), for which the proof does not allow"),
+    ],
+    ids=["no units", "units of one event", "units of twenty events that are alike"],
+)
+def test_who_is_promotable_by_proof_is_told_where_events_are_not_independent(
+    session: int, named: bool, told: str
+) -> None:
+    rng = np.random.default_rng(20)
+    units = np.repeat(np.arange(8_000 // session), session)
+    taste = rng.random(8_000 // session)[units]
+    chosen = rng.random(8_000) < 0.5
+    reward = (taste < np.where(chosen, 0.6, 0.2)).astype(float)
+    if session == 1:
+        reward = (rng.random(8_000) < np.where(chosen, 0.6, 0.2)).astype(float)
+    batch = EventBatch.from_arrays(
+        reward=reward,
+        propensity=np.full(8_000, 0.5),
+        policies={"better": np.where(chosen, 0.9, 0.1)},
+        unit=[f"user-{unit}" for unit in units] if named else None,
+    )
+    evaluator = Evaluator(["better"], promotion={"rule": "anytime", "min_events": 1_000, "trust": {"error": 1e-9}})
+    evaluator.update(batch)
+    (decision,) = evaluator.report().promotion
+    assert decision.promotable
+    reason = decision.reason.rpartition(" since event ")[2].lstrip("0123456789,")
+    assert reason.endswith(told)
+    assert ("events are alike" in reason) == (session > 1)
+    assert bool(reason) == bool(told)

@@ -28,11 +28,16 @@ class Anytime(Rule):
     at most the last 2 tau events): a candidate that has become worse stays proven for long. Hence the second condition,
     the lower bound of the present lift at the confidence of `paired`, which is calibrated and not proven.
 
+    Events are taken to be independent given the past. Those of a user or session are not: the evidence then grows
+    by more than its bets allow for, and nothing is proven any more, whatever the second condition makes of it. Who is
+    promotable is told so, where events show it (`reasons.of_dependence`), and where none names its unit.
+
     Source: Mineiro 2022; Howard et al., Annals of Statistics 2021, for the kind of guarantee.
     """
 
     proof: LiftProof
     name: ClassVar[str] = "anytime"
+    proves: ClassVar[bool] = True
 
     def start(self, candidates: int) -> State:
         return self.proof.start(candidates + 1)

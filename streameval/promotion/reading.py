@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 from streameval.arrays import State
@@ -30,7 +31,7 @@ def read(contest: Contest, state: State, seen: Seen) -> Findings:
     recent = trust.recent(state["trust"], contest.block)
     found = tuple(checks(contest.policies, recent, seen, contest.promotion.trust, contest.reward_range))
     decisions = tuple(
-        _decision(contest, rule, state["rules"][name], place, blocking, seen.has_lift)
+        _decision(contest, rule, state["rules"][name], place, blocking, seen)
         for place, blocking in enumerate(_blocking(contest, state, found))
         for name, rule in contest.rules.items()
     )
@@ -47,19 +48,21 @@ def _blocking(contest: Contest, state: State, found: Sequence[TrustCheck]) -> It
         yield list(dict.fromkeys(checked)) if differs else [reasons.SAME]
 
 
-def _decision(
-    contest: Contest, rule: Rule, state: State, place: int, blocking: Sequence[str], has_lift: bool
-) -> Decision:
+def _decision(contest: Contest, rule: Rule, state: State, place: int, blocking: Sequence[str], seen: Seen) -> Decision:
     lower = rule.lower(state["memory"], state["last"], contest.errors)
     last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
     holding, held = state["holding"], int(state["holding"]["held"][place])
+    policy = contest.policies[1 + place]
+    reason, promotable = reasons.NO_LIFT, held >= contest.promotion.hold and not blocking
+    if seen.has_lift or rule.name not in NEEDS_LIFT:
+        reason = _reason(contest, rule, last, held, holding["since"]["event"][place], blocking)
+    if promotable and rule.proves:
+        reason += _caveat(seen, policy)
     return Decision(
-        policy=contest.policies[1 + place],
+        policy=policy,
         rule=rule.name,
-        promotable=held >= contest.promotion.hold and not blocking,
-        reason=_reason(contest, rule, last, held, holding["since"]["event"][place], blocking)
-        if has_lift or rule.name not in NEEDS_LIFT
-        else reasons.NO_LIFT,
+        promotable=promotable,
+        reason=reason,
         lift=_known(last["lift"]) if last["events"] else None,
         lower=_known(last["lower"]),
         events=int(last["events"]),
@@ -87,6 +90,14 @@ def _reason(
         return f"{rule.says_of_promotable(last, settings.margin)} since event {since:,.0f}"
     said = rule.says(last, settings.margin)
     return f"{said}, {reasons.of_held(held, settings.hold)}" if held else said
+
+
+def _caveat(seen: Seen, policy: str) -> str:
+    """What the lift of a policy lacks to be proven, by the median of what all its estimates say: each is noisy."""
+    details = [each.details for each in seen.estimates if each.policy == policy]
+    effects = [told["lift_design_effect"] for told in details if told.get("lift_design_effect") is not None]
+    knows_units = any(told.get("design_effect_of") == "units" for told in details)
+    return reasons.of_dependence(median(effects) if effects else None, knows_units)
 
 
 def _transition(contest: Contest, kept: Sequence[Any]) -> Transition:

@@ -15,6 +15,8 @@ LONGEST = (1e-9, 1e12)
 
 SAME = "it has been worth on every event what production is"
 NO_LIFT = "there is nothing to decide by: it takes the average mixture with an estimator like snips or stratified_ips"
+ALIKE = 1.5
+"""A design effect that chance seldom shows of events that are independent: 64 signs tell it to about 18 %."""
 
 
 def number(value: float) -> str:
@@ -72,6 +74,23 @@ def of_staying(lower: float, margin: float) -> str:
     """
     said = f"lower bound of lift {number(lower)} over margin {number(margin)}"
     return f"{said} by the narrower interval that keeps it promotable"
+
+
+def of_dependence(effect: float | None, knows_units: bool) -> str:
+    """What a proof that takes events to be independent is worth, where it is not all that it promises; else nothing.
+
+    `effect`: the design effect of the lift (None: not known), by units or by blocks.
+
+    >>> of_dependence(4.83, knows_units=True)
+    '; but events are alike (design effect 4.8), for which the proof does not allow'
+    >>> of_dependence(1.1, knows_units=False)
+    '; proven if events are independent, which nobody knows: none names its unit'
+    >>> of_dependence(1.1, knows_units=True)
+    ''
+    """
+    if effect is not None and effect > ALIKE:
+        return f"; but events are alike (design effect {effect:.1f}), for which the proof does not allow"
+    return "" if knows_units else "; proven if events are independent, which nobody knows: none names its unit"
 
 
 def of_more(more: float) -> str:

@@ -68,6 +68,7 @@ class Rule:
     """A test of candidates against production, column 0 of the evidence. It sees blocks when they end."""
 
     name: ClassVar[str]
+    proves: ClassVar[bool] = False  # of events that are independent given the past
 
     def start(self, candidates: int) -> State:
         """What the rule must remember between blocks."""
