@@ -10,6 +10,7 @@ import time
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -58,9 +59,10 @@ def basic(password: str) -> str:
 @pytest.mark.parametrize("format", ["console", "json"])
 def test_a_daemon_in_trouble_that_tells_everything_tells_no_secret(folder: Path, format: str) -> None:
     command = [STREAMEVAL, "run", str(folder / "c.yaml"), "--log-level", "debug", "--log-format", format]
+    place: dict[str, Any] = {"cwd": folder, "env": os.environ | ENVIRONMENT}  # where its state is kept, too
     with (
         (folder / "log").open("w") as log,
-        subprocess.Popen(command, env=os.environ | ENVIRONMENT, stderr=log, stdout=log) as process,
+        subprocess.Popen(command, stderr=log, stdout=log, **place) as process,
     ):
         try:
             pages = ask_everything(address(folder / "log", process))
@@ -79,7 +81,7 @@ def test_a_daemon_in_trouble_that_tells_everything_tells_no_secret(folder: Path,
 def address(log: Path, process: subprocess.Popen[bytes]) -> str:
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(r"http://127\.0\.0\.1:\d+", log.read_text()):
+        if found := re.search(r"http://127\.0\.0\.1:\d+(?=\D)", log.read_text()):
             return found[0]
         time.sleep(0.05)
     pytest.fail(f"nothing is served:\n{log.read_text()}")
