@@ -13,7 +13,7 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """One call in a thread of its own; the thread does not keep the program alive.
 
-    >>> Background(lambda: 6 * 7).result(timeout=1.0)
+    >>> Background(lambda: 6 * 7).result(timeout=60.0)
     42
     """
 

@@ -10,11 +10,11 @@ import pytest
 from integration.broker import LEASH, NoBrokerError, kafka_libraries
 from integration.which_broker import expected_broker
 
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
 def on_a_leash() -> subprocess.Popen[bytes]:
-    """A program that lasts a minute, once it is up."""
+    """A program that lasts ten minutes, once it is up."""
     process = subprocess.Popen(
         [sys.executable, "-c", LEASH, *SLEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )
@@ -26,7 +26,7 @@ def on_a_leash() -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("word", [b"", b"stop\n"])
 def test_a_broker_ends_when_it_is_told_or_when_the_tests_are_gone(word: bytes) -> None:
     with on_a_leash() as process:
-        process.communicate(word, timeout=10)
+        process.communicate(word, timeout=60)
         assert process.returncode != 0
 
 
