@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,9 @@ def _kafka_unless_said(value: object) -> object:
 
 BLOCK = 100
 """Events between two moments at which anything adaptive may change."""
+
+UNWRITABLE = re.compile(r'["\\\x00-\x1f]')
+"""What JSON cannot have in a key as it is."""
 
 COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
 
@@ -273,9 +277,13 @@ def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyBound
 
 def _policy_misfits(policies: Policies) -> Iterator[Problem]:
     names = list(policies.candidates)
+    if UNWRITABLE.search(policies.production):
+        yield Problem(("policies", "production"), *_unwritable(policies.production))
     for index, name in enumerate(names):
         place: Place = ("policies", "candidates", name if isinstance(policies.candidates, dict) else index)
-        if name == LOGGING:
+        if UNWRITABLE.search(name):
+            yield Problem(place, *_unwritable(name))
+        elif name == LOGGING:
             hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
             yield Problem(place, expecting("the name of a policy", "'logging'"), hint)
         elif name == policies.production:
@@ -289,6 +297,11 @@ def _policy_misfits(policies: Policies) -> Iterator[Problem]:
                 find(policy.target)
             except ConfigError as error:
                 yield Problem(("policies", "candidates", name, "target"), error.message, error.hint)
+
+
+def _unwritable(name: str) -> tuple[str, str]:
+    found = expecting("a name without quotes, backslashes and control characters", repr(name))
+    return found, "a policy has the same name in events, configuration and metrics: give it a plain one"
 
 
 def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:

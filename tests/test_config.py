@@ -316,6 +316,18 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
             id="production as its own candidate",
         ),
         pytest.param(
+            "policies: {candidates: ['say \"a\"']}",
+            "policies.candidates.0 (line 1): expected a name without quotes, backslashes and control characters, found "
+            "'say \"a\"'\nhint: a policy has the same name in events, configuration and metrics: give it a plain one",
+            id="a name that no key can be",
+        ),
+        pytest.param(
+            "policies: {candidates: [a], production: 'b\\c'}",
+            "policies.production (line 1): expected a name without quotes, backslashes and control characters, found "
+            "'b\\\\c'\n",
+            id="a production that no key can be",
+        ),
+        pytest.param(
             "policies: {candidates: [a, b, a]}",
             "policies.candidates.2 (line 1): expected each policy once, found 'a' again\nhint: remove one of the two",
             id="a candidate twice",
