@@ -139,8 +139,9 @@ def _keeping_up() -> Placed:
         Query(total("streameval_consumer_rebuilds_total", "instance"), "{{instance}}, rebuilt"),
         Query(total("streameval_consumer_gaps_total", "instance", "kind"), "{{instance}}, gap: {{kind}}"),
         zero=True,
+        names_beside=True,
     )
-    return [(8, 8, panel) for panel in (events, lag, newest, delay, held, rewards, waiting, connection)]
+    return [*((8, 8, panel) for panel in (events, lag, newest, delay, held, rewards, waiting)), (16, 8, connection)]
 
 
 def _refused() -> Placed:
@@ -202,8 +203,11 @@ def _cost() -> Placed:
         zero=True,
     )
     written = lines(
-        About("Snapshots", "Time to write a snapshot, and how many could not be written in an hour.", "s"),
-        _faster("streameval_snapshot_duration_seconds", 0.9),
+        About("Snapshots", "Time to write a snapshot, and how many could not be written, of those of an hour.", "s"),
+        Query(
+            f"histogram_quantile(0.9, {in_an_hour('streameval_snapshot_duration_seconds_bucket', 'le')})",
+            "90% are faster",
+        ),
         Query(
             in_an_hour("streameval_snapshot_failures_total", "instance"),
             "{{instance}}, failures",
@@ -232,7 +236,8 @@ def _cost() -> Placed:
             f"avg by (model) (streameval_reward_model_baseline_squared_error{{{INSTANCE}}}) or vector(0)", "mean reward"
         ),
     )
-    panels = (marked(busy, at=1.0), batches, snapshots, written, memory, processor, model)
+    marked(busy, at=1.0).axis_soft_max(1.0)
+    panels = (busy, batches, snapshots, written, memory, processor, model)
     return [(8, 8, panel) for panel in panels]
 
 
