@@ -97,6 +97,7 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     late = roster.adopt(plan)
     bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
     intake = Intake.from_state(document["intake"], config.event_format(), _stages(config))
+    intake.forget(reset_policies)
     _tell(path, document, before, named_parts(plan, roster.described), reset_policies)
     return Continued(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 

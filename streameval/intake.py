@@ -147,6 +147,11 @@ class Intake:
         """Partitions that are so far ahead of the others that they must not be read on for now."""
         return () if self._merging is None else self._merging.ahead()
 
+    def forget(self, policies: Collection[str]) -> None:
+        """What is held back tells nothing of these policies, which are others from now on."""
+        if self._merging is not None:
+            self._merging.waiting.forget(policies)
+
     def held_beyond(self, other: Intake) -> EventBatch:
         """The events that are held back here and not by the other one, which has read the same.
 

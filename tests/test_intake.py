@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from streameval.config import Config
-from streameval.continuing import begin_anew
+from streameval.continuing import begin_anew, go_on, header
 from streameval.events import EventBatch
 from streameval.intake import Intake, Stages
 from streameval.sources import PartitionStatus, Records, SourceStatus
@@ -206,6 +207,30 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
     read = sum(log.positions.values())
     assert len(first) + len(rest) == read
     assert saved.holding() is None
+
+
+def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
+    """They tell of what it was before it was retrained."""
+    settings = config(rewards={"topic": REWARDS, "window": "20s"})
+    begun, log, chance = begin_anew(settings), spread(), np.random.default_rng(11)
+    log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0
+    while not log.ended:
+        begun.roster.update(begun.intake.take(log.read(chance), log.status()))
+    begun.roster.update(begun.intake.take([], log.status(ended=True), 1e9))
+    first = [message(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
+    begun.roster.update(begun.intake.take([Records(TOPIC, 0, range(300), first)], log.status()))
+    document = header(settings) | {"bookmarks": {}, "written": 0.0}
+    document |= {"intake": begun.intake.state(), "roster": begun.roster.state()}
+    continued = go_on(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
+    roster, intake = continued.roster, continued.intake
+    for late in continued.late:
+        roster.join(late)
+    second = [message(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
+    roster.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.status()))
+    roster.update(intake.take([], log.status(ended=True), 1e9))
+    counts = {each.policy: (each.events, each.missing) for each in roster.report().policies}
+    assert counts == {"logging": (EVENTS + 500, 0), "a": (200, 300)}
+    assert roster.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
 
 
 def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> None:

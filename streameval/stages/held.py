@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,6 +103,12 @@ class Held:
         self._keep([])
         self.add(theirs.take(np.array([row for row in rows if row >= 0], dtype=np.int64)))
         self.add(ours.take(np.flatnonzero(np.array(rows) < 0)))
+
+    def forget(self, policies: Collection[str]) -> None:
+        """Keep the same events as if they did not tell of these policies."""
+        for part in self._parts:
+            part.events = part.events.with_policies(name for name in part.events.policies if name not in policies)
+        self._keep(self._parts)
 
     def time_of(self, count: int) -> float:
         """The time of the oldest but `count` events, of which there are more."""
