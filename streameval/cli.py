@@ -95,20 +95,23 @@ def run(
     SIGHUP makes it read CONFIG again: candidates may come and go. A new one begins with the next event; with
     --backfill, it is first given the events since FROM, each once, before it joins the others.
     """
+    from streameval.daemon import early_hangups
     from streameval.running import daemon as daemon_of
     from streameval.sinks.http import HttpServer
     from streameval.sinks.security import Security
     from streameval.sources.opening import beginning
 
-    settings = Config.load(config)
-    source = settings.required_source()
-    configure_logging(log_level, log_format)
-    _warn_of(settings.without_effect())
-    begin = None if backfill is None else beginning(backfill, source)
-    daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
-    with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
-        make_responsive()
-        daemon.run()
+    with early_hangups() as hangups:
+        settings = Config.load(config)
+        source = settings.required_source()
+        configure_logging(log_level, log_format)
+        _warn_of(settings.without_effect())
+        begin = None if backfill is None else beginning(backfill, source)
+        daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
+        hangups.hand_to(daemon.reload)
+        with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
+            make_responsive()
+            daemon.run()
 
 
 @app.command()

@@ -304,6 +304,34 @@ def _stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class EarlyHangups:
+    """SIGHUPs that come before there is a loop to heed them: without this, they end the process."""
+
+    def __init__(self) -> None:
+        self._came = False
+        self._call: Callable[[], None] | None = None
+
+    def note(self, *_: object) -> None:
+        """One has come."""
+        self._came = True
+        if self._call is not None:
+            self._call()
+
+    def hand_to(self, call: Callable[[], None]) -> None:
+        """From now on each calls this, and so does one that came before."""
+        self._call = call
+        if self._came:
+            call()
+
+
+@contextmanager
+def early_hangups() -> Iterator[EarlyHangups]:
+    """Keeps what comes meanwhile."""
+    early = EarlyHangups()
+    with _on_hangup(early.note):
+        yield early
+
+
 @contextmanager
 def _on_hangup(call: Callable[[], None] | None) -> Iterator[None]:
     """SIGHUP calls `call`; without one it ends the process, as ever. Only the main thread can do this."""

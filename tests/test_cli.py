@@ -327,6 +327,25 @@ def test_shell_completion_is_offered() -> None:
     assert "complete -o default -F _streameval_completion streameval" in done.stdout
 
 
+def test_a_hangup_while_the_daemon_starts_is_heeded_when_it_runs(files: Path) -> None:
+    """The configuration is a pipe: who reads it is past its imports, and waits for us."""
+    pipe = files / "pipe.yaml"
+    os.mkfifo(pipe)
+    config = "source: {kind: simulated, rate: 10}\npolicies: {candidates: [candidate-1]}\nhttp: {port: 0}\n"
+    command = [STREAMEVAL, "run", "pipe.yaml", "--log-format", "json"]
+    with subprocess.Popen(command, cwd=files, stderr=subprocess.PIPE, text=True) as process:
+        with pipe.open("w") as read:
+            process.send_signal(signal.SIGHUP)
+            pipe.unlink()
+            pipe.write_text(config)  # what is read the second time
+            read.write(config)
+        assert process.stderr is not None
+        assert any('"event": "reloaded"' in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert process.returncode == 0
+
+
 def test_the_daemon_reads_a_file_serves_its_report_and_stops_on_sigterm(files: Path) -> None:
     port = free_port()
     (files / "c.yaml").write_text(CONFIG + f"source: {{kind: file, path: one.ndjson}}\nhttp: {{port: {port}}}\n")
