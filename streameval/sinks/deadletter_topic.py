@@ -47,14 +47,14 @@ class TopicSink:
             self.close()
             written = {place for place, answer in enumerate(answers) if answer.succeeded()}
             left = [letter for place, letter in enumerate(letters) if place not in written]
-            raise SinkError(_words(error), left) from error
+            raise SinkError("no answer in time" if self._given_up else _words(error), left) from error
         failures = {place: answer.exception for place, answer in enumerate(answers) if not answer.succeeded()}
         passing = [place for place, error in failures.items() if not isinstance(error, TOO_LARGE)]
         if passing:
             self.close()
-            raise SinkError(
-                _words(failures[passing[0]] or TimeoutError("no answer")), [letters[place] for place in passing]
-            )
+            cause = failures[passing[0]] or TimeoutError("no answer")
+            told = "no answer in time" if self._given_up else _words(cause)
+            raise SinkError(told, [letters[place] for place in passing])
         return len(letters) - len(failures)
 
     def give_up(self) -> None:
@@ -84,7 +84,7 @@ class TopicSink:
         }
         self._producer, _ = connected(KafkaProducer, options, CONNECT_TIMEOUT)
         if self._given_up:
-            raise KafkaConnectionError("given up")
+            raise KafkaConnectionError("no answer in time")
         return self._producer
 
 
