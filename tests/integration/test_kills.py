@@ -59,7 +59,12 @@ class Log:
 
     def fill(self) -> None:
         producer = Producer(
-            {"bootstrap.servers": self.broker.bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+            {
+                "bootstrap.servers": self.broker.bootstrap,
+                "enable.idempotence": True,  # else what a busy broker refuses at first comes after what was sent later
+                "linger.ms": 50,
+                "queue.buffering.max.messages": 2_000_000,
+            }
         )
         names = ("partition", "timestamp", "propensity", "reward", "early", "late")
         rows = zip(*(self.columns[name].tolist() for name in names), strict=True)
