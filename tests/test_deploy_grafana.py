@@ -184,6 +184,16 @@ def test_none_is_said_only_where_there_is_nothing(tmp_path: Path) -> None:
     assert_counts(tmp_path, asked_by("Alerts"), "alertname", series, expected)
 
 
+@pytest.mark.parametrize("title", [panel.title for panel in PANELS if panel.content["type"] == "stat"])
+def test_a_number_that_nobody_tells_any_more_is_not_shown_as_that_of_now(title: str, tmp_path: Path) -> None:
+    asked = asked_by(title)
+    unknown = (
+        f'label_replace(vector(1), "is", "not known", "", "") and on () (({asked}) != ({asked}))'  # NaN is not NaN
+    )
+    expected = {"not known": 1} if title != "Ready instances" else {}  # of which there are 0
+    assert_counts(tmp_path, unknown, "is", {"another_metric": "1"}, {0: expected})
+
+
 def test_the_mean_weight_is_that_of_the_average_with_most_evidence(tmp_path: Path) -> None:
     of = 'job="j", instance="i", policy="a", average='
     series = {
@@ -303,3 +313,11 @@ def test_what_is_provisioned_fits_together() -> None:
     scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["scrape_interval"]
     assert (source["type"], source["isDefault"], source["jsonData"]["timeInterval"]) == ("prometheus", True, scraped)
     assert (provider["type"], provider["options"]["path"]) == ("file", "/etc/grafana/dashboards")
+
+
+def test_compose_hides_no_directory_of_provisioning_that_grafana_looks_for() -> None:
+    volumes = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]["volumes"]
+    mounted = {target for source, target in (volume.split(":")[:2] for volume in volumes) if source.startswith(".")}
+    provisioned = {f"/etc/grafana/provisioning/{directory.name}" for directory in (GRAFANA / "provisioning").iterdir()}
+    assert mounted >= provisioned | {"/etc/grafana/dashboards"}
+    assert "/etc/grafana/provisioning" not in mounted

@@ -98,15 +98,24 @@ def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
 
 
 def number(about: About, query: Query, *steps: tuple[float, str], first: str = "green") -> stat.Panel:
-    """The number of now, in the color of the last step (from, color) that it has reached."""
+    """The number of now, in the color of the last step (from, color) that it has reached.
+
+    Where nobody tells it any more, it says so: the last number that was told would look like that of now.
+    """
+    unknown = models.DashboardSpecialValueMapOptions(
+        match=models.SpecialValueMatch.NULL_AND_NAN,
+        result=models.ValueMappingResult(text="not known", color="red", index=0),
+    )
+    now = Query(f"{query.expression} or on () vector(NaN)", query.legend)
     panel = (
         stat.Panel()
         .color_mode(shapes.BigValueColorMode.VALUE)
         .graph_mode(shapes.BigValueGraphMode.AREA)
-        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False))
+        .reduce_options(common.ReduceDataOptions().calcs(["last"]).values(False))
+        .mappings([models.SpecialValueMap(options=unknown)])
         .thresholds(steps_of(first, *steps))
     )
-    return _with(panel, about, (query,))
+    return _with(panel, about, (now,))
 
 
 def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> statetimeline.Panel:

@@ -19,7 +19,7 @@ from streameval_dashboards.parts import (
     repeated,
     states,
 )
-from streameval_dashboards.promql import age, in_an_hour, quantile, rate, total
+from streameval_dashboards.promql import age, in_an_hour, or_none, quantile, rate, total
 from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, POLICY
 
 PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
@@ -283,7 +283,7 @@ def _missing_share() -> str:
 def _health() -> Placed:
     ready = number(
         About("Ready instances", "Instances that have reached their source and have a Report.", "none"),
-        Query(total("streameval_ready"), "ready"),
+        Query(or_none(total("streameval_ready")), "ready"),
         (1.0, "green"),
         first="red",
     )
