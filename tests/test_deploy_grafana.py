@@ -184,13 +184,13 @@ def test_none_is_said_only_where_there_is_nothing(tmp_path: Path) -> None:
     assert_counts(tmp_path, asked_by("Alerts"), "alertname", series, expected)
 
 
-@pytest.mark.parametrize("title", [panel.title for panel in PANELS if panel.content["type"] == "stat"])
-def test_a_number_that_nobody_tells_any_more_is_not_shown_as_that_of_now(title: str, tmp_path: Path) -> None:
-    asked = asked_by(title)
+@pytest.mark.parametrize("panel", [panel for panel in PANELS if panel.content["type"] == "stat"], ids=named)
+def test_a_number_that_nobody_tells_any_more_is_not_shown_as_that_of_now(panel: Panel, tmp_path: Path) -> None:
+    asked = filled_in(panel.queries[0], {})
     unknown = (
         f'label_replace(vector(1), "is", "not known", "", "") and on () (({asked}) != ({asked}))'  # NaN is not NaN
     )
-    expected = {"not known": 1} if title != "Ready instances" else {}  # of which there are 0
+    expected = {"not known": 1} if panel.title != "Ready instances" else {}  # of which there are 0
     assert_counts(tmp_path, unknown, "is", {"another_metric": "1"}, {0: expected})
 
 
