@@ -171,8 +171,8 @@ class Intake:
         merging = self._merging
         if merging is None:
             return None
-        counts = merging.counts if isinstance(merging, Joining) else None
-        return Holding(merging.held, getattr(merging, "watermark", None), getattr(merging, "hurried", 0), counts)
+        held = Holding(merging.held, getattr(merging, "watermark", None), getattr(merging, "hurried", 0))
+        return replace(held, rewards=merging.counts, window=merging.window) if isinstance(merging, Joining) else held
 
     def state(self) -> State:
         """All that is remembered and held back, as a plain value."""

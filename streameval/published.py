@@ -99,13 +99,14 @@ class Holding:
 
     `watermark`: the time (epoch seconds) before which nothing is waited for any more; None before there is one.
     `hurried`: events that were passed on before their time because memory was full. `rewards`: what has become of those
-    that came apart. Both count since the state began.
+    that came apart. Both count since the state began. `window`: seconds that an event waits for its rewards.
     """
 
     events: int
     watermark: float | None = None
     hurried: int = 0
     rewards: RewardCounts | None = None
+    window: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
     report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
-    holding = Holding(events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1))
+    holding = Holding(events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1), window=600.0)
     late = Backfilling(("challenger-a",), read=10, waiting=20)
     published = make_published(report, backfills=(late,), holding=holding, dead_letters=LettersStatus(written=3))
     text = MetricsPage(lambda: published).render().decode()

@@ -236,12 +236,13 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
 
 def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
-    samples = scrape(make_published(holding=Holding(42, watermark=NOW, hurried=7, rewards=rewards)))
+    samples = scrape(make_published(holding=Holding(42, watermark=NOW, hurried=7, rewards=rewards, window=600.0)))
     assert one(samples, "streameval_events_held") == 42
     assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
     assert one(samples, "streameval_events_hurried_total") == 7
     assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
     assert one(samples, "streameval_rewards_late_share") == 0.1
+    assert one(samples, "streameval_rewards_window_seconds") == 600
     early = scrape(make_published(holding=Holding(0, watermark=float("-inf"))))
     assert "streameval_watermark_timestamp_seconds" not in early
     assert "streameval_rewards_total" not in early

@@ -357,7 +357,12 @@ def _holding(now: Published) -> Iterator[Metric]:
         "Of the rewards of known decisions, the share that came too late to count: estimates lack what these earned.",
     )
     _add(share, (), held.rewards.late_share)
-    yield from (rewards, share)
+    window = GaugeMetricFamily(
+        "streameval_rewards_window_seconds",
+        "How long an event waits for its rewards before it counts: by so much the newest one that counts is old.",
+        held.window,
+    )
+    yield from (rewards, share, window)
 
 
 def _build(_: Published) -> Iterator[Metric]:

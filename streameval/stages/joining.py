@@ -55,7 +55,7 @@ class Joining(Waits):
     ) -> None:
         super().__init__(most_bytes)
         self._topic, self._rewards_topic = topic, rewards_topic
-        self._window, self._patience = window, max_lateness + idle_timeout
+        self.window, self._patience = window, max_lateness + idle_timeout
         self._clocks = Clocks(max_lateness, idle_timeout)
         self._reward_clocks = Clocks(max_lateness, idle_timeout)
         self._rewards = Rewards(window, default, combine, max_lateness, SHARE_OF_THE_REMEMBERED * most_bytes)
@@ -74,7 +74,7 @@ class Joining(Waits):
     @property
     def watermark(self) -> float:
         """The time (seconds since 1970) before which decisions have all their rewards; minus infinity at first."""
-        by_rewards = self._reward_clocks.watermark - self._window - A_MICROSECOND
+        by_rewards = self._reward_clocks.watermark - self.window - A_MICROSECOND
         return max(self._passed, min(self._clocks.watermark, by_rewards))
 
     def expect(self, places: Iterable[Place]) -> None:
@@ -106,9 +106,9 @@ class Joining(Waits):
         newest = max(self._clocks.newest, self._reward_clocks.newest)
         decided = {partition: at for (topic, partition), at in ended.items() if topic == self._topic}
         rewarded = {partition: at for (topic, partition), at in ended.items() if topic == self._rewards_topic}
-        live_within = 2 * (self._window + self._patience)  # decisions that wait in the log are read as much later
+        live_within = 2 * (self.window + self._patience)  # decisions that wait in the log are read as much later
         rewards_read = self._reward_clocks.rest(rewarded, newest, live_within)
-        read = min(self._clocks.rest(decided, newest), rewards_read - self._window)
+        read = min(self._clocks.rest(decided, newest), rewards_read - self.window)
         due = self._due()
         last = self._held.take(read - self._patience)
         if len(last):
@@ -129,7 +129,7 @@ class Joining(Waits):
             return frozenset()
         marks = {(self._topic, number): mark for number, mark in self._clocks.read_up_to().items()}
         for number, mark in self._reward_clocks.read_up_to().items():
-            marks[self._rewards_topic, number] = mark - self._window
+            marks[self._rewards_topic, number] = mark - self.window
         last = min(marks.values(), default=NEVER)
         return frozenset(place for place, mark in marks.items() if mark > last)
 
@@ -139,7 +139,7 @@ class Joining(Waits):
         if self.held_bytes > 2 * self._most_bytes:
             rejected += self._sweep(self._passed)
             due = EventBatch.concat([due, self._relief()])
-        elif self._passed > self._swept + self._window / SWEEPS:
+        elif self._passed > self._swept + self.window / SWEEPS:
             rejected += self._sweep(self._passed)
         return replace(due, rejected=rejected + due.rejected)
 
