@@ -12,7 +12,7 @@ from kafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeEr
 from streameval.errors import SourceError
 from streameval.sinks.deadletter import CLOSE_TIMEOUT, DeadLetter, SinkError
 from streameval.sinks.producer import create_topic
-from streameval.sources.kafka_python import connected, connection_options, plain
+from streameval.sources.kafka_python import INSIDE, connected, connection_options, plain
 from streameval.sources.lifeline import Lifeline
 from streameval.sources.settings import KafkaConnection
 
@@ -63,7 +63,8 @@ class TopicSink:
         self._lifeline.cut()
         producer = self._producer
         if producer is not None:
-            producer._sender.force_close()  # its thread closes its network; two that close one get in each other's way
+            with INSIDE:  # its thread closes its network; two that close one get in each other's way
+                producer._sender.force_close()
 
     def close(self) -> None:
         """Leave the cluster; what is under way is given up."""

@@ -30,6 +30,8 @@ RECONNECT_BACKOFF_MAX_MS = 2000  # the library's 30 s would keep a daemon away l
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
 """They tell, and hang up; when the library hears both at once, it forgets what it was told."""
+INSIDE = suppress(AttributeError)
+"""Around what the library keeps to itself: a version that keeps it elsewhere is used without it."""
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
@@ -168,7 +170,8 @@ class KafkaPythonClient:
                 self._consumer.seek(self._key(partition), offset)
                 if partition in epochs:  # `seek` takes no epoch, so the library would not compare it
                     place = OffsetAndMetadata(offset, "", epochs[partition])
-                    self._consumer._subscription.seek(self._key(partition), place)
+                    with INSIDE:
+                        self._consumer._subscription.seek(self._key(partition), place)
             self._hold_back()
 
     def pause(self, partitions: Collection[int]) -> None:
@@ -202,16 +205,19 @@ class KafkaPythonClient:
         The library (3.0.12) puts it back where nothing stands in line, and leaves there what it has handed out to the
         end: the partition, resumed, would never be read again.
         """
-        fetcher = self._consumer._fetcher
-        if not fetcher._next_partition_records:
-            fetcher._next_partition_records = None
+        with INSIDE:
+            fetcher = self._consumer._fetcher
+            if not fetcher._next_partition_records:
+                fetcher._next_partition_records = None
 
     def position(self, partition: int) -> int:
         with translated_errors():
             return int(self._consumer.position(self._key(partition), timeout_ms=0))
 
     def epochs(self) -> dict[int, int]:
-        known = {key.partition: state.position for key, state in self._consumer._subscription.assignment.items()}
+        known: dict[int, Any] = {}
+        with INSIDE:
+            known = {key.partition: state.position for key, state in self._consumer._subscription.assignment.items()}
         return {number: place.leader_epoch for number, place in known.items() if place and place.leader_epoch >= 0}
 
     def highwater(self, partition: int) -> int | None:
