@@ -34,6 +34,20 @@ PARTITIONS = 4
 POOL = 2000
 """Different events; each is sent many times, with an id and a time of its own."""
 GARBAGE = [b"", b"{", b"null", b'{"event_id": 1}', b"\xff\xfe", b"[" * 5000]
+FAULTS = [
+    "garbage",
+    "standstill",
+    "reload",
+    "kill",
+    "outage",
+    "garbage",
+    "standstill",
+    "reload",
+    "garbage",
+    "standstill",
+]
+"""All kinds, and then quieter ones for as long, to tell growth from noise. An outage comes soon after a start: catching
+up after the first one makes the memory that is kept larger by some MiB, once."""
 WARM_UP = 120.0
 """Seconds of each life in which memory may rise: what was missed is caught up with in large portions, after a kill and
 after the outage that follows it, and the allocator keeps what these took."""
@@ -45,7 +59,10 @@ GROWN = 2.0
 
 @dataclass
 class Sample:
-    """What was measured at a moment (seconds since the start) of a life, `age` seconds after it began."""
+    """What was measured at a moment (seconds since the start) of a life, `age` seconds after it began.
+
+    `lag`: events that waited in the log.
+    """
 
     at: float
     age: float
@@ -53,6 +70,7 @@ class Sample:
     resident: float
     descriptors: int
     scrape: float
+    lag: float
 
 
 @dataclass
@@ -107,7 +125,7 @@ class Soak:
 
     def _moments(self, tell: Callable[[str], None]) -> Iterator[str]:
         """Measures twice a second, and says when which fault is due; none in the last moments."""
-        kinds = cycle(["garbage", "standstill", "reload", "kill", "outage"])
+        kinds = cycle(FAULTS)
         due, told = self.fault_every, 0.0
         while self._now < self.seconds:
             self._measure()
@@ -153,8 +171,7 @@ class Soak:
             pages = int((process / "statm").read_text().split()[1])
             descriptors = len(list((process / "fd").iterdir()))
             age = self._now - self._life[-1]
-            self.samples.append(Sample(self._now, age, len(self._life), pages * 4096, descriptors, scrape))
-            self._text = text
+            self.samples.append(Sample(self._now, age, len(self._life), pages * 4096, descriptors, scrape, _lag(text)))
 
     def _send(self, topic: str) -> None:
         producer = Producer(
@@ -185,17 +202,16 @@ class Soak:
 
     def _line(self) -> str:
         last = self.samples[-1]
-        lag = sum(
-            float(line.split()[-1]) for line in self._text.splitlines() if line.startswith("streameval_consumer_lag")
-        )
+        size = last.resident / 2**20
         return (
-            f"{self._now / 60:5.1f} min  {self.sent:>12,} events  lag {lag:>9,.0f}  {last.resident / 2**20:6.1f} MiB  "
+            f"{self._now / 60:5.1f} min  {self.sent:>12,} events  lag {last.lag:>9,.0f}  {size:6.1f} MiB  "
             f"{last.descriptors} descriptors  scrape {last.scrape * 1e3:.0f} ms  faults: {', '.join(self.faults[-1:])}"
         )
 
     def _found(self, report: dict[str, Any]) -> dict[str, Any]:
-        slope, error = self._slope()
-        warm = [sample for life in self._warm() for sample in life]
+        steady = self._steady() or self._warm()
+        slope, error = _slope(steady)
+        seen = [sample for life in steady for sample in life]
         scrapes = [sample.scrape for sample in self.samples]
         return {
             "events": self.sent,
@@ -211,7 +227,8 @@ class Soak:
             "scrapes": len(scrapes),
             "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
             "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.9)), 4),
-            "hours": round(len(warm) * float(np.median(np.diff([each.at for each in warm]))) / 3600, 4),
+            "hours": round(len(seen) * float(np.median(np.diff([each.at for each in seen]))) / 3600, 4),
+            "kept_up": round(float(np.mean([sample.lag <= self.rate for sample in self.samples])), 3),
         }
 
     def _warm(self) -> list[list[Sample]]:
@@ -220,28 +237,40 @@ class Soak:
         warm = [[each for each in life if each.age > self.warm_up] for life in lives]
         return [life for life in warm if len(life) >= 8]
 
-    def _slope(self) -> tuple[float, float]:
-        """Growth of the resident memory in bytes a second over all lives, and its standard error."""
-        ages, sizes = [], []
-        for life in self._warm():
-            age, size = np.array([each.age for each in life]), np.array([each.resident for each in life])
-            ages.append(age - age.mean())
-            sizes.append(size - size.mean())
-        age, size = np.concatenate(ages), np.concatenate(sizes)
-        slope = float(age @ size / (age @ age))
-        groups = [float(one @ (other - slope * one)) for one, other in zip(ages, sizes, strict=True)]
-        spread = max(float(np.square(groups).sum()), float(np.square(size - slope * age) @ np.square(age)) * 20)
-        return slope, spread**0.5 / float(age @ age)
+    def _steady(self) -> list[list[Sample]]:
+        """Those of them in which the daemon kept up: what lies in the log for long is also waited for in memory."""
+        steady = [[each for each in life if each.lag <= self.rate] for life in self._warm()]
+        return [life for life in steady if len(life) >= 8]
 
     def _descriptors(self) -> list[int]:
         """By how much the number of open descriptors grew in each life."""
         return [life[-1].descriptors - life[0].descriptors for life in self._warm()]
 
 
-def complaints(found: dict[str, Any], grown: float = GROWN) -> list[str]:
+def _lag(text: str) -> float:
+    """Events that wait, as metrics tell it."""
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("streameval_consumer_lag"))
+
+
+def _slope(lives: list[list[Sample]]) -> tuple[float, float]:
+    """Growth of the resident memory in bytes a second over all lives, and its standard error."""
+    ages, sizes = [], []
+    for life in lives:
+        age, size = np.array([each.age for each in life]), np.array([each.resident for each in life])
+        ages.append(age - age.mean())
+        sizes.append(size - size.mean())
+    age, size = np.concatenate(ages), np.concatenate(sizes)
+    slope = float(age @ size / (age @ age))
+    groups = [float(one @ (other - slope * one)) for one, other in zip(ages, sizes, strict=True)]
+    spread = max(float(np.square(groups).sum()), float(np.square(size - slope * age) @ np.square(age)) * 20)
+    return slope, spread**0.5 / float(age @ age)
+
+
+def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0) -> list[str]:
     """What is not good in what was found; where others work on the same processors, everything takes longer.
 
     Memory may grow by what cannot be told from noise, three standard errors, and by `grown` MiB in the time looked at.
+    `slower`: how many times longer everything takes than on a machine of one's own, where that is known better.
     """
     slope, noise = found["resident_mib_per_hour"], 3 * found["resident_mib_per_hour_error"]
     checks = {
@@ -249,7 +278,7 @@ def complaints(found: dict[str, Any], grown: float = GROWN) -> list[str]:
         "what is no event is rejected once": sum(found["rejected"].values()) == found["garbage"],
         "memory does not grow": slope <= noise + grown / found["hours"],
         "no descriptor leaks": max(found["descriptors"]) <= 3,
-        "scrapes take less than 0.1 s": found["scrape_seconds"] < 0.1 * max(1.0, found["load"]),
+        "scrapes take less than 0.1 s": found["scrape_seconds"] < 0.1 * max(slower, found["load"]),
     }
     return [f"not true: {check}" for check, good in checks.items() if not good]
 
