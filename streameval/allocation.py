@@ -1,12 +1,17 @@
-"""Memory that arrays free is kept for the next ones."""
+"""Memory that arrays free is kept for the next ones, and not for ever."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
 KEPT, LARGEST = 64 << 20, 32 << 20
 """Bytes that may lie free at the end of the heap, and the largest array that is taken from there."""
+EVERY = 60.0
+"""Seconds after which what was kept goes back: a moment's worth of page faults is nothing among so many."""
 
 
 def keep_freed_memory() -> bool:
@@ -22,3 +27,37 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     return bool(mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
+
+
+def give_freed_memory_back() -> bool:
+    """Let the system have all pages on which nothing is needed now, also those between others: whether there were any.
+
+    Source: malloc_trim(3).
+    """
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(malloc_trim(0))
+
+
+@contextmanager
+def lending_memory(seconds: float = EVERY) -> Iterator[None]:
+    """Give back every so often what was freed and kept: a process that once had much to catch up with is small again.
+
+    What lies between things that are still needed would else never go back, and the largest moment so far decide for
+    good how much memory is taken.
+    """
+    ended = threading.Event()
+
+    def give_back() -> None:
+        while not ended.wait(seconds):
+            give_freed_memory_back()
+
+    thread = threading.Thread(target=give_back, name="memory", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

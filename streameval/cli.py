@@ -14,7 +14,7 @@ import typer
 from streameval.config import Config
 from streameval.errors import SourceError
 from streameval.events import json_schema
-from streameval.interpreter import make_quick, make_responsive
+from streameval.interpreter import make_quick, responsive
 from streameval.logs import configure_logging
 from streameval.plurals import counted
 from streameval.probing import probe
@@ -109,8 +109,7 @@ def run(
         begin = None if backfill is None else beginning(backfill, source)
         daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
         hangups.hand_to(daemon.reload)
-        with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)):
-            make_responsive()
+        with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)), responsive():
             daemon.run()
 
 
@@ -131,8 +130,8 @@ def demo(
     """
     from streameval.demo import run_demo
 
-    make_responsive()
-    run_demo(events=events, port=port, seed=seed, rate=rate)
+    with responsive():
+        run_demo(events=events, port=port, seed=seed, rate=rate)
 
 
 @app.command()

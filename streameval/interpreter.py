@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from threadpoolctl import threadpool_limits
 
-from streameval.allocation import keep_freed_memory
+from streameval.allocation import keep_freed_memory, lending_memory
 
 SWITCH_INTERVAL = 0.001
 """Seconds after which a thread at work makes way for another: at 5 ms, Python's own, a scrape waits ten times that."""
@@ -33,12 +35,16 @@ def make_quick() -> None:
     gc.set_threshold(*COLLECT_AFTER)
 
 
-def make_responsive() -> None:
-    """Ask besides for what suits a verb that answers scrapes while it works: `run` and `demo`.
+@contextmanager
+def responsive() -> Iterator[None]:
+    """Ask besides, as long as it works, for what suits a verb that answers scrapes meanwhile: `run` and `demo`.
 
-    Called once, when everything is loaded and before the first event. What exists now stays for good: the garbage
-    collector need not walk over it again and again, at 50 to 200 ms a time in which neither loop nor scrape moves.
+    Begun once, when everything is loaded and before the first event. What exists now stays for good: the garbage
+    collector need not walk over it again and again, at 50 to 200 ms a time in which neither loop nor scrape moves. And
+    memory that was freed is kept for a minute only, since such a verb runs for months.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.collect()
     gc.freeze()
+    with lending_memory():
+        yield

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from streameval.allocation import keep_freed_memory
+from streameval.allocation import give_freed_memory_back, keep_freed_memory
 
 PAGES = 25_000_000 // resource.getpagesize()
 COUNTED = """
@@ -21,6 +21,35 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 [np.ones(625_000) for _ in range(5)]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+
+RETURNED = """
+import resource, time
+from pathlib import Path
+import numpy as np
+from streameval.allocation import keep_freed_memory, lending_memory
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+keep_freed_memory()
+made = [(np.ones(60_000), np.ones(500)) for _ in range(100)]
+needed = [small for _, small in made]
+del made
+before = resident()
+with lending_memory(0.05):
+    for _ in range(600):
+        time.sleep(0.1)
+        if resident() < before - 20_000_000:
+            break
+print(before - resident())
+"""
+
+
+def test_what_lies_free_between_things_that_are_needed_goes_back_after_a_while() -> None:
+    if not give_freed_memory_back() and not keep_freed_memory():
+        pytest.skip("this C library cannot be told so")
+    done = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 20_000_000
 
 
 def test_memory_that_arrays_freed_is_not_taken_anew_from_the_system() -> None:

@@ -14,7 +14,7 @@ import pytest
 MEASURED = """
 import gc, json, sys, time
 import streameval.cli, streameval.running, streameval.sinks.http
-from streameval.interpreter import make_responsive
+from streameval.interpreter import responsive
 
 def seconds():
     started = time.perf_counter()
@@ -22,12 +22,12 @@ def seconds():
     return time.perf_counter() - started
 
 before = min(seconds() for _ in range(5))
-make_responsive()
-after = min(seconds() for _ in range(5))
-kept = [[]]
-kept[0].append(kept)
-del kept
-print(json.dumps({"before": before, "after": after, "found": gc.collect(), "interval": sys.getswitchinterval()}))
+with responsive():
+    after = min(seconds() for _ in range(5))
+    kept = [[]]
+    kept[0].append(kept)
+    del kept
+    print(json.dumps({"before": before, "after": after, "found": gc.collect(), "interval": sys.getswitchinterval()}))
 """
 
 SETTINGS = """
