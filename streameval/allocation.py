@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
@@ -22,11 +22,8 @@ def keep_freed_memory() -> bool:
 
     Source: mallopt(3).
     """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):
-        return False
-    return bool(mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
+    mallopt = _of_the_c_library("mallopt")
+    return bool(mallopt and mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
 
 
 def give_freed_memory_back() -> bool:
@@ -34,11 +31,8 @@ def give_freed_memory_back() -> bool:
 
     Source: malloc_trim(3).
     """
-    try:
-        malloc_trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return False
-    return bool(malloc_trim(0))
+    malloc_trim = _of_the_c_library("malloc_trim")
+    return bool(malloc_trim and malloc_trim(0))
 
 
 @contextmanager
@@ -61,3 +55,12 @@ def lending_memory(seconds: float = EVERY) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+def _of_the_c_library(name: str) -> Callable[..., int] | None:
+    """A function of it; None where it has none of this name."""
+    try:
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return None
+    return function

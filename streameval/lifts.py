@@ -81,7 +81,8 @@ def _difference(component: Component, centre: Array, usual: Array) -> Array:
     if v is None:
         return u[:, 1:] - u[:, :1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        value = centre + (u - centre * v) / usual
-        size = np.abs(centre) + (np.abs(u) + np.abs(centre * v)) / np.abs(usual)
+        expected = centre * v
+        value = centre + (u - expected) / usual
+        size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(usual)
     difference = value[:, 1:] - value[:, :1]
     return np.where(np.abs(difference) <= ROUNDING * (size[:, 1:] + size[:, :1]), 0.0, difference)
