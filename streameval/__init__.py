@@ -1,9 +1,10 @@
 """Streaming off-policy evaluation: which candidate policy would do better than the one in production now."""
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
-from streameval.bounds import ConfidenceSequence, DriftAware, EmpiricalBernstein, EmpiricalLikelihood, Interval, Normal
 from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
-from streameval.estimators import (
+from streameval.events import EventBatch
+from streameval.ingest.files.source import read_events
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import (
     CAB,
     CABDR,
     DM,
@@ -19,13 +20,19 @@ from streameval.estimators import (
     Switch,
     WeightedPseudoInverse,
 )
-from streameval.evaluator import Evaluator
-from streameval.events import EventBatch
-from streameval.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
-from streameval.promotion import Promotion, Trust
-from streameval.report import Estimate, Report
-from streameval.rewards import PythonModel, Ridge, RiverModel, Tabular
-from streameval.sources.file import read_events
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import (
+    ConfidenceSequence,
+    DriftAware,
+    EmpiricalBernstein,
+    EmpiricalLikelihood,
+    Interval,
+    Normal,
+)
+from streameval.ope.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+from streameval.ope.promotion import Promotion, Trust
+from streameval.ope.report import Estimate, Report
+from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
 
 __all__ = [
     "AdaptiveDecay",

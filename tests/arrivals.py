@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
-from streameval.arrays import State
+from streameval.common.arrays import State
 from streameval.events import EventBatch
-from streameval.events.origins import Origin, fingerprints
+from streameval.events.origin import Origin, fingerprints
 
 TOPIC = "interactions"
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 import structlog
 
-from streameval import cli
+from streameval.cli import app as cli
 
 
 class Outcome(NamedTuple):

@@ -14,10 +14,11 @@ from factories import make_published, make_report
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from streameval.published import Backfilling, Holding, LettersStatus
-from streameval.report import RewardModelAccuracy
-from streameval.sinks.prometheus import MetricsPage
-from streameval.stages.joining import RewardCounts
+from streameval.ingest.pipeline import Holding
+from streameval.ingest.stages.reward_join import RewardCounts
+from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.service.metrics import MetricsPage
+from streameval.service.status import Backfilling, LettersStatus
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"

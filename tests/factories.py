@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streameval.daemon import Daemon
 from streameval.events import EventBatch, Rejected
-from streameval.published import NEVER, NO_DELAYS, Published
-from streameval.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
-from streameval.sources import Bookmark, Bookmarks, PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Bookmark, Bookmarks, PartitionStatus, Records, SourceStatus
+from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
+from streameval.service.daemon import Daemon
+from streameval.service.status import NEVER, NO_DELAYS, Published
 
 NOW = 1_700_000_000.0
 ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from streameval.sources import Records
-from streameval.sources.kafka_client import Beginning, ClientError, OffsetsGoneError
-from streameval.sources.lifeline import Lifeline
-from streameval.sources.settings import KafkaSettings
+from streameval.ingest.background import Lifeline
+from streameval.ingest.base import Records
+from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
+from streameval.ingest.settings import KafkaSettings
 
 TOPIC = "clicks"
 

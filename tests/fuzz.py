@@ -15,8 +15,12 @@ import msgspec
 import numpy as np
 from fuzz_messages import FORMATS, POLICIES, Mutator, corpus
 
-from streameval.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
-from streameval.estimators import (
+from streameval.events import REASONS, DsjsonFormat, EventBatch, EventFormat
+from streameval.events.origin import Origin
+from streameval.events.reward_messages import RewardBatch, RewardFormat
+from streameval.events.tolerances import NOISE
+from streameval.ope.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import (
     CAB,
     DM,
     DR,
@@ -30,11 +34,7 @@ from streameval.estimators import (
     Switch,
     WeightedPseudoInverse,
 )
-from streameval.evaluator import Evaluator
-from streameval.events import REASONS, DsjsonFormat, EventBatch, EventFormat
-from streameval.events.late_rewards import RewardBatch, RewardFormat
-from streameval.events.origins import Origin
-from streameval.events.rounding import NOISE
+from streameval.ope.evaluator.evaluator import Evaluator
 
 BATCH = 2000
 REPORT_EVERY = 10

@@ -12,7 +12,7 @@ from integration.browser import DESKTOP, PHONE, chromium, opened
 from PIL import Image
 from simulated_hours import hours
 
-from streameval.sinks.http import HttpServer
+from streameval.service.http.server import HttpServer
 
 EVENTS = 150_000
 COLOURS = 96

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
-from streameval.history import History
-from streameval.published import NO_DELAYS, Published, Snapshotting
-from streameval.sources import PartitionStatus, SourceStatus
-from streameval.sources.settings import SimulatedSettings
-from streameval.sources.simulated import SimulatedRecommender
+from streameval.ingest.base import PartitionStatus, SourceStatus
+from streameval.ingest.settings import SimulatedSettings
+from streameval.ingest.simulated import SimulatedRecommender
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.service.status import NO_DELAYS, History, Published, Snapshotting
 
 BEGIN = datetime(2026, 1, 31, 9, tzinfo=UTC)
 EVENTS_A_SECOND = 8.0

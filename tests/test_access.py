@@ -22,16 +22,14 @@ from certificates import make_certificate
 from factories import View, make_published, make_report
 from pydantic import ValidationError
 
-from streameval.config import Config
+from streameval.config.errors import problems_of
+from streameval.config.model import Config, Http
 from streameval.errors import ConfigError, InputError
-from streameval.problems import problems_of
-from streameval.sections import Http
-from streameval.sinks import guards
-from streameval.sinks.access import Access, read_tokens, read_users
-from streameval.sinks.http import HttpServer
-from streameval.sinks.limits import MOST_CLIENTS, Buckets
-from streameval.sinks.passwords import PasswordHash, checked_name
-from streameval.sinks.security import Security
+from streameval.service.http import middleware as guards
+from streameval.service.http.auth import Access, PasswordHash, checked_name, read_tokens, read_users
+from streameval.service.http.middleware import MOST_CLIENTS, Buckets
+from streameval.service.http.server import HttpServer
+from streameval.service.http.tls import Security
 
 TOKEN, OTHER_TOKEN = "7f3a" * 16, "00ff" * 16
 PASSWORD = "correct horse: battery ståple"
@@ -215,7 +213,7 @@ def test_a_password_is_worked_out_once_and_scrapes_do_not_wait_for_it(
 def test_of_passwords_that_were_right_only_so_many_are_remembered(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.sinks.access.MOST_REMEMBERED", 2)
+    monkeypatch.setattr("streameval.service.http.auth.MOST_REMEMBERED", 2)
     monkeypatch.setattr(PasswordHash, "fits", lambda self, password: True)
     access = Access.of_files(None, str(folder / "users"))
     assert access is not None

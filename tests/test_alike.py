@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
-from streameval.promotion import alike
-from streameval.signs import signs_of
+from streameval.ope.averages.cluster_signs import signs_of
+from streameval.ope.promotion import cluster_weights as alike
 
 Array = NDArray[np.float64]
 NAMES = [f"c{place}" for place in range(20)]

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from streameval.allocation import keep_freed_memory
+from streameval.cli.process import keep_freed_memory
 
 PAGES = 25_000_000 // resource.getpagesize()
 COUNTED = """
 import resource
 import numpy as np
-from streameval.allocation import keep_freed_memory
+from streameval.cli.process import keep_freed_memory
 keep_freed_memory()
 [np.ones(625_000) for _ in range(5)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -26,7 +26,7 @@ RETURNED = """
 import resource, time
 from pathlib import Path
 import numpy as np
-from streameval.allocation import keep_freed_memory, lending_memory
+from streameval.cli.process import keep_freed_memory, lending_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

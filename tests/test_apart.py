@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from strategies import encode
 
-from streameval.apart import AT_HAND, apart
 from streameval.events import EventBatch, EventFormat
-from streameval.events.origins import Origin
+from streameval.events.origin import Origin
+from streameval.ingest.off_heap import AT_HAND, apart
 
 EVENTS = 1000
 CHANCES = np.random.default_rng(3).uniform(0.1, 0.9, (EVENTS, 3))
@@ -23,10 +23,10 @@ PEAK = """
 import resource
 from pathlib import Path
 import numpy as np
-from streameval.allocation import keep_freed_memory
+from streameval.cli.process import keep_freed_memory
 from streameval.events import EventBatch, EventFormat
-from streameval.events.origins import Origin
-from streameval.stages import Ordering
+from streameval.events.origin import Origin
+from streameval.ingest.stages import Ordering
 
 POLICIES, EVENTS, POLLS = [f"candidate-{number}" for number in range(20)], 1000, 200
 

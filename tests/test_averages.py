@@ -15,13 +15,24 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream
 
-from streameval.arrays import State, to_plain
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Average, Cumulative, Decay, Window, choice
-from streameval.averages.blocks import Blocks
-from streameval.averages.lipschitz import Pace
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
-from streameval.evaluator import Evaluator
-from streameval.report import Estimate
+from streameval.common.arrays import State, to_plain
+from streameval.ope.averages import (
+    AdaptiveDecay,
+    AdaptiveWindow,
+    AnyAverage,
+    Average,
+    Cumulative,
+    Decay,
+    Window,
+)
+from streameval.ope.averages import (
+    drift_rate as choice,
+)
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.drift_rate import Pace
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Estimate
 
 BLOCK = 20
 CAP = 2.5

@@ -15,13 +15,20 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from streams import CANDIDATE, Array, Stream, evaluated, from_weights, random_stream, streams
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
-from streameval.bounds import AnyBound, EmpiricalBernstein, Normal
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, WeightedPseudoInverse
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.policies import LOGGING
-from streameval.report import Estimate
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
+from streameval.ope.estimators import (
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    WeightedPseudoInverse,
+)
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import AnyBound, EmpiricalBernstein, Normal
+from streameval.ope.policies import LOGGING
+from streameval.ope.report import Estimate
 
 WIDE = (-1e6, 1e6)
 """A range of rewards that clips no interval."""

@@ -20,8 +20,8 @@ from streameval import (
     StratifiedIPS,
     Window,
 )
-from streameval.changing import changed
-from streameval.report import Estimate
+from streameval.ope.evaluator.cohort_changes import changed
+from streameval.ope.report import Estimate
 
 AVERAGES = [
     Cumulative(),

@@ -20,7 +20,7 @@ from asking import asking, report_of
 from commands import Outcome, command
 from ports import free_port
 
-from streameval import cli
+from streameval.cli import app as cli
 from streameval.events import json_schema
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")

@@ -31,13 +31,14 @@ from streameval import (
     StratifiedIPS,
     Window,
 )
-from streameval.averages import AnyAverage, clusters
-from streameval.averages.clusters import ALONE, PAIRED, Rows
-from streameval.changing import changed
 from streameval.events import EventFormat
-from streameval.events.origins import fingerprints
-from streameval.plan import Plan
-from streameval.signs import SIGNS, follow, signs_of, start
+from streameval.events.origin import fingerprints
+from streameval.ope.averages import AnyAverage
+from streameval.ope.averages import cluster_variance as clusters
+from streameval.ope.averages.cluster_signs import SIGNS, follow, signs_of, start
+from streameval.ope.averages.cluster_variance import ALONE, PAIRED, Rows
+from streameval.ope.evaluator.cohort_changes import changed
+from streameval.ope.evaluator.plan import Plan
 
 Array = NDArray[np.float64]
 Units = NDArray[np.int64]
@@ -419,7 +420,9 @@ def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> Non
 
 
 def test_signs_are_the_same_in_every_process() -> None:
-    said = "from streameval.signs import signs_of; from streameval.events.origins import fingerprints;"
+    said = (
+        "from streameval.ope.averages.cluster_signs import signs_of; from streameval.events.origin import fingerprints;"
+    )
     said += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
     printed = subprocess.run([sys.executable, "-c", said], capture_output=True, check=True, text=True).stdout
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from streameval.averages import Cumulative
-from streameval.config import Config
-from streameval.daemon import Daemon
+from streameval.cli.replay import Replay
+from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
-from streameval.estimators import DM, IPS, SNIPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch, EventFormat
-from streameval.policies import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
-from streameval.replay import Replay
-from streameval.report import PolicyCounts, Report
-from streameval.sinks.prometheus import MetricsPage
-from streameval.sources import Records
+from streameval.ingest.base import Records
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import DM, IPS, SNIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.policies import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
+from streameval.ope.report import PolicyCounts, Report
+from streameval.service.daemon import Daemon
+from streameval.service.metrics import MetricsPage
 
 FAVOURITE = PythonPolicy("coded_policies:favourite", {"share": 0.6})
 

@@ -19,10 +19,10 @@ from commands import command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streameval.config import Config
+from streameval.cli.replay import Replay
+from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
-from streameval.replay import Replay
-from streameval.report import Report
+from streameval.ope.report import Report
 
 CONFIGURED = """
 policies: {candidates: [challenger, even]}
@@ -372,8 +372,8 @@ def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path) ->
 
 
 def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
-    from streameval.sources.columnar import mapping, read_parquet
-    from streameval.sources.settings import Columns
+    from streameval.ingest.files.tables import mapping, read_parquet
+    from streameval.ingest.settings import Columns
 
     file = as_parquet(tmp_path / "x.parquet", columns(400_000), row_group_size=400_000)
     wanted = mapping(Columns(timestamp="ts", action="a", propensity="p", reward="click"), "reward", ["even"], [])

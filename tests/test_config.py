@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.bounds import EmpiricalBernstein, Normal
-from streameval.config import Config
-from streameval.drift import DriftDetector
+from streameval.config.errors import one_of
+from streameval.config.loading import parse_yaml
+from streameval.config.model import Config, State
 from streameval.errors import ConfigError
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
-from streameval.problems import one_of
-from streameval.promotion import Promotion, Trust
-from streameval.sections import State
-from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
-from streameval.yamlfile import parse_yaml
+from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
+from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.intervals import EmpiricalBernstein, Normal
+from streameval.ope.promotion import Promotion, Trust
 
 DEPLOYED = Path(__file__).parents[1] / "deploy" / "streameval.yaml"
 

@@ -18,10 +18,10 @@ import pytest
 from certificates import make_certificate
 from factories import View, make_published, make_report, quickest, wait_until
 
-from streameval.sections import Http
-from streameval.sinks import connections
-from streameval.sinks.http import HttpServer
-from streameval.sinks.security import Security
+from streameval.config.model import Http
+from streameval.service.http import connections
+from streameval.service.http.server import HttpServer
+from streameval.service.http.tls import Security
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 from streams import CANDIDATE, Array, from_weights
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
-from streameval.bounds import AnyBound, ConfidenceSequence, EmpiricalBernstein
-from streameval.estimators import IPS, SNIPS
-from streameval.evaluator import Evaluator
-from streameval.policies import LOGGING
-from streameval.report import Report
+from streameval.ope.averages import (
+    AdaptiveDecay,
+    AdaptiveWindow,
+    AnyAverage,
+    Cumulative,
+    Decay,
+    Mixture,
+    Window,
+)
+from streameval.ope.estimators import IPS, SNIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import AnyBound, ConfidenceSequence, EmpiricalBernstein
+from streameval.ope.policies import LOGGING
+from streameval.ope.report import Report
 
 AVERAGES: list[AnyAverage] = [
     *(Cumulative(), Window(tau=700), Decay(alpha=0.997), Mixture()),

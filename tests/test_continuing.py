@@ -13,13 +13,13 @@ import yaml
 from factories import running, wait_until
 from structlog.testing import capture_logs
 
-from streameval.config import Config
-from streameval.daemon import Daemon
+from streameval.cli.show import contents, load
+from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError, StateError
-from streameval.report import Report
-from streameval.running import daemon as daemon_of
-from streameval.showing import contents, load
-from streameval.sinks.snapshots import Snapshots, found_in
+from streameval.ope.report import Report
+from streameval.service.daemon import Daemon
+from streameval.service.snapshots.store import Snapshots, found_in
+from streameval.service.startup import daemon as daemon_of
 
 
 def lines(first: int, last: int) -> str:
@@ -77,7 +77,9 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr("streameval.daemon.POLL_TIMEOUT", 0.02)  # many lives, each of which waits so long to end
+    monkeypatch.setattr(
+        "streameval.service.daemon.POLL_TIMEOUT", 0.02
+    )  # many lives, each of which waits so long to end
     return Place(tmp_path)
 
 
@@ -246,8 +248,8 @@ def test_what_is_said_about_numbers_may_change(place: Place, changes: Any) -> No
 STARTED = """
 import sys
 from pathlib import Path
-from streameval.config import Config
-from streameval.running import daemon
+from streameval.config.model import Config
+from streameval.service.startup import daemon
 for path in map(Path, sys.argv[1:]):
     daemon(path, Config.load(path, {}))._source.close()
     print("river" in sys.modules)

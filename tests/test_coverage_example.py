@@ -16,8 +16,8 @@ import pytest
 from scipy.stats import binom
 
 from streameval import Evaluator
-from streameval.averages import Mixture
-from streameval.bounds import ConfidenceSequence
+from streameval.ope.averages import Mixture
+from streameval.ope.intervals import ConfidenceSequence
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "coverage"
 MODULES = ("worlds", "readings", "adapting", "mixing", "intervals", "runs", "summary", "figures", "study")

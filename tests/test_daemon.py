@@ -13,11 +13,11 @@ import pytest
 from factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
 from structlog.testing import capture_logs
 
-from streameval.daemon import SHORTEST_IDLE, Change, Daemon
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
-from streameval.published import NEVER, NO_DELAYS, Histogram, LettersStatus, Published
-from streameval.summaries import RejectionLog
+from streameval.service.daemon import SHORTEST_IDLE, Change, Daemon
+from streameval.service.log_summaries import RejectionLog
+from streameval.service.status import NEVER, NO_DELAYS, Histogram, LettersStatus, Published
 
 
 def make_daemon(polls: list[Any], **options: Any) -> tuple[Daemon, ListSource, Recorder]:
@@ -229,7 +229,7 @@ def test_the_loop_itself_costs_less_than_a_third_of_a_microsecond_an_event() -> 
 SCRIPT = """
 import sys, time
 from factories import ListSource, NumberFormat, Recorder, records
-from streameval.daemon import Daemon
+from streameval.service.daemon import Daemon
 
 class Slow(Recorder):
     def update(self, batch):

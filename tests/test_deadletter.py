@@ -14,16 +14,21 @@ from typing import Any
 import pytest
 from factories import wait_until
 
-from streameval.config import Config
+from streameval.config.model import Config, DeadLetterFile
 from streameval.errors import ConfigError, InputError
 from streameval.events import EventFormat, Rejected
-from streameval.sections import DeadLetterFile
-from streameval.sinks import deadletter
-from streameval.sinks.deadletter import DeadLetter, DeadLetters, SinkError, letters_of, open_dead_letters
-from streameval.sinks.deadletter_file import FileSink
-from streameval.sinks.deadletter_topic import headers_of
-from streameval.sources import Records
-from streameval.sources.settings import KafkaConnection
+from streameval.ingest.base import Records
+from streameval.ingest.settings import KafkaConnection
+from streameval.service.dead_letters import queue as deadletter
+from streameval.service.dead_letters.file import FileSink
+from streameval.service.dead_letters.queue import (
+    DeadLetter,
+    DeadLetters,
+    SinkError,
+    letters_of,
+    open_dead_letters,
+)
+from streameval.service.dead_letters.topic import headers_of
 
 RECORDS = [
     Records("clicks", 0, [3, 5], [b"null", b'{"no": 1}'], timestamps=[1000, 2000]),

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import streameval as se
-from streameval.deciding import Chosen
-from streameval.plan import Plan
-from streameval.report import Report
-from streameval.roster import Roster
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.promotion_lift import Chosen
+from streameval.ope.report import Report
 
 PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
 TARGETS = {"second": [0.2, 0.7, 0.1, 0.0], "third": [0.2, 0.0, 0.7, 0.1], "same": [0.55, 0.15, 0.15, 0.15]}

@@ -12,13 +12,13 @@ from commands import Outcome, command
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from streameval.cli.plots.decisions import Timeline
+from streameval.cli.plots.trace import Trace
+from streameval.cli.plots.values import Picture, Truth
 from streameval.errors import InputError
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.plots import Picture, Truth
-from streameval.promotion import Promotion
-from streameval.timeline import Timeline
-from streameval.trace import Trace
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.promotion import Promotion
 
 RULES = ("paired", "bsea")
 TARGETS = {"better": [0.2, 0.7, 0.1, 0.0], "worse": [0.6, 0.0, 0.2, 0.2]}
@@ -136,7 +136,7 @@ def test_without_rules_there_is_nothing_to_say(files: Path, capfd: pytest.Captur
 def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, **truth: Truth) -> Figure:
     """The figure of a trace."""
     figures: list[Figure] = []
-    monkeypatch.setattr("streameval.timeline.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("streameval.cli.plots.decisions.save", lambda figure, path: figures.append(figure))
     picture = Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log", truth)
     Timeline(picture, margin=0.0).draw(trace)
     (figure,) = figures

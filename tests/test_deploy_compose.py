@@ -20,8 +20,8 @@ import yaml
 from deployed import ALERTMANAGER, DEPLOY, PROMETHEUS
 from programs import output, program
 
-from streameval.config import Config
-from streameval.sinks.passwords import PasswordHash
+from streameval.config.model import Config
+from streameval.service.http.auth import PasswordHash
 
 COMPOSE = DEPLOY / "compose.yaml"
 CONTENT: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())

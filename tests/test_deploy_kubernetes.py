@@ -17,7 +17,7 @@ from deployed import DEPLOY, PROMETHEUS
 from dockerfiles import stages
 from programs import output, program
 
-from streameval.config import Config
+from streameval.config.model import Config
 
 KUBERNETES = DEPLOY / "kubernetes"
 TYPES = Path(__file__).parent / "kubernetes_types"

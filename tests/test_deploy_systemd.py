@@ -11,8 +11,8 @@ from commands import command
 from deployed import DEPLOY
 from programs import output, program
 
-from streameval.config import Config
-from streameval.sinks.connections import DESCRIPTORS
+from streameval.config.model import Config
+from streameval.service.http.connections import DESCRIPTORS
 
 UNIT = DEPLOY / "systemd" / "streameval.service"
 MOST_EXPOSED = 2.0

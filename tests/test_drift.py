@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from river import drift as river_drift
 
-from streameval.arrays import from_plain, to_plain
-from streameval.drift import FEWEST, LONGEST, DriftDetector, DriftWatch, block_means
-from streameval.evaluator import Evaluator
+from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.evidence import Evidence
-from streameval.report import Report
+from streameval.ope.evaluator.drift_detection import FEWEST, LONGEST, DriftDetector, DriftWatch, block_means
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.report import Report
 
 Array = NDArray[np.float64]
 DETECTORS = [DriftDetector("ADWIN"), DriftDetector("PageHinkley", {"threshold": 5.0}), DriftDetector("KSWIN")]

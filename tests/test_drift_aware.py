@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streameval.averages import Mixture
-from streameval.estimators import StratifiedDR, StratifiedIPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.report import Estimate
+from streameval.ope.averages import Mixture
+from streameval.ope.estimators import StratifiedDR, StratifiedIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Estimate
 from streameval.simulation import Drift, DriftKind, Moment, World, simulate
 
 Array = NDArray[np.float64]

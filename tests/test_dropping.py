@@ -13,10 +13,9 @@ from test_lifts import Log
 from test_roster import adopt, events, plan
 
 import streameval as se
-from streameval.arrays import from_plain
-from streameval.changing import changed
-from streameval.dropping import left_with
-from streameval.roster import Roster
+from streameval.common.arrays import from_plain
+from streameval.ope.evaluator.cohort_changes import changed, left_with
+from streameval.ope.evaluator.cohorts import Roster
 
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
 AVERAGES = (

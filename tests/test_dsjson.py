@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streameval.averages import Cumulative
-from streameval.config import Config
+from streameval.cli.replay import Replay
+from streameval.config.model import Config
 from streameval.errors import ConfigError
-from streameval.estimators import IPS, SNIPS, PseudoInverse
-from streameval.evaluator import Evaluator
 from streameval.events import REASONS, DsjsonFormat, EventBatch, Rejected
-from streameval.replay import Replay
-from streameval.report import Report
-from streameval.sources.file import read_events
+from streameval.ingest.files.source import read_events
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import IPS, SNIPS, PseudoInverse
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Report
 
 LOGS = Path(__file__).parent / "data" / "dsjson"
 REFERENCE: dict[str, Any] = json.loads((LOGS / "reference.json").read_text())

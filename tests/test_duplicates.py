@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.events import EventFormat
-from streameval.events.origins import Origin, fingerprints
-from streameval.stages import Duplicates
+from streameval.events.origin import Origin, fingerprints
+from streameval.ingest.stages import Duplicates
 
 identifiers = st.text(max_size=70) | st.integers(-(2**70), 2**70)
 

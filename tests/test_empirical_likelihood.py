@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from streams import CANDIDATE, Stream, evaluated, from_weights
 
-from streameval.averages import AnyAverage, Cumulative, Decay, Mixture, Window
-from streameval.bounds import AnyBound, EmpiricalLikelihood
-from streameval.bounds.likelihood import Extra, Means, likely, reach
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.report import Estimate
+from streameval.ope.averages import AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import AnyBound, EmpiricalLikelihood
+from streameval.ope.intervals.empirical_likelihood import Extra, Means, likely, reach
+from streameval.ope.report import Estimate
 
 BLOCK = 100
 AVERAGES: list[tuple[AnyAverage, object]] = [

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream, streams
 
-from streameval.averages import Cumulative, Decay, Window
-from streameval.estimators import (
+from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative, Decay, Window
+from streameval.ope.estimators import (
     CAB,
     CABDR,
     DM,
@@ -31,10 +32,9 @@ from streameval.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.evaluator import Evaluator
-from streameval.events import EventBatch
-from streameval.evidence import Evidence
-from streameval.policies import LOGGING
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.policies import LOGGING
 
 BLOCK = 20
 CAP = 2.5

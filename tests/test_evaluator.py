@@ -26,15 +26,23 @@ from streams import (
     streams,
 )
 
-from streameval.arrays import from_plain
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
-from streameval.averages.moments import ALL_ROWS
+from streameval.common.arrays import from_plain
 from streameval.errors import StateError
-from streameval.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch, Rejected
-from streameval.policies import LOGGING
-from streameval.report import Estimate, Report
+from streameval.ope.averages import (
+    AdaptiveDecay,
+    AdaptiveWindow,
+    AnyAverage,
+    Cumulative,
+    Decay,
+    Mixture,
+    Window,
+)
+from streameval.ope.averages.moments import ALL_ROWS
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.policies import LOGGING
+from streameval.ope.report import Estimate, Report
 
 BLOCK = 20
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=2.5), ControlVariate(), StratifiedIPS(threshold=2)]

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from streams import CANDIDATE, Array, Stream, close, cuttings, random_stream
 
-from streameval.averages import AnyAverage, Cumulative, Decay, Window
-from streameval.estimators import IPS, SNIPS, AnyEstimator
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.plan import Plan
-from streameval.report import Estimate
+from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.report import Estimate
 
 BLOCK = 20
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS()]

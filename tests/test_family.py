@@ -15,8 +15,9 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from streameval.averages import Cumulative
-from streameval.estimators import (
+from streameval.events import ActionSets, EventBatch
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import (
     CAB,
     CABDR,
     DM,
@@ -31,12 +32,11 @@ from streameval.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.estimators.table import TABLE
-from streameval.evaluator import Evaluator
-from streameval.events import ActionSets, EventBatch
-from streameval.evidence import Evidence
-from streameval.needs import Need
-from streameval.rewards import Ridge, Tabular
+from streameval.ope.estimators.interpolated import TABLE
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.requirements import Need
+from streameval.ope.reward_models import Ridge, Tabular
 
 Array = NDArray[np.float64]
 

@@ -20,9 +20,9 @@ from strategies import encode
 
 from streameval.errors import InputError, SourceError
 from streameval.events import EventFormat
-from streameval.sources import Bookmark, Records
-from streameval.sources.file import FileSource, read_events
-from streameval.sources.lines import EXCERPT, LineSplitter
+from streameval.ingest.base import Bookmark, Records
+from streameval.ingest.files.lines import EXCERPT, LineSplitter
+from streameval.ingest.files.source import FileSource, read_events
 
 LINES = [b'{"line": %d}' % number for number in range(1, 6)]
 TEXT = b"".join(line + b"\n" for line in LINES)
@@ -352,7 +352,7 @@ def test_a_long_text_is_not_read_again_to_find_the_place(tmp_path: Path) -> None
 
 
 def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.sources.lines.LineSplitter.__init__.__defaults__", (2000,))
+    monkeypatch.setattr("streameval.ingest.files.lines.LineSplitter.__init__.__defaults__", (2000,))
     path = write(tmp_path / "log", b"x" * 5000 + b"\n" + LONG)
     source = FileSource(path, batch=3)
     read = source.poll(1.0)

@@ -9,8 +9,8 @@ import pytest
 from factories import NOW, make_estimate, make_report, make_unknown
 from msgspec.structs import replace
 
-from streameval.history import MOST_POINTS, SPAN, History
-from streameval.report import Report
+from streameval.ope.report import Report
+from streameval.service.status import MOST_POINTS, SPAN, History
 
 LABEL = ("challenger-a", "ips", "window")
 

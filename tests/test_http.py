@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from ports import free_port
 
 from streameval.errors import StreamevalError
-from streameval.published import Published
-from streameval.report import PolicyCounts, Report
-from streameval.sinks import http
-from streameval.sinks.charts import Scale, verdict
-from streameval.sinks.http import HttpServer
-from streameval.sinks.status import StatusPage, is_suspect, source_hash
-from streameval.sources import SourceStatus
+from streameval.ingest.base import SourceStatus
+from streameval.ope.report import PolicyCounts, Report
+from streameval.service.http import server as http
+from streameval.service.http.server import HttpServer
+from streameval.service.status import Published
+from streameval.service.status_page.charts import Scale, verdict
+from streameval.service.status_page.page import StatusPage, is_suspect, source_hash
 
 ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/api/v1/report")
 

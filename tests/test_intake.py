@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from streameval.config import Config
-from streameval.continuing import begin_anew, go_on, header
+from streameval.config.model import Config
 from streameval.events import EventBatch
-from streameval.intake import Intake, Stages
-from streameval.sources import PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.pipeline import Intake, Stages
+from streameval.service.startup import begin_anew, go_on, header
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
 EVENTS = 600

@@ -13,8 +13,8 @@ import pytest
 
 MEASURED = """
 import gc, json, sys, time
-import streameval.cli, streameval.running, streameval.sinks.http
-from streameval.interpreter import responsive
+import streameval.cli, streameval.running, streameval.service.http.server
+from streameval.cli.process import responsive
 
 def seconds():
     started = time.perf_counter()
@@ -58,7 +58,7 @@ def settings():
 
 OF_A_VERB = f"""{SETTINGS}
 sys.argv = ["streameval", *sys.argv[1:]]
-from streameval.cli import main
+from streameval.cli.app import main
 try:
     main()
 finally:
@@ -67,12 +67,12 @@ finally:
 
 OF_A_LIBRARY_USER = f"""{SETTINGS}
 import streameval as se
-from streameval.daemon import Daemon
-from streameval.replay import Replay
-from streameval.config import Config
+from streameval.service.daemon import Daemon
+from streameval.cli.replay import Replay
+from streameval.config.model import Config
 from streameval.events import EventFormat
-from streameval.planning import Planning
-from streameval.sources.file import FileSource
+from streameval.cli.plan import Planning
+from streameval.ingest.files.source import FileSource
 before = settings()
 config, log = sys.argv[1:]
 evaluator = se.Evaluator(candidates=["challenger"])

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streameval.events import EventBatch
-from streameval.events.late_rewards import RewardBatch, RewardFormat
-from streameval.events.origins import Origin, fingerprints
-from streameval.stages import Duplicates, Joining, RewardCounts
-from streameval.stages.clocks import CONFIRMED_BY
+from streameval.events.origin import Origin, fingerprints
+from streameval.events.reward_messages import RewardBatch, RewardFormat
+from streameval.ingest.stages import Duplicates, Joining, RewardCounts
+from streameval.ingest.stages.watermark import CONFIRMED_BY
 
 REWARDS = "rewards"
 WINDOW, LATENESS, IDLE = 20.0, 5.0, 10.0

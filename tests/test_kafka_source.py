@@ -14,14 +14,14 @@ from fake_kafka import TOPIC, FakeCluster
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
-from streameval.sources import Bookmark, Records, SourceStatus
-from streameval.sources.commits import OffsetCommitter
-from streameval.sources.kafka import BACKOFF_MOST, REACHED_FOR, KafkaSource
-from streameval.sources.kafka_client import ClientError, OffsetsGoneError
-from streameval.sources.kafka_python import connection_options, consumer_options
-from streameval.sources.settings import KafkaConnection, KafkaSettings
-from streameval.sources.several import SeveralSources
-from streameval.sources.topic_reader import PROBE_INTERVAL
+from streameval.ingest.base import Bookmark, Records, SourceStatus
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
+from streameval.ingest.kafka.offset_commits import OffsetCommitter
+from streameval.ingest.kafka.reader import PROBE_INTERVAL
+from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource
+from streameval.ingest.multi import SeveralSources
+from streameval.ingest.settings import KafkaConnection, KafkaSettings
 
 
 class Bench:
@@ -551,7 +551,7 @@ class SlowGroup:
 
 
 def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.sources.commits.CLOSE_TIMEOUT", 30.0)
+    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 30.0)
     group = SlowGroup()
     committer = OffsetCommitter(lambda: group)
     committer.commit({0: 1})
@@ -567,7 +567,7 @@ def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch:
 def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.sources.commits.CLOSE_TIMEOUT", 30.0)
+    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 30.0)
     group = SlowGroup(failures=5)
     group.answers.release(100)
     committer = OffsetCommitter(lambda: group)
@@ -581,7 +581,7 @@ def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
 
 
 def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.sources.commits.CLOSE_TIMEOUT", 0.1)
+    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 0.1)
     group = SlowGroup()
     committer = OffsetCommitter(lambda: group)
     begin = time.monotonic()

@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from streameval.backfill import Backfill
-from streameval.config import Config
-from streameval.daemon import Change, Daemon
+from streameval.config.model import Config
 from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
-from streameval.intake import Intake
-from streameval.published import Backfilling
-from streameval.reloading import Reloading, needing_restart
-from streameval.roster import Roster
-from streameval.sinks.prometheus import MetricsPage
-from streameval.sources import PartitionStatus, Place, Records, SourceStatus
-from streameval.sources.opening import beginning, open_again
-from streameval.sources.second_reading import MOST_AHEAD, SecondReading
-from streameval.sources.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ingest.backfill_reader import MOST_AHEAD, SecondReading
+from streameval.ingest.base import PartitionStatus, Place, Records, SourceStatus
+from streameval.ingest.factory import beginning, open_again
+from streameval.ingest.pipeline import Intake
+from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.backfill import Backfill
+from streameval.service.daemon import Change, Daemon
+from streameval.service.metrics import MetricsPage
+from streameval.service.reload import Reloading, needing_restart
+from streameval.service.status import Backfilling
 
 
 class Log:
@@ -183,7 +183,7 @@ class Everybody(Recorder):
 def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
-    monkeypatch.setattr("streameval.backfill.SLICE", 0.001)
+    monkeypatch.setattr("streameval.service.backfill.SLICE", 0.001)
     live, source, newcomer = Log([120, 80], live_lots), Log([120, 80], late_lots), Newcomer()
     everybody = Everybody(newcomer)
     changes = iter([Change(NumberFormat(), Backfill(newcomer, lambda _: SecondReading(source)))])
@@ -258,7 +258,7 @@ def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:
 
 
 def test_a_slice_reads_at_least_as_much_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.backfill.SLICE", 0.0)
+    monkeypatch.setattr("streameval.service.backfill.SLICE", 0.0)
     newcomer = Newcomer()
     backfill = Backfill(newcomer, lambda _: SecondReading(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))

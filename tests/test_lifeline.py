@@ -11,17 +11,17 @@ from collections.abc import Iterator
 import pytest
 from factories import crowding, wait_until
 
+from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
-from streameval.sections import DeadLetterTopic
-from streameval.sinks import deadletter
-from streameval.sinks.deadletter import open_dead_letters
-from streameval.sources import Bookmark, Records
-from streameval.sources.commits import CLOSE_TIMEOUT
-from streameval.sources.kafka import KafkaSource
-from streameval.sources.lifeline import Lifeline
-from streameval.sources.mock_broker import EmbeddedBroker
-from streameval.sources.settings import KafkaConnection, KafkaSettings
-from streameval.sources.topic_reader import CONNECT_TIMEOUT
+from streameval.ingest.background import Lifeline
+from streameval.ingest.base import Bookmark, Records
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.offset_commits import CLOSE_TIMEOUT
+from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
+from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from streameval.service.dead_letters import queue as deadletter
+from streameval.service.dead_letters.queue import open_dead_letters
 
 
 class Connection:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from streameval.arrays import Array
-from streameval.bounds import Ends
-from streameval.bounds.likelihood import Extra, Means, distance, likely, reach
-from streameval.extremes import Extremes
+from streameval.common.arrays import Array
+from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.intervals import Ends
+from streameval.ope.intervals.empirical_likelihood import Extra, Means, distance, likely, reach
 
 CHI_SQUARED = NormalDist().inv_cdf(0.975) ** 2
 RUNS = 4_000

@@ -11,8 +11,9 @@ import httpx
 import pytest
 from factories import NOW, View, make_published, make_report, wait_until
 
-from streameval.sinks import http, live
-from streameval.sinks.http import HttpServer
+from streameval.service.http import events_stream as live
+from streameval.service.http import server as http
+from streameval.service.http.server import HttpServer
 
 
 @pytest.fixture(autouse=True)

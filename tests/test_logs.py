@@ -12,9 +12,9 @@ from contextlib import closing, suppress
 import pytest
 import structlog
 
-from streameval.logs import RateLimit, configure_logging
-from streameval.sources.kafka import KafkaSource
-from streameval.sources.settings import KafkaSettings
+from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.settings import KafkaSettings
+from streameval.service.logging import RateLimit, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,9 @@ def test_other_libraries_are_not_limited() -> None:
 def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.sources.kafka_python.RECONNECT_BACKOFF_MAX_MS", 50)  # a minute in three seconds
+    monkeypatch.setattr(
+        "streameval.ingest.kafka.kafka_python.RECONNECT_BACKOFF_MAX_MS", 50
+    )  # a minute in three seconds
     configure_logging("info")
     source = KafkaSource(KafkaSettings(bootstrap_servers=["127.0.0.1:1"], topic="clicks"))
     written, end = [], time.monotonic() + 3.0
@@ -153,7 +155,7 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
 def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("streameval.ingest.kafka.reader.CONNECT_TIMEOUT", 0.2)
     configure_logging("critical")
     with closing(KafkaSource(KafkaSettings(bootstrap_servers=["127.0.0.1:1"], topic="clicks"))) as source:
         end = time.monotonic() + 60.0
@@ -164,7 +166,7 @@ def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
 
 
 def test_a_broker_that_hangs_up_on_who_logs_in_may_have_refused_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("streameval.ingest.kafka.reader.CONNECT_TIMEOUT", 0.5)
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "a"}
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import streameval as se
-from streameval.migrations import roster_from
-from streameval.report import Report
-from streameval.roster import Roster
-from streameval.sinks.snapshot_file import read_document
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.report import Report
+from streameval.service.snapshots.file_format import read_document
+from streameval.service.snapshots.untrusted import roster_from
 
 STATES = Path(__file__).parent / "data" / "states"
 sys.path.insert(0, str(STATES))

@@ -10,12 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before
 
-from streameval.averages import Cumulative, Decay, Mixture
-from streameval.bounds import DriftAware
-from streameval.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.report import Report
+from streameval.ope.averages import Cumulative, Decay, Mixture
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import DriftAware
+from streameval.ope.report import Report
 from streameval.simulation import Drift, DriftKind, World, simulate
 
 Array = NDArray[np.float64]

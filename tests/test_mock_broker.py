@@ -10,10 +10,10 @@ from contextlib import closing
 import pytest
 
 from streameval.errors import InputError
-from streameval.sinks.producer import produce
-from streameval.sources.kafka import KafkaSource
-from streameval.sources.mock_broker import EmbeddedBroker
-from streameval.sources.settings import KafkaSettings
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.producer import produce
+from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.settings import KafkaSettings
 
 VALUES = [b"%d" % number for number in range(600)]
 

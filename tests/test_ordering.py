@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streameval.events import EventBatch
-from streameval.stages import Ordering
-from streameval.stages.clocks import CONFIRMED_BY
+from streameval.ingest.stages import Ordering
+from streameval.ingest.stages.watermark import CONFIRMED_BY
 
 LATENESS, IDLE = 5.0, 10.0
 PLENTY = 1 << 30

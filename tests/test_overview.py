@@ -11,14 +11,11 @@ import pytest
 from factories import NOW, make_estimate, make_published, make_report, make_unknown
 from msgspec.structs import replace
 
-from streameval.history import History
-from streameval.published import Backfilling, Snapshotting
-from streameval.report import Decision, Report, TrustCheck
-from streameval.sinks.charts import Scale, make_lift_chart
-from streameval.sinks.meanings import OUTSIDE, meanings, outside
-from streameval.sinks.overview import Choice, make_overview, news
-from streameval.sinks.status import MANY, StatusPage
-from streameval.sinks.timelines import HEIGHT, WIDTH, make_timelines
+from streameval.ope.report import Decision, Report, TrustCheck
+from streameval.service.status import Backfilling, History, Snapshotting
+from streameval.service.status_page.charts import HEIGHT, WIDTH, Scale, make_lift_chart, make_timelines
+from streameval.service.status_page.overview import OUTSIDE, Choice, make_overview, meanings, news, outside
+from streameval.service.status_page.page import MANY, StatusPage
 
 
 def page(report: Report | None, wanted: dict[str, str] | None = None, **fields: Any) -> str:

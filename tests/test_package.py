@@ -20,7 +20,7 @@ import streameval
 ROOT = Path(__file__).parents[1]
 PACKAGE = Path(*streameval.__path__)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LONGEST_MODULE, LONGEST_FUNCTION = 400, 40  # lines; docstrings of functions are not counted
+LONGEST_MODULE, LONGEST_FUNCTION = 600, 60  # lines; docstrings of functions are not counted
 PARTS = {"markupsafe": "jinja2", "pydantic-core": "pydantic"}
 """Distributions that come with another one, in the version that it wants."""
 

@@ -11,7 +11,7 @@ from commands import command
 from matplotlib.image import imread
 from test_cli import Run
 
-from streameval.outlooks import lasting, rounded
+from streameval.cli.plan_tables import lasting, rounded
 
 CONFIG = "policies: {candidates: [candidate-1, candidate-2, nobody]}\n"
 

@@ -12,16 +12,16 @@ from commands import Outcome, command
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval.averages import Cumulative, Window
-from streameval.config import Config
+from streameval.cli.plots.trace import Trace
+from streameval.cli.plots.values import LABEL_GAP, Picture, Truth, _apart, read_truth
+from streameval.cli.replay import choose_picture
+from streameval.config.loading import parse_yaml
+from streameval.config.model import Config
 from streameval.errors import InputError
-from streameval.estimators import IPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.plots import LABEL_GAP, Picture, Truth, _apart, read_truth
-from streameval.replay import choose_picture
-from streameval.trace import Trace
-from streameval.yamlfile import parse_yaml
+from streameval.ope.averages import Cumulative, Window
+from streameval.ope.estimators import IPS
+from streameval.ope.evaluator.evaluator import Evaluator
 
 POLICIES = {"better": 0.9, "worse": 0.2}
 
@@ -111,7 +111,7 @@ def picture(path: Path, **options: Any) -> Picture:
 def texts(monkeypatch: pytest.MonkeyPatch, drawing: Picture, trace: Trace) -> tuple[Figure, list[str]]:
     """The figure that a picture makes, and the words in it."""
     figures: list[Figure] = []
-    monkeypatch.setattr("streameval.plots.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("streameval.cli.plots.values.save", lambda figure, path: figures.append(figure))
     drawing.draw(trace)
     (figure,) = figures
     figure.canvas.draw()

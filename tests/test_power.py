@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval import IPS, SNIPS, Cumulative, Estimate, Evaluator, EventBatch
-from streameval.arrays import Array
-from streameval.estimators import AnyEstimator
-from streameval.power import Exploration, Need, Outlook, Span, Wish, events_needed, outlook, smallest_lift
-from streameval.power.wishes import USUAL
+from streameval.common.arrays import Array
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.power import Exploration, Need, Outlook, Span, Wish, events_needed, outlook, smallest_lift
+from streameval.ope.power.forecast import USUAL
 
 CANDIDATE = "challenger"
 SURE = {"confidence": 0.95, "power": 0.8}

@@ -15,12 +15,12 @@ from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
 
 from streameval.events import REASONS
-from streameval.published import NEVER, Holding, Published
-from streameval.report import Estimate, EventCounts
-from streameval.sinks.exposition import exposition
-from streameval.sinks.prometheus import MetricsPage, StreamevalCollector
-from streameval.sources import SourceStatus
-from streameval.stages import RewardCounts
+from streameval.ingest.base import SourceStatus
+from streameval.ingest.pipeline import Holding
+from streameval.ingest.stages import RewardCounts
+from streameval.ope.report import Estimate, EventCounts
+from streameval.service.metrics import MetricsPage, StreamevalCollector, exposition
+from streameval.service.status import NEVER, Published
 
 PER_ESTIMATE = {"policy", "estimator", "average"}
 PROMISED: dict[str, set[str]] = {

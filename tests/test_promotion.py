@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streameval import IPS, Cumulative, Evaluator
-from streameval.arrays import from_plain, to_plain
+from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.events.rejections import rejection
-from streameval.evidence import Evidence
-from streameval.promotion import Arrivals, Contest, LiftPath, Promotion, Seen, Trust, read
-from streameval.promotion.holding import held
-from streameval.sources.file import read_events
+from streameval.events.rejection import rejection
+from streameval.ingest.files.source import read_events
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion import Arrivals, Contest, LiftPath, Promotion, Seen, Trust, read
+from streameval.ope.promotion.hold import held
 
 Array = NDArray[np.float64]
 
@@ -613,7 +613,7 @@ def test_sound_logs_are_blamed_no_more_often_than_promised(make: Any, events: in
 def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("streameval.promotion.trust.SPAN", 2_000)
+    monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 2_000)
     contest, rng = make_contest(candidates=1, rule="bsea", trust=Trust()), np.random.default_rng(21)
     state, said, events = contest.start(), [], []
     for span in range(40):
@@ -632,7 +632,7 @@ def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_a
 
 
 def test_sound_logs_are_blamed_no_more_often_over_many_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.promotion.trust.SPAN", 1_000)
+    monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 1_000)
     blamed = np.isfinite(tripped(smooth_weights, 30_000, streams=200, wrong=1.0, seed=22))
     assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
 

@@ -12,15 +12,27 @@ import pytest
 from scipy import stats
 from streams import CANDIDATE, Stream, from_weights
 
-from streameval.arrays import Array
-from streameval.averages import Average, Cumulative, Decay, Window, choice
-from streameval.bounds import likelihood
-from streameval.bounds.likelihood import Extra, Means
-from streameval.estimators import CAB, CABDR, DM, DR, IPS, SNIPS, AnyEstimator, ClippedIPS, StaticBlend, Switch
-from streameval.evaluator import Evaluator
+from streameval.common.arrays import Array
 from streameval.events import EventBatch
-from streameval.evidence import Evidence
-from streameval.report import Estimate
+from streameval.ope.averages import Average, Cumulative, Decay, Window
+from streameval.ope.averages import drift_rate as choice
+from streameval.ope.estimators import (
+    CAB,
+    CABDR,
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    StaticBlend,
+    Switch,
+)
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import empirical_likelihood as likelihood
+from streameval.ope.intervals.empirical_likelihood import Extra, Means
+from streameval.ope.report import Estimate
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parent / "data" / "estimators.json").read_text())["cases"]
@@ -68,7 +80,7 @@ def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Es
 
 def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: AnyEstimator) -> Estimate:
     """The cumulative estimate with its normal interval, however few the events and whatever the range of rewards."""
-    monkeypatch.setattr("streameval.bounds.normal.FEWEST_NONZERO", 0)
+    monkeypatch.setattr("streameval.ope.intervals.normal.FEWEST_NONZERO", 0)
     evaluator = Evaluator(
         [CANDIDATE],
         estimators=[estimator],

@@ -9,9 +9,9 @@ import pytest
 from strategies import encode
 
 from streameval.events import EventFormat
-from streameval.intake import Intake, Stages
-from streameval.sources import PartitionStatus, Records, SourceStatus
-from streameval.sources.settings import KafkaSettings
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.pipeline import Intake, Stages
+from streameval.ingest.settings import KafkaSettings
 
 TOPIC = "clicks"
 EVENTS = 200

@@ -17,18 +17,26 @@ from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
-from streameval.averages import Cumulative
-from streameval.config import Config
+from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
-from streameval.estimators import DM, DR, IPS, AnyEstimator
-from streameval.evaluator import Evaluator
 from streameval.events import ActionSets, EventBatch, EventFormat
-from streameval.events.choices import Choices
-from streameval.published import Published
-from streameval.report import RewardModelAccuracy
-from streameval.rewards import FAILURES, AnyRewardModel, PythonModel, Ridge, RiverModel, Tabular, tabular
-from streameval.sinks.prometheus import StreamevalCollector
-from streameval.sources import SourceStatus
+from streameval.events.raw_fields import Choices
+from streameval.ingest.base import SourceStatus
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import DM, DR, IPS, AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.reward_models import (
+    FAILURES,
+    AnyRewardModel,
+    PythonModel,
+    Ridge,
+    RiverModel,
+    Tabular,
+    tabular,
+)
+from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.service.metrics import StreamevalCollector
+from streameval.service.status import Published
 
 Array = NDArray[np.float64]
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streameval.averages import Cumulative, Mixture
-from streameval.estimators import DM, StratifiedDR, StratifiedIPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.rewards import Ridge
+from streameval.ope.averages import Cumulative, Mixture
+from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.reward_models import Ridge
 
 Array = NDArray[np.float64]
 ACTIONS, FEATURES, BLOCK = 5, 3, 20

@@ -12,11 +12,11 @@ import pytest
 import streameval as se
 from streameval.errors import ConfigError, StateError
 from streameval.events import Rejected
-from streameval.plan import Plan
-from streameval.policies import PythonPolicy
-from streameval.report import EventCounts, Report
-from streameval.rewards import Tabular
-from streameval.roster import Roster
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.policies import PythonPolicy
+from streameval.ope.report import EventCounts, Report
+from streameval.ope.reward_models import Tabular
 
 NAMES = ("early", "late", "later")
 

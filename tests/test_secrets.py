@@ -16,9 +16,9 @@ import httpx
 import pytest
 from factories import wait_until
 
-from streameval.config import Config
+from streameval.config.model import Config
 from streameval.errors import ConfigError
-from streameval.sinks.passwords import PasswordHash
+from streameval.service.http.auth import PasswordHash
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
 MARK = "s3cr3t"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
 from streameval import IPS, Cumulative, Evaluator, EventBatch, Promotion, Window
-from streameval.sequences.bernstein import EmpiricalBernstein
-from streameval.sequences.engine import Engine, running_centre
-from streameval.sequences.heavy import HeavyTailed
-from streameval.sequences.spans import Restarted, SinceStart, Span
+from streameval.ope.intervals.sequences.bounded import EmpiricalBernstein
+from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
+from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart, Span
+from streameval.ope.intervals.sequences.wealth import Engine, running_centre
 
 Array = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streameval.arrays import from_plain, to_plain
-from streameval.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
-from streameval.bounds import Claim, ConfidenceSequence, Ends
-from streameval.estimators import (
+from streameval.common.arrays import from_plain, to_plain
+from streameval.events import EventBatch
+from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import (
     CAB,
     DM,
     IPS,
@@ -28,16 +28,26 @@ from streameval.estimators import (
     StratifiedIPS,
     Terms,
 )
-from streameval.evaluator import Evaluator
-from streameval.events import EventBatch
-from streameval.evidence import Evidence
-from streameval.extremes import Extremes
-from streameval.sequences import LiftProof, Look, Restarted, SinceStart, Watched, boundaries, watch
-from streameval.sequences.bernstein import EmpiricalBernstein
-from streameval.sequences.engine import COUNT, TOTAL, Engine, running_centre
-from streameval.sequences.heavy import EDGES, LARGEST_OBSERVATION, HeavyTailed
-from streameval.sequences.spans import LEVELS, Span
-from streameval.sequences.watch import SequenceWatch
+from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import Claim, ConfidenceSequence, Ends
+from streameval.ope.intervals.sequences import (
+    LiftProof,
+    Look,
+    Restarted,
+    SinceStart,
+    Watched,
+    watch,
+)
+from streameval.ope.intervals.sequences import (
+    bounded as boundaries,
+)
+from streameval.ope.intervals.sequences.bounded import EmpiricalBernstein
+from streameval.ope.intervals.sequences.heavy_tailed import EDGES, LARGEST_OBSERVATION, HeavyTailed
+from streameval.ope.intervals.sequences.restarts import LEVELS, Span
+from streameval.ope.intervals.sequences.tracker import SequenceWatch
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, Engine, running_centre
 
 Array = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from commands import Outcome, command
 from factories import ListSource, records
 from structlog.testing import capture_logs
 
-from streameval.config import Config
-from streameval.daemon import Daemon
+from streameval.config.model import Config
+from streameval.service.daemon import Daemon
 
 CONFIG = """
 policies: {candidates: [challenger]}

@@ -14,11 +14,11 @@ from commands import Outcome, command
 from test_joining import Earned, fresh, rewards_of
 
 import streameval as se
-from streameval.roster import Roster
-from streameval.showing import load
-from streameval.sinks.snapshots import DAMAGED, Snapshots, found_in
-from streameval.sources import Bookmark
-from streameval.stages import Duplicates
+from streameval.cli.show import load
+from streameval.ingest.base import Bookmark
+from streameval.ingest.stages import Duplicates
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.snapshots.store import DAMAGED, Snapshots, found_in
 
 Run = Callable[..., Outcome]
 

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from streameval.errors import InputError
 from streameval.events import EventFormat
+from streameval.ingest.base import Records
+from streameval.ingest.settings import SimulatedSettings
+from streameval.ingest.simulated import SimulatedRecommender, SimulatedSource
 from streameval.simulation import draw_block
-from streameval.sources import Records
-from streameval.sources.settings import SimulatedSettings
-from streameval.sources.simulated import SimulatedRecommender, SimulatedSource
 
 MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 CANDIDATES = ["candidate-1", "candidate-2", "candidate-3"]

@@ -34,7 +34,7 @@ from streameval import (
 )
 from streameval.events import EventFormat, Rejected
 from streameval.events.slates import SlateColumns
-from streameval.slates import SLOTS_SHOWN, slate_weights
+from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
 
 Array = NDArray[np.float64]
 POLICY = "candidate"

@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 import streameval as se
-from streameval.arrays import to_plain
-from streameval.copies import Room, copied
+from streameval.common.arrays import to_plain
+from streameval.common.snapshot_buffer import Room, copied
 from streameval.errors import StateError, StreamevalError
-from streameval.roster import Roster
-from streameval.sinks.checkpoints import Checkpoints
-from streameval.sinks.snapshot_file import pieces, read_document
-from streameval.sinks.snapshots import DAMAGED, STEPS, SUFFIX, WRITING, Snapshots, found_in
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.snapshots.file_format import pieces, read_document
+from streameval.service.snapshots.store import DAMAGED, STEPS, SUFFIX, WRITING, Snapshots, found_in
+from streameval.service.snapshots.writer import Checkpoints
 
 
 @pytest.fixture
@@ -264,7 +264,7 @@ def test_a_write_that_fails_at_any_step_leaves_the_one_before_and_nothing_half(t
 QUOTA = """
 import resource, sys
 from pathlib import Path
-from streameval.sinks.snapshots import Snapshots
+from streameval.service.snapshots.store import Snapshots
 snapshots = Snapshots(Path(sys.argv[1]))
 snapshots.write({"number": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
@@ -396,10 +396,10 @@ import sys, time
 from pathlib import Path
 import numpy as np
 import streameval as se
-from streameval.roster import Roster
-from streameval.sinks.checkpoints import Checkpoints
-from streameval.sinks.snapshot_file import pieces
-from streameval.sinks.snapshots import Snapshots
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.snapshots.writer import Checkpoints
+from streameval.service.snapshots.file_format import pieces
+from streameval.service.snapshots.store import Snapshots
 
 names = [f"candidate-{number}" for number in range(9)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]

@@ -13,15 +13,15 @@ import pytest
 from factories import make_published
 from prometheus_client.parser import text_string_to_metric_families
 
-from streameval.averages import Cumulative, Decay, Window
-from streameval.estimators import IPS, SNIPS
-from streameval.evaluator import Evaluator
 from streameval.events import EventFormat
-from streameval.intake import Intake, Stages
-from streameval.report import Report
-from streameval.sinks.prometheus import MetricsPage
-from streameval.sources import PartitionStatus, Records, SourceStatus
-from streameval.sources.settings import KafkaSettings
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.pipeline import Intake, Stages
+from streameval.ingest.settings import KafkaSettings
+from streameval.ope.averages import Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Report
+from streameval.service.metrics import MetricsPage
 
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
 BEGIN, SECONDS = 1_700_000_000.0, 400.0

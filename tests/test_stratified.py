@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from slow_mixture import Part, SlowMixture, decayed_mean, slope_before
 
-from streameval.averages import Cumulative, Mixture, Window
-from streameval.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.evidence import Evidence
+from streameval.ope.averages import Cumulative, Mixture, Window
+from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
 
 Array = NDArray[np.float64]
 THRESHOLD = 3.0

@@ -10,7 +10,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from streameval.sinks.passwords import PasswordHash
+from streameval.service.http.auth import PasswordHash
 
 USER = "streameval"
 

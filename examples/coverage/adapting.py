@@ -9,16 +9,15 @@ import numpy as np
 from readings import BLOCK, PLAIN, Known, reading_of
 from worlds import Floats
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow
-from streameval.averages import spread as spreads
-from streameval.averages.adaptive import INITIAL_WINDOW
-from streameval.averages.blocks import Blocks
-from streameval.averages.choice import SHORTEST
-from streameval.averages.clusters import Rows
-from streameval.averages.fixed import DEFAULT_ALPHA
-from streameval.averages.lipschitz import Pace
-from streameval.averages.moments import fade, fold, nothing, total
-from streameval.averages.spread import LONGER
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow
+from streameval.ope.averages import variance as spreads
+from streameval.ope.averages.adaptive import INITIAL_WINDOW
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.cluster_variance import Rows
+from streameval.ope.averages.drift_rate import SHORTEST, Pace
+from streameval.ope.averages.fixed import DEFAULT_ALPHA
+from streameval.ope.averages.moments import fade, fold, nothing, total
+from streameval.ope.averages.variance import LONGER
 
 Adaptive = AdaptiveWindow | AdaptiveDecay
 Kernel = Callable[[Floats], Floats]

@@ -14,9 +14,12 @@ from readings import BLOCK, PLAIN, REWARDS, Known, blocks_of, evidence_of, on_av
 from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
-from streameval.arrays import ratio
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.bounds import (
+from streameval.common.arrays import ratio
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.ope.estimators import Estimator
+from streameval.ope.estimators.term_range import Extremes, Line
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import (
     AnyBound,
     Claim,
     ConfidenceSequence,
@@ -26,11 +29,8 @@ from streameval.bounds import (
     Ends,
     Normal,
 )
-from streameval.estimators import Estimator
-from streameval.evidence import Evidence
-from streameval.extremes import Extremes, Line
-from streameval.sequences import Watched, error_shares
-from streameval.sequences.observations import LIFT_LOWER, VALUE_LOWER
+from streameval.ope.intervals.sequences import Watched, error_shares
+from streameval.ope.intervals.sequences.observations import LIFT_LOWER, VALUE_LOWER
 
 CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60

@@ -8,16 +8,26 @@ import numpy as np
 from readings import BLOCK, Known, reading_of, whole_blocks
 from worlds import LOGGING, Floats
 
-from streameval.arrays import ratio
-from streameval.averages import Reading
-from streameval.averages import spread as spreads
-from streameval.averages.bank import HORIZONS, MEMORY, Bank, Layout, Mixed, Parts, mix, overlaps_of, path
-from streameval.averages.blocks import Blocks
-from streameval.averages.mixture import DIAGNOSTICS, TERM_ROWS, Course, Mixture, moments_of
-from streameval.averages.moments import Row
-from streameval.estimators import Estimator, StratifiedIPS
-from streameval.evidence import Evidence
-from streameval.lifts import lift_blocks, lift_layout
+from streameval.common.arrays import ratio
+from streameval.ope.averages import Reading
+from streameval.ope.averages import variance as spreads
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.mixture import DIAGNOSTICS, TERM_ROWS, Course, Mixture, moments_of
+from streameval.ope.averages.mixture_bank import (
+    HORIZONS,
+    MEMORY,
+    Bank,
+    Layout,
+    Mixed,
+    Parts,
+    mix,
+    overlaps_of,
+    path,
+)
+from streameval.ope.averages.mixture_lift import lift_blocks, lift_layout
+from streameval.ope.averages.moments import Row
+from streameval.ope.estimators import Estimator, StratifiedIPS
+from streameval.ope.evidence.evidence import Evidence
 
 MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
 

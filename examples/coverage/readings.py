@@ -13,21 +13,22 @@ from typing import NamedTuple
 import numpy as np
 from worlds import Floats
 
-from streameval import recent, signs
-from streameval.averages import Cumulative, Decay, Reading, Window
-from streameval.averages import spread as spreads
-from streameval.averages.blocks import Blocks
-from streameval.averages.moments import Moments, fold, merge, nothing, total
-from streameval.averages.spread import LONGER, Spread
-from streameval.bounds import ConfidenceSequence
-from streameval.estimators import IPS, SNIPS, Estimator
 from streameval.events import EventBatch
-from streameval.evidence import Evidence
-from streameval.sequences import Watched, watch
-from streameval.sequences.engine import COUNT, TOTAL
-from streameval.sequences.looking import Look
-from streameval.sequences.measuring import measure
-from streameval.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
+from streameval.ope.averages import Cumulative, Decay, Reading, Window
+from streameval.ope.averages import cluster_signs as signs
+from streameval.ope.averages import variance as spreads
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
+from streameval.ope.averages.variance import LONGER, Spread
+from streameval.ope.estimators import IPS, SNIPS, Estimator
+from streameval.ope.evidence import recent_moments as recent
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import ConfidenceSequence
+from streameval.ope.intervals.sequences import Watched, watch
+from streameval.ope.intervals.sequences.measuring import measure
+from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
+from streameval.ope.intervals.sequences.tracker import Look
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL
 
 BLOCK = 100
 REWARDS = (0.0, 1.0)

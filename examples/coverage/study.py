@@ -17,8 +17,8 @@ from runs import CHUNK, Store, perform_all
 from summary import fill_in, read, rows_of, write
 from worlds import WORLDS
 
+from streameval.cli.terminal import run_app
 from streameval.errors import InputError
-from streameval.terminal import run_app
 
 RUNS = 400
 HERE = Path(__file__).parent

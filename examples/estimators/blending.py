@@ -9,7 +9,7 @@ from digits import CANDIDATE, Digits
 from numpy.typing import NDArray
 
 from streameval import CAB, CABDR, DM, DR, IPS, ClippedIPS, Cumulative, Evaluator, Ridge, StaticBlend, Switch
-from streameval.estimators import AnyEstimator
+from streameval.ope.estimators import AnyEstimator
 
 Array = NDArray[np.float64]
 

@@ -27,9 +27,9 @@ from streameval import (
     StratifiedIPS,
     Window,
 )
-from streameval.averages import AnyAverage
-from streameval.bounds import AnyBound
-from streameval.estimators import AnyEstimator
+from streameval.ope.averages import AnyAverage
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.intervals import AnyBound
 from streameval.simulation import Moment, World
 
 Floats = NDArray[np.float64]

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
 
-from streameval.plots import COLOURS, FAINT, INK, make_plain, save
-from streameval.scenes import Scene
+from streameval.cli.plots.values import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind
+from streameval.simulation.scenarios import Scene
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"

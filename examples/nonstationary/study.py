@@ -24,10 +24,10 @@ from runs import Store, perform_all
 from summary import means, write
 from worlds import scene
 
-from streameval.averages import AnyAverage
-from streameval.estimators import AnyEstimator
+from streameval.cli.terminal import run_app
+from streameval.ope.averages import AnyAverage
+from streameval.ope.estimators import AnyEstimator
 from streameval.simulation import DriftKind
-from streameval.terminal import run_app
 
 SEEDS = range(20)
 """Fixed before the first run, and taken as they fall."""

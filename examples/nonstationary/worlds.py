@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from streameval.scenes import Scene, find_scene
 from streameval.simulation import World
+from streameval.simulation.scenarios import Scene, find_scene
 
 TEMPERATURE = 0.3
 """Softmax candidates with continuous importance weights; the favourite gets .73 on average."""

@@ -17,9 +17,9 @@ from experiment import RULES
 from numpy.typing import NDArray
 
 from streameval import Evaluator, EventBatch, Mixture, Promotion, StratifiedIPS
-from streameval.evidence import Evidence
-from streameval.sequences.family import error_shares
-from streameval.sequences.proof import LiftProof
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals.sequences.error_budget import error_shares
+from streameval.ope.intervals.sequences.lift_test import LiftProof
 
 Floats = NDArray[np.float64]
 

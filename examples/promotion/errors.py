@@ -11,7 +11,7 @@ from scoring import EVERY
 from worlds import leads, scene
 
 from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
-from streameval.promotion.path import MOVED, SPREAD, lately
+from streameval.ope.promotion.lift import MOVED, SPREAD, lately
 from streameval.simulation import DriftKind, simulate
 from streameval.simulation.stream import BATCH
 

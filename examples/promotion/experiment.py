@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
-from streameval.promotion import RuleName
+from streameval.ope.promotion import RuleName
 from streameval.simulation import Drift, World, simulate
 
 RULES: tuple[RuleName, ...] = ("paired", "anytime", "sea", "bsea")

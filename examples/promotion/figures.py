@@ -16,8 +16,8 @@ from scoring import EVERY, Score, promotable_at
 from worlds import leads
 
 from streameval import Report
-from streameval.plots import COLOURS, FAINT, GRID, INK, make_plain, save
-from streameval.scenes import Scene
+from streameval.cli.plots.values import COLOURS, FAINT, GRID, INK, make_plain, save
+from streameval.simulation.scenarios import Scene
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))

@@ -11,7 +11,7 @@ from experiment import Stretch
 from numpy.typing import NDArray
 from worlds import leads
 
-from streameval.promotion import RuleName
+from streameval.ope.promotion import RuleName
 from streameval.simulation import Drift, DriftKind, World
 
 Floats = NDArray[np.float64]

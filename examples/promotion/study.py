@@ -34,8 +34,8 @@ from scoring import Score
 from summary import fill_in
 from worlds import SETTINGS, scene
 
+from streameval.cli.terminal import run_app
 from streameval.simulation import DriftKind
-from streameval.terminal import run_app
 
 SEEDS = range(20)
 """Fixed before the first run, and taken as they fall."""

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.scenes import Scene, find_scene
 from streameval.simulation import Drift, DriftKind, World
+from streameval.simulation.scenarios import Scene, find_scene
 from streameval.simulation.stream import BATCH
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.arrays import Array
+from streameval.common.arrays import Array
 
 Index = NDArray[np.int64]
 

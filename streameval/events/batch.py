@@ -9,17 +9,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streameval.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Index, named_columns
-from streameval.events.choices import Choices
-from streameval.events.given import choice_columns, column, unit_column
-from streameval.events.origins import NOBODY, Identity, Origin
-from streameval.events.rejections import Rejected
-from streameval.events.rounding import at_most_one
-from streameval.events.rules import Mask, faults
+from streameval.events.from_arrays import choice_columns, column, unit_column
+from streameval.events.origin import NOBODY, Identity, Origin
+from streameval.events.raw_fields import Choices
+from streameval.events.rejection import Rejected
+from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
-from streameval.events.wire import Identifier
-from streameval.plurals import counted
+from streameval.events.tolerances import at_most_one
+from streameval.events.validation import Mask, faults
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
 

@@ -12,12 +12,19 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from streameval.events.format import EventFormat, Messages
-from streameval.events.rejections import Rejected, rejection
-from streameval.events.rules import Fault
-from streameval.events.second_look import LONGEST_LOOKED_AT, LONGEST_MESSAGE, UNREADABLE, explained, non_finite, parsed
-from streameval.events.wire import NAN, Event, Slate, Slot, policies_type
-from streameval.plurals import counted
+from streameval.common.text import counted
+from streameval.events.decoder import EventFormat, Messages
+from streameval.events.diagnosis import (
+    LONGEST_LOOKED_AT,
+    LONGEST_MESSAGE,
+    UNREADABLE,
+    explained,
+    non_finite,
+    parsed,
+)
+from streameval.events.rejection import Rejected, rejection
+from streameval.events.schema import NAN, Event, Slate, Slot, policies_type
+from streameval.events.validation import Fault
 
 BASELINE = "baseline"
 """The policy that always takes the baseline action, where the log names one (`_ba`)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streameval.events.wire import Event, Identifier, Slot, policy_cells, policy_names
-from streameval.plurals import counted
+from streameval.common.text import counted
+from streameval.events.schema import Event, Identifier, Slot, policy_cells, policy_names
 
 
 def misfit(event: Event | Slot) -> str | None:

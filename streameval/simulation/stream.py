@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from streameval.arrays import Array
+from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.simulation.world import Interactions, World
 

@@ -18,10 +18,10 @@ import structlog
 from memory_source import POLL, MemorySource
 
 import streameval as se
-from streameval.daemon import Daemon
-from streameval.estimators import AnyEstimator
+from streameval.cli.process import make_quick
 from streameval.events import EventFormat
-from streameval.interpreter import make_quick
+from streameval.ope.estimators import AnyEstimator
+from streameval.service.daemon import Daemon
 
 ACTIONS, FEATURES = 20, 5
 POLICIES = [f"cand-{number}" for number in range(10)]

@@ -20,12 +20,12 @@ import orjson
 import structlog
 from memory_source import POLL, MemorySource
 
-from streameval.averages import AnyAverage, Decay, Mixture
-from streameval.daemon import Daemon
-from streameval.estimators import IPS, AnyEstimator, StratifiedDR
-from streameval.evaluator import Evaluator
+from streameval.cli.process import make_quick
 from streameval.events import EventFormat
-from streameval.interpreter import make_quick
+from streameval.ope.averages import AnyAverage, Decay, Mixture
+from streameval.ope.estimators import IPS, AnyEstimator, StratifiedDR
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.service.daemon import Daemon
 
 ACTIONS, FEATURES = 25, 25
 POLICIES = [f"cand-{number}" for number in range(10)]

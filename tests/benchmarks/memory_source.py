@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streameval.sources import Records, SourceStatus
+from streameval.ingest.base import Records, SourceStatus
 
 POLL = 2_000
 

@@ -17,9 +17,9 @@ import orjson
 from throughput import POLICIES, messages
 
 from streameval.events import EventBatch, EventFormat
-from streameval.events.late_rewards import RewardBatch, RewardFormat
-from streameval.events.origins import Origin
-from streameval.stages import Duplicates, Joining, Ordering
+from streameval.events.origin import Origin
+from streameval.events.reward_messages import RewardBatch, RewardFormat
+from streameval.ingest.stages import Duplicates, Joining, Ordering
 
 POLL, PARTITIONS = 2000, 4
 SHARE_REWARDED = 0.1

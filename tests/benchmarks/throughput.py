@@ -22,12 +22,12 @@ import orjson
 import structlog
 from memory_source import MemorySource
 
-from streameval.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.daemon import Daemon
-from streameval.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
-from streameval.evaluator import Evaluator
+from streameval.cli.process import make_quick
 from streameval.events import EventFormat
-from streameval.interpreter import make_quick
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.service.daemon import Daemon
 
 POLICIES = [f"cand-{number}" for number in range(10)]
 MESSAGE_BYTES = 277

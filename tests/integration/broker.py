@@ -18,9 +18,9 @@ from typing import Protocol
 from integration.which_broker import missing_programs
 from ports import free_ports
 
-from streameval.sinks.producer import create_topic
-from streameval.sources.mock_broker import EmbeddedBroker
-from streameval.sources.settings import KafkaConnection
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.producer import create_topic
+from streameval.ingest.settings import KafkaConnection
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"

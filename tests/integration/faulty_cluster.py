@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streameval.sources.mock_broker import INT, POINTER, TEXT, EmbeddedBroker
+from streameval.ingest.kafka.mock_broker import INT, POINTER, TEXT, EmbeddedBroker
 
 BROKERS, NOBODY = 3, -1
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 1, 2, 3, 8, 10

@@ -18,14 +18,14 @@ import yaml
 from asking import asking, report_of
 from factories import wait_until
 
-from streameval.arrays import from_plain
+from streameval.common.arrays import from_plain
 from streameval.events import EventBatch
-from streameval.migrations import roster_from
-from streameval.roster import Roster
-from streameval.sinks.snapshot_file import read_document
-from streameval.sinks.snapshots import found_in
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.snapshots.file_format import read_document
+from streameval.service.snapshots.store import found_in
+from streameval.service.snapshots.untrusted import roster_from
 
-RUN = "from streameval.cli import main; main()"
+RUN = "from streameval.cli.app import main; main()"
 PATIENCE = 240.0
 
 

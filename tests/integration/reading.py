@@ -10,10 +10,10 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from streameval.logs import CHATTY, RateLimit
-from streameval.sources import Bookmark, SourceStatus
-from streameval.sources.kafka import KafkaSource
-from streameval.sources.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.base import Bookmark, SourceStatus
+from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from streameval.service.logging import CHATTY, RateLimit
 
 
 def numbers(count: int, begin: int = 0) -> list[bytes]:

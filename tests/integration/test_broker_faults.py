@@ -24,8 +24,8 @@ from integration.faulty_cluster import (
 from integration.reading import Reading, log_lines, numbers, reading
 from structlog.testing import capture_logs
 
-from streameval.sinks.producer import produce
-from streameval.sources import Bookmark
+from streameval.ingest.base import Bookmark
+from streameval.ingest.kafka.producer import produce
 
 TOPIC, MESSAGES = "clicks", 4000
 MOST_LINES = 60

@@ -12,10 +12,10 @@ from factories import quickest, wait_until
 from integration.broker import Broker
 from kafka import KafkaConsumer, TopicPartition
 
+from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
-from streameval.sections import DeadLetterTopic
-from streameval.sinks.deadletter import open_dead_letters
-from streameval.sources import Records
+from streameval.ingest.base import Records
+from streameval.service.dead_letters.queue import open_dead_letters
 
 pytestmark = pytest.mark.kafka
 
@@ -72,7 +72,7 @@ def test_a_letter_without_a_message_is_written_too_and_those_after_it(broker: Br
 
 
 def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.sinks.deadletter_topic.DELIVERY_TIMEOUT", 4.0)
+    monkeypatch.setattr("streameval.service.dead_letters.topic.DELIVERY_TIMEOUT", 4.0)
     topic = f"rejected-{uuid4().hex[:8]}"
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)
     letters.put(*rejected(1))

@@ -16,7 +16,7 @@ from factories import wait_until
 
 pytest.importorskip("confluent_kafka")
 
-DEMO = [sys.executable, "-c", "from streameval.cli import main; main()", "demo"]
+DEMO = [sys.executable, "-c", "from streameval.cli.app import main; main()", "demo"]
 PATIENCE = 120.0
 COLUMNS = ("truth", "cumulative", "window", "decay", "adaptive_window", "adaptive_decay", "mixture")
 

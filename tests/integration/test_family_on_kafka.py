@@ -12,10 +12,10 @@ import orjson
 import pytest
 from integration.running import daemon, wait_for
 
-from streameval.config import Config
+from streameval.config.model import Config
 from streameval.events import EventFormat
-from streameval.sinks.producer import produce
-from streameval.sources.settings import KafkaConnection
+from streameval.ingest.kafka.producer import produce
+from streameval.ingest.settings import KafkaConnection
 
 pytestmark = pytest.mark.kafka
 

@@ -14,8 +14,8 @@ from kafka import KafkaConsumer, TopicPartition
 from ports import free_port
 
 from streameval.errors import SourceError
-from streameval.sinks.producer import TopicWriter, create_topic, produce
-from streameval.sources.settings import KafkaConnection
+from streameval.ingest.kafka.producer import TopicWriter, create_topic, produce
+from streameval.ingest.settings import KafkaConnection
 
 pytestmark = pytest.mark.kafka
 
@@ -74,7 +74,7 @@ def test_a_value_that_is_too_large_is_an_error_with_a_hint(broker: Broker, name:
 
 
 def test_a_broker_that_cannot_be_reached_is_an_error_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.sinks.producer.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("streameval.ingest.kafka.producer.CONNECT_TIMEOUT", 0.5)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(SourceError, match=address):
         produce([b"x"], "any", KafkaConnection(bootstrap_servers=[address]))
@@ -94,8 +94,8 @@ def test_an_error_of_the_writer_is_not_hidden_by_its_end(broker: Broker, name: s
 def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
     stoppable_broker: Broker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.sinks.producer.DELIVERY_TIMEOUT", 1.0)
-    monkeypatch.setattr("streameval.sinks.producer.CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setattr("streameval.ingest.kafka.producer.DELIVERY_TIMEOUT", 1.0)
+    monkeypatch.setattr("streameval.ingest.kafka.producer.CONNECT_TIMEOUT", 1.0)
     stoppable_broker.create_topic(name, 1)
     before = set(threading.enumerate())
     writer = TopicWriter(name, stoppable_broker.connection)

@@ -22,12 +22,12 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
-from streameval.logs import discreet
-from streameval.sinks.producer import create_topic, produce
-from streameval.sources import Bookmark, Records
-from streameval.sources.opening import open_source
-from streameval.sources.settings import KafkaConnection, KafkaSettings
-from streameval.sources.topic_reader import CONNECT_TIMEOUT
+from streameval.ingest.base import Bookmark, Records
+from streameval.ingest.factory import open_source
+from streameval.ingest.kafka.producer import create_topic, produce
+from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
+from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from streameval.service.logging import discreet
 
 pytestmark = pytest.mark.kafka
 
@@ -465,7 +465,7 @@ def test_a_topic_is_read_through_tls_with_a_login_that_no_log_tells(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts to connect end soon."""
-    monkeypatch.setattr("streameval.sources.topic_reader.CONNECT_TIMEOUT", 4.0)
+    monkeypatch.setattr("streameval.ingest.kafka.reader.CONNECT_TIMEOUT", 4.0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -22,10 +22,10 @@ from factories import wait_until
 from integration.broker import Broker
 from integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 
-from streameval.config import Config
+from streameval.config.model import Config
 from streameval.events import EventBatch
-from streameval.roster import Roster
-from streameval.sinks.snapshots import KEPT, STEPS, WRITING
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.snapshots.store import KEPT, STEPS, WRITING
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -196,7 +196,7 @@ def test_torn_snapshots_cost_time_and_no_event(shorter: Log, undisturbed: Any, t
 
 KILLED_AT = """
 import os, signal, sys
-from streameval.sinks import snapshots
+from streameval.service.snapshots import store as snapshots
 
 step, times = sys.argv.pop(), 2
 
@@ -207,7 +207,7 @@ def reached(at):
         os.kill(os.getpid(), signal.SIGKILL)
 
 snapshots.reached = reached
-from streameval.cli import main
+from streameval.cli.app import main
 main()
 """
 

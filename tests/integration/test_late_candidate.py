@@ -20,11 +20,11 @@ from asking import asking, report_of
 from factories import wait_until
 from integration.broker import Broker
 
-from streameval.sinks.producer import produce
+from streameval.ingest.kafka.producer import produce
 
 pytestmark = pytest.mark.kafka
 
-RUN = [sys.executable, "-c", "from streameval.cli import main; main()", "run"]
+RUN = [sys.executable, "-c", "from streameval.cli.app import main; main()", "run"]
 PARTITIONS = 4
 PATIENCE = 120.0
 

@@ -21,12 +21,12 @@ from factories import ListSource, View, crowding, make_published, make_report, q
 from ports import free_port
 
 import streameval as se
-from streameval.daemon import Daemon
+from streameval.config.model import Http
 from streameval.events import EventFormat
-from streameval.sections import Http
-from streameval.sinks.http import HttpServer
-from streameval.sinks.security import Security
-from streameval.sources import Records, Source, SourceStatus
+from streameval.ingest.base import Records, Source, SourceStatus
+from streameval.service.daemon import Daemon
+from streameval.service.http.server import HttpServer
+from streameval.service.http.tls import Security
 
 CANDIDATES = tuple(f"challenger-{number}" for number in range(10))
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=10.0), se.ControlVariate())

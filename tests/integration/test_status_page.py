@@ -17,12 +17,12 @@ from playwright.sync_api import Browser, expect
 from ports import free_port
 from simulated_hours import hours
 
-from streameval.published import Published
-from streameval.report import Estimate, Report
-from streameval.sections import Http
-from streameval.sinks.http import HttpServer
-from streameval.sinks.passwords import PasswordHash
-from streameval.sinks.security import Security
+from streameval.config.model import Http
+from streameval.ope.report import Estimate, Report
+from streameval.service.http.auth import PasswordHash
+from streameval.service.http.server import HttpServer
+from streameval.service.http.tls import Security
+from streameval.service.status import Published
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 LOOKS: dict[str, dict[str, Any]] = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from streameval.evaluator import Evaluator
 from streameval.events import EventBatch
-from streameval.roster import Roster
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.evaluator import Evaluator
 
 HERE = Path(__file__).parent
 

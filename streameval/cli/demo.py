@@ -1,0 +1,236 @@
+"""Everything at once on one machine: an embedded broker, a recommender whose users change their minds, the daemon."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from streameval.common.text import counted
+from streameval.errors import StreamevalError
+from streameval.events import EventFormat
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.settings import KafkaSettings, SimulatedSettings
+from streameval.ingest.simulated import SimulatedRecommender, SimulatedSource
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import IPS, SNIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Report
+from streameval.service.daemon import Daemon
+from streameval.service.http.server import HttpServer
+from streameval.service.logging import configure_logging
+
+TOPIC = "interactions"
+CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
+SPAN = 30_000
+"""Events in which the users move from one taste to the next: quick, so that a person sees it happen."""
+EXPLORATION = 0.5
+"""Much, so that little noise hides the drift; see SimulatedSettings.exploration."""
+ESTIMATOR = "snips"
+AVERAGES = (
+    Cumulative(),
+    Window(tau=5_000),
+    Decay(half_life=3_500),
+    AdaptiveWindow(drift_span=10_000),
+    AdaptiveDecay(drift_span=20_000),
+    Mixture(),
+)
+FOLLOWED = ("cumulative", "mixture")
+"""Averages in the status line: one that lags and one that follows."""
+SETTLED = 5_000
+"""Events before the error of an average is judged."""
+LOOK_EVERY = 0.25  # seconds
+PUBLISH_EVERY = 0.2  # seconds
+MOST_WAITING = 8_000
+"""Events in the broker, which forgets what exceeds 5 MB, that the daemon has not reported on."""
+
+
+def run_demo(
+    events: int | None = None,
+    port: int = 9108,
+    seed: int = 1,
+    rate: float = 2_000.0,
+    console: Console | None = None,
+) -> None:
+    """Run until Ctrl-C, or until `events` events were read; then print the estimates beside the truth.
+
+    `rate`: events a second, 0 = as fast as possible. `port`: of the status page; a free one is taken when another
+    program has it. Raises InputError when the embedded broker is not installed.
+    """
+    console = console or Console(highlight=False)
+    configure_logging("warning")
+    settings = SimulatedSettings(
+        events=events, rate=rate, seed=seed, span=SPAN, exploration=EXPLORATION, candidates=CANDIDATES
+    )
+    with EmbeddedBroker({TOPIC: 1}) as broker:
+        daemon = _daemon(broker)
+        watcher = Watcher(daemon, SimulatedRecommender(settings), events)
+        with _server(daemon, port, console) as server, _recommender(settings, broker, watcher):
+            console.print(_where_to_look(server.url, broker.bootstrap, settings), markup=False, soft_wrap=True)
+            with Live(get_renderable=watcher.line, console=console, transient=True), watcher:
+                daemon.run()
+    console.print(watcher.outcome())
+
+
+def _daemon(broker: EmbeddedBroker) -> Daemon:
+    settings = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
+    events = EventFormat(CANDIDATES, reward_range=(0.0, 1.0))
+    evaluator = Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
+    return Daemon(KafkaSource(settings), events, evaluator, publish_interval=PUBLISH_EVERY)
+
+
+@contextmanager
+def _server(daemon: Daemon, port: int, console: Console) -> Iterator[HttpServer]:
+    try:
+        server = HttpServer(daemon, port=port)
+    except StreamevalError as error:
+        console.print(f"{error.message}; taking a free port", style="yellow", markup=False)
+        server = HttpServer(daemon, port=0)
+    with server:
+        yield server
+
+
+@contextmanager
+def _recommender(settings: SimulatedSettings, broker: EmbeddedBroker, watcher: Watcher) -> Iterator[None]:
+    """Let a thread write simulated events to the broker while the block lasts."""
+    stopping = threading.Event()
+    arguments = (SimulatedSource(settings), broker.bootstrap, watcher, stopping)
+    thread = threading.Thread(target=_produce, args=arguments, name="recommender")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def _produce(source: SimulatedSource, bootstrap: str, watcher: Watcher, stopping: threading.Event) -> None:
+    from confluent_kafka import Producer  # an extra; without it there is no embedded broker either
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "log_level": 0})
+    while not stopping.is_set() and not source.status().exhausted:
+        if source.position - watcher.read > MOST_WAITING:
+            stopping.wait(PUBLISH_EVERY / 4)
+            continue
+        for records in source.poll(LOOK_EVERY):
+            for value in records.values:
+                producer.produce(TOPIC, value)
+        producer.flush(LOOK_EVERY)
+
+
+def _where_to_look(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
+    pace = f"{counted(settings.rate, 'event')} a second" if settings.rate else "events as fast as possible"
+    end = f"after {counted(settings.events, 'event')}" if settings.events else "with Ctrl-C"
+    return "\n".join(
+        [
+            f"A recommender sends {pace}; its users change their minds all the time. It ends {end}.",
+            f"  status page  {url}/",
+            f"  metrics      {url}/metrics",
+            f"  report       {url}/api/v1/report",
+            f"  broker       {bootstrap}, topic {TOPIC}",
+        ]
+    )
+
+
+@dataclass
+class Watcher:
+    """Compares what the daemon publishes with the truth, now and then, and stops it after `events`."""
+
+    daemon: Daemon
+    recommender: SimulatedRecommender
+    events: int | None
+    squared_errors: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    errors: Counter[str] = field(default_factory=Counter)
+    _judged: int = SETTLED
+    _leaving: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._watch, name="watcher")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving.set()
+        self._thread.join()
+
+    @property
+    def read(self) -> int:
+        """Events that the daemon has read, or that were gone before it could."""
+        published = self.daemon.published
+        return published.accepted + sum(published.rejected.values()) + published.source.lost
+
+    def line(self) -> Text:
+        """What goes on now, in one line."""
+        published = self.daemon.published
+        truth = self.recommender.truth(published.accepted)
+        best = max(CANDIDATES, key=truth.__getitem__)
+        seen = [f"{label} {_number(_value(published.report, best, label))}" for label in FOLLOWED]
+        parts = [counted(published.accepted, "event"), f"{best} is best: truth {truth[best]:.3f}", *seen]
+        return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
+
+    def outcome(self) -> Table:
+        """The last estimates of each policy beside the truth, and how far off each average was on the way."""
+        report = self.daemon.published.report
+        truth = self.recommender.truth(report.events.accepted if report else 0)
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, 0, 0, 1),  # so that all columns fit on a terminal of 80
+            title=f"After {counted(self.read, 'event')}, by {ESTIMATOR}",
+            title_justify="left",
+            caption_justify="left",
+        )
+        table.add_column("policy", style="bold", no_wrap=True)
+        for heading in ("truth", *(average.label.replace("_", " ") for average in AVERAGES)):
+            table.add_column(heading, justify="right")
+        for policy, value in truth.items():
+            estimates = [_number(_value(report, policy, average.label)) for average in AVERAGES]
+            table.add_row(policy, f"{value:.3f}", *estimates)
+        if self.errors:
+            table.add_section()
+            table.add_row("typical error", "", *(_number(self.typical_error(average.label)) for average in AVERAGES))
+            table.caption = "Typical error: root mean square of estimate - truth on the way, over the candidates."
+        return table
+
+    def typical_error(self, average: str) -> float | None:
+        """Root of the mean squared error over the run; None before anything was judged."""
+        count = self.errors[average]
+        return math.sqrt(self.squared_errors[average] / count) if count else None
+
+    def _watch(self) -> None:
+        while not self._leaving.wait(LOOK_EVERY):
+            self._judge(self.daemon.published.report)
+            if self.events and self.read >= self.events:
+                self.daemon.stop()
+
+    def _judge(self, report: Report | None) -> None:
+        if report is None or report.events.accepted <= self._judged:
+            return
+        self._judged = report.events.accepted
+        truth = self.recommender.truth(self._judged)
+        for average in AVERAGES:
+            for policy in CANDIDATES:
+                value = _value(report, policy, average.label)
+                if value is not None:
+                    self.squared_errors[average.label] += (value - truth[policy]) ** 2
+                    self.errors[average.label] += 1
+
+
+def _value(report: Report | None, policy: str, average: str) -> float | None:
+    return report.get(policy, ESTIMATOR, average).value if report else None
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,1 @@
+"""Pictures of a replay and of `plan`."""

@@ -1,0 +1,276 @@
+"""The picture of `replay --plot`: the value of each policy over time, with its interval as a band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from streameval.cli.plots.trace import Curve, Floats, Trace
+from streameval.cli.tables import decimals_for, number
+from streameval.common.text import counted
+from streameval.errors import InputError
+from streameval.ope.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
+"""After Okabe and Ito, told apart by colour-blind readers too, and all legible on white."""
+PRODUCTION = "#333333"
+INK, FAINT, GRID = "#222222", "#6f6f6f", "#e6e6e6"
+MARGIN, LEFT = 0.025, 0.08
+"""Where text and the axis begin, as shares of the width."""
+ENDINGS = (".png", ".svg", ".pdf")
+LABEL_GAP = 0.052
+"""Smallest distance between two labels, as a share of the height of the picture."""
+SETTLED = 0.15
+"""Share of the moments at the beginning whose wide bands do not set the scale."""
+
+
+class Truth(NamedTuple):
+    """The true value of one policy after so many events, where it is known (simulated worlds)."""
+
+    events: Floats
+    values: Floats
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What to draw and where: one line a policy, production in dark grey, the truth (if known) dashed.
+
+    The ending of `path` says whether it becomes PNG, SVG or PDF. `choices`: pairs of an estimator and an average, the
+    first of which that the Reports hold is drawn.
+    """
+
+    path: Path
+    choices: Sequence[tuple[str, str]]
+    title: str
+    truth: Mapping[str, Truth] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """InputError when the picture could not be drawn at the end: better before a long replay than after it."""
+        figure_class()
+        if self.path.suffix not in ENDINGS:
+            raise InputError(f"the plot {self.path} ends in none of {', '.join(ENDINGS)}", hint="name it e.g. plot.png")
+        if not self.path.absolute().parent.is_dir():
+            raise InputError(f"the directory {self.path.parent} does not exist", hint=f"mkdir -p {self.path.parent}")
+
+    def draw(self, trace: Trace) -> None:
+        """Write the picture; InputError when the trace has fewer than two Reports or the file cannot be written."""
+        if len(trace.reports) < 2:
+            raise InputError(
+                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
+                hint="replay more events, or leave out --plot",
+            )
+        estimator, average = self.choice(trace.reports[-1])
+        figure = figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
+        curves = trace.curves(estimator, average)
+        axes = _axes(figure, longest=max(len(curve.policy) for curve in curves))
+        moments = moments_of(trace, axes)
+        colours = _colours(curves)
+        for curve in curves:
+            _line(axes, moments, curve, colours[curve.policy], production=curve is curves[0])
+        _scale(axes, curves)
+        _dash_truth(axes, trace, moments, self.truth, colours)
+        _label_ends(axes, curves, colours)
+        _describe(figure, trace, self, f"{estimator} on {average}")
+        save(figure, self.path)
+
+    def choice(self, report: Report) -> tuple[str, str]:
+        """The estimator and the average to draw; InputError when the Report has none of the choices."""
+        there = {(estimate.estimator, estimate.average) for estimate in report.estimates}
+        for choice in self.choices:
+            if choice in there:
+                return choice
+        (estimator, average), *_ = self.choices
+        held = ", ".join(sorted(f"{one} on {other}" for one, other in there))
+        raise InputError(f"nothing was estimated by {estimator} on {average}", hint=f"there is {held}")
+
+
+def read_truth(path: Path) -> dict[str, Truth]:
+    """The truth by policy, from lines such as `{"events": 100, "truth": {"logging": 0.2}}`; InputError for others."""
+    try:
+        moments = msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[_Moment])
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(
+            f"the truth {path} cannot be read: {error}", hint="write it with `simulate --truth`"
+        ) from error
+    events = np.array([moment.events for moment in moments], dtype=np.float64)
+    policies = moments[0].truth if moments else ()
+    return {policy: Truth(events, np.array([moment.truth[policy] for moment in moments])) for policy in policies}
+
+
+class _Moment(msgspec.Struct):
+    events: int
+    truth: dict[str, float]
+
+
+def figure_class() -> type[Figure]:
+    """matplotlib's Figure; InputError when it is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "a plot needs matplotlib, which is not installed", hint="pip install 'streameval[plot]'"
+        ) from error
+    return Figure
+
+
+def _axes(figure: Figure, longest: int) -> Axes:
+    labels = min(0.0085 * (longest + 9), 0.4)
+    axes = figure.add_axes((LEFT, 0.115, 0.97 - LEFT - labels, 0.675))
+    make_plain(axes, "y", pad=6)
+    axes.margins(x=0)
+    return axes
+
+
+def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both", pad: float = 5) -> None:
+    """The look of all our pictures: one line below, a faint grid behind, labels `pad` points from the axes."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=pad)
+
+
+def moments_of(trace: Trace, axes: Axes | None = None) -> Any:
+    """The places of the Reports on the x axis: event time, or the number of events where time is not known.
+
+    `axes`: what is to be labelled so.
+    """
+    timestamps = [report.events.last_timestamp for report in trace.reports]
+    known = [timestamp for timestamp in timestamps if timestamp is not None]
+    timed = len(known) == len(timestamps) and known[0] != known[-1]
+    if axes is not None:
+        _label_time(axes) if timed else _label_events(axes)
+    if timed:
+        return np.array([datetime.fromtimestamp(timestamp, UTC) for timestamp in known])
+    return np.array([report.events.accepted for report in trace.reports])
+
+
+def _label_time(axes: Axes) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    axes.set_xlabel("event time (UTC)", color=FAINT, fontsize=9, loc="left")
+
+
+def _label_events(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+    axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
+
+
+def _colours(curves: Sequence[Curve]) -> dict[str, str]:
+    candidates = [curve.policy for curve in curves[1:]]
+    shades = {policy: COLOURS[index % len(COLOURS)] for index, policy in enumerate(candidates)}
+    return {curves[0].policy: PRODUCTION, **shades}
+
+
+def _line(axes: Axes, moments: Any, curve: Curve, colour: str, *, production: bool) -> None:
+    axes.fill_between(moments, curve.lower, curve.upper, color=colour, alpha=0.13, linewidth=0)
+    width, order = (2.6, 4) if production else (1.7, 3)
+    axes.plot(moments, curve.values, color=colour, linewidth=width, zorder=order, solid_capstyle="round")
+
+
+def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Fit the axis to lines and bands once they have settled: the wide bands of the start would flatten the rest."""
+    settled = slice(int(len(curves[0].values) * SETTLED), None)
+    ends = np.concatenate([column[settled] for curve in curves for column in (curve.values, curve.lower, curve.upper)])
+    ends = ends[np.isfinite(ends)]
+    if not len(ends):
+        return
+    low, high = np.quantile(ends, (0.005, 0.995))
+    room = 0.06 * (high - low) or 0.5
+    axes.set_ylim(0.0 if 0.0 <= low < room else low - room, high + room)
+
+
+def _dash_truth(axes: Axes, trace: Trace, moments: Any, truth: Mapping[str, Truth], colours: Mapping[str, str]) -> None:
+    counts = np.array([report.events.accepted for report in trace.reports], dtype=np.float64)
+    for policy, known in truth.items():
+        if policy in colours:
+            values = np.interp(counts, known.events, known.values)
+            axes.plot(moments, values, color=colours[policy], linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
+
+
+def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str]) -> None:
+    """Names and last values beside the ends of the lines, moved apart where they would overlap."""
+    decimals = decimals_for(curve.values[-1] for curve in curves)
+    low, high = axes.get_ylim()
+    ends = {
+        curve.policy: (curve.values[-1] - low) / (high - low) for curve in curves if math.isfinite(curve.values[-1])
+    }
+    for (policy, height), place in zip(_from_below(ends), _apart([end for _, end in _from_below(ends)]), strict=True):
+        value = low + height * (high - low)
+        axes.annotate(
+            f"{policy}  {number(value, decimals)}",
+            xy=(1.0, height),
+            xytext=(1.022, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=colours[policy],
+            fontsize=10,
+            fontweight="bold" if policy == curves[0].policy else "normal",
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colours[policy], "linewidth": 0.7, "shrinkA": 2, "shrinkB": 0},
+        )
+
+
+def _from_below(ends: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(ends.items(), key=lambda end: end[1])
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Rising heights, moved as little as needed to lie `LABEL_GAP` apart.
+
+    >>> [round(height, 3) for height in _apart([0.1, 0.5, 0.5])]
+    [0.1, 0.474, 0.526]
+    """
+    groups: list[list[float]] = []
+    for height in heights:
+        groups.append([height])
+        while len(groups) > 1 and _bottom(groups[-1]) < _top(groups[-2]) + LABEL_GAP - 1e-9:
+            groups[-2:] = [groups[-2] + groups[-1]]
+    return [place for group in groups for place in _places(group)]
+
+
+def _places(group: Sequence[float]) -> Iterator[float]:
+    return (_bottom(group) + index * LABEL_GAP for index in range(len(group)))
+
+
+def _bottom(group: Sequence[float]) -> float:
+    return sum(group) / len(group) - LABEL_GAP * (len(group) - 1) / 2
+
+
+def _top(group: Sequence[float]) -> float:
+    return _bottom(group) + LABEL_GAP * (len(group) - 1)
+
+
+def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> None:
+    report = trace.reports[-1]
+    parts = [drawn, f"bands: {report.confidence * 100:g}% intervals"]
+    parts += ["dashes: the truth"] if picture.truth else []
+    parts.append(f"{counted(report.events.accepted, 'event')}, production: {report.production}")
+    figure.text(MARGIN, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")
+    figure.text(MARGIN, 0.893, "  ·  ".join(parts), fontsize=9.5, color=FAINT, verticalalignment="top")
+    figure.text(MARGIN, 0.815, "reward per event", fontsize=9, color=FAINT)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the picture; InputError when that cannot be done."""
+    try:
+        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+    except OSError as error:
+        raise InputError(f"the plot {path} cannot be written: {error.strerror}", hint="choose another place") from error

@@ -1,0 +1,1 @@
+"""Arrays, the base of configurable values, and text formatting: nothing of the domain."""

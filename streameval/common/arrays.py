@@ -1,0 +1,129 @@
+"""The array type of the package, and arrays as plain values (what msgpack, JSON or a file can hold)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.common.snapshot_buffer import copied
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+State = dict[str, Any]
+
+_MARK = "__array__"
+LARGE = 65536  # bytes
+ROUNDING = 1e-12
+"""A variance, or a difference, smaller than this share of what it is made of is rounding."""
+
+
+def per_block(columns: Array, blocks: int) -> Array:
+    """Columns [n, P] that are contiguous over events, seen as [blocks, P, n / blocks].
+
+    >>> per_block(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
+    [[[1.0, 2.0]], [[3.0, 4.0]]]
+    """
+    by_policy = columns.T.reshape(columns.shape[1], blocks, -1)
+    return by_policy.transpose(1, 0, 2)
+
+
+def decayed_path(state: Array, steps: Array, factor: float) -> Array:
+    """The states after each step of `state = factor state + step`, stacked on the first axis.
+
+    >>> decayed_path(np.array([8.0]), np.array([[1.0], [1.0]]), 0.5).ravel()
+    array([5. , 3.5])
+    """
+    stacked = np.concatenate([state[None], steps]).reshape(len(steps) + 1, -1)
+    return np.asarray((_remaining(len(steps), float(factor)) @ stacked).reshape(steps.shape))
+
+
+@lru_cache(maxsize=64)
+def _remaining(steps: int, factor: float) -> Array:
+    """What is left after each step of the state before the first, and of each step, [steps, steps + 1]."""
+    ages = np.subtract.outer(np.arange(steps), np.arange(-1, steps))
+    return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
+
+
+def ratio(numerator: Array, denominator: Array) -> Array:
+    """The quotient, NaN where the denominator is 0; infinite where it is too near to 0."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return np.asarray(np.where(denominator != 0, numerator / denominator, np.nan))
+
+
+def beyond_rounding(square: Array, size: Array) -> Array:
+    """A square that was made of numbers of this size, 0 where it is mere rounding.
+
+    >>> beyond_rounding(np.array([2.0, 1e-15, -1e-15, np.nan]), np.ones(4))
+    array([ 2.,  0.,  0., nan])
+    """
+    return np.where(square > ROUNDING * size, square, np.where(np.isnan(square), np.nan, 0.0))
+
+
+def exchange(ring: Array, written: int, values: Array) -> Array:
+    """Put values into the ring and take out those of a whole ring's length before, in turn.
+
+    >>> ring = np.array([1.0, 2.0])
+    >>> exchange(ring, 0, np.array([3.0, 4.0, 5.0])), ring
+    (array([1., 2., 3.]), array([5., 4.]))
+    """
+    before = np.empty_like(values)
+    for first in range(0, len(values), len(ring)):
+        part = slice(first, first + len(ring))
+        places = np.arange(written + first, written + min(first + len(ring), len(values))) % len(ring)
+        before[part] = ring[places]
+        ring[places] = values[part]
+    return before
+
+
+def to_plain(value: Any, *, lasting: bool = False) -> Any:
+    """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
+
+    The bytes are copied, unless the arrays are `lasting`: nobody will ever write to them.
+
+    >>> to_plain({"sums": np.array([1.0])})
+    {'sums': {'__array__': '<f8', 'shape': [1], 'data': b'\\x00\\x00\\x00\\x00\\x00\\x00\\xf0?'}}
+    """
+    if isinstance(value, np.ndarray):
+        return {_MARK: value.dtype.str, "shape": list(value.shape), "data": _bytes_of(value, lasting)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item, lasting=lasting) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item, lasting=lasting) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
+    """The bytes of an array; those of a large one as numpy copies them, which takes a third of the time."""
+    if array.nbytes < LARGE:
+        return array.tobytes()
+    return array.data.cast("B") if lasting and array.flags.c_contiguous else copied(array)
+
+
+def bytes_in(value: Any) -> int:
+    """How much memory the large arrays inside `value` take.
+
+    >>> bytes_in({"rings": [np.zeros((1000, 100)), np.zeros(3)]})
+    800000
+    """
+    if isinstance(value, np.ndarray):
+        return value.nbytes if value.nbytes >= LARGE else 0
+    if isinstance(value, Mapping):
+        return sum(map(bytes_in, value.values()))
+    return sum(map(bytes_in, value)) if isinstance(value, list | tuple) else 0
+
+
+def from_plain(value: Any) -> Any:
+    """The inverse of `to_plain`: arrays come back writable and bit for bit the same.
+
+    >>> from_plain(to_plain({"sums": np.array([1.0, 2.0])}))["sums"]
+    array([1., 2.])
+    """
+    if isinstance(value, Mapping):
+        if _MARK in value:
+            return np.frombuffer(value["data"], dtype=value[_MARK]).reshape(value["shape"]).copy()
+        return {key: from_plain(item) for key, item in value.items()}
+    return [from_plain(item) for item in value] if isinstance(value, list | tuple) else value

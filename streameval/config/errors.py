@@ -1,0 +1,261 @@
+"""What is wrong with a configuration, in words for the person who wrote it: path, expectation, finding, hint."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import Tag, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from streameval.config.loading import Place
+
+NOWHERE = "deploy/streameval.yaml shows every option with its default"
+UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+NOT_A_MAPPING = ("model_type", "model_attributes_type", "dataclass_type", "dataclass_exact_type", "dict_type")
+CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address, `//user:password@host`
+PLAIN_NAMES: Mapping[object, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+EXPECTED_BY_TYPE: Mapping[str, str] = {
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+    "string_too_short": "text that is not empty",
+    "too_short": "a list that is not empty",
+    "invalid_key": "a key that is text",
+    **dict.fromkeys(NOT_A_MAPPING, "a mapping of options"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to mend: the place where it lies, what is wrong there, and a hint."""
+
+    place: Place
+    message: str
+    hint: str
+
+    def text(self, origin: str = "") -> str:
+        """The problem as it is printed, without its hint; `origin` says where the value came from."""
+        where = ".".join(map(str, self.place))
+        return ": ".join(part for part in (f"{where} ({origin})" if origin else where, self.message) if part)
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raise what a pydantic validator may raise, when there is any problem."""
+    found = list(problems)
+    if found:
+        raise PydanticCustomError("problems", "the parts do not fit together", {"problems": found})
+
+
+def problems_of(error: ValidationError, root: type) -> Iterator[Problem]:
+    """What a validation of `root` has found, in its order."""
+    details = [detail for detail in error.errors(include_url=False) if not _follows_from_another(detail)]
+    for place, group in groupby(details, key=lambda detail: _walk(root, detail["loc"])[0]):
+        alternatives = list(group)  # a value that fits no member of a union has a detail for each of them
+        if alternatives[0]["type"] == "problems":
+            yield from alternatives[0]["ctx"]["problems"]
+        else:
+            yield _problem(place, alternatives, root)
+
+
+def closest(word: object, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant, if any.
+
+    >>> closest("confidnce", ["confidence", "candidates"])
+    'confidence'
+    """
+    matches = difflib.get_close_matches(str(word).lower().replace("-", "_"), list(known), n=1)
+    return matches[0] if matches else None
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`one of a, b or c`, or the only name."""
+    *most, last = names
+    return f"one of {', '.join(most)} or {last}" if most else str(last)
+
+
+def expecting(expected: str, found: str) -> str:
+    """`expected a number, found 'x'`."""
+    return f"expected {expected}, found {found}"
+
+
+def shown(value: object) -> str:
+    """A value as a person would have written it, cut at 60 characters."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"a mapping with {', '.join(map(str, value))}" if value else "an empty mapping"
+    text = CREDENTIALS.sub("//...@", repr(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _follows_from_another(detail: ErrorDetails) -> bool:
+    """Whether pydantic calls a list empty only because nothing in it is valid."""
+    return detail["type"] == "too_short" and bool(detail["input"])
+
+
+def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
+    kind, value = details[0]["type"], details[0]["input"]
+    _, shapes = _walk(root, details[0]["loc"])
+    shape, parent = shapes[-1], shapes[-2] if len(shapes) > 1 else root
+    if kind in UNKNOWN_KEY:
+        return _unknown_key(place, tuple(_fields(parent)))
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        return _unknown_kind(place, value, tuple(map(str, _members(shape))))
+    hint = _hint(parent, place)
+    if kind == "missing":
+        return Problem(place, expecting(_described(shape), "nothing"), hint)
+    if kind == "value_error":
+        return _value_error(place, details[0], hint)
+    if kind == "string_type" and isinstance(value, int | float):
+        hint = "put it in quotes" if _is_secret(place) else f'put it in quotes: "{shown(value)}"'
+    elif kind == "literal_error":
+        hint = _did_you_mean(value, _words(shape)) or hint
+    expected = " or ".join(dict.fromkeys(map(_expected, details)))
+    return Problem(place, expecting(expected, _found(place, value)), hint)
+
+
+def _is_secret(place: Place) -> bool:
+    """Whether a value is not to be shown: passwords, and what may be a token in place of its file."""
+    return any(word in str(place[-1:]) for word in ("password", "token"))
+
+
+def _found(place: Place, value: object) -> str:
+    return "a hidden value" if _is_secret(place) else shown(value)
+
+
+def _unknown_key(place: Place, known: tuple[str, ...]) -> Problem:
+    hint = _did_you_mean(place[-1], known) or f"remove it; {NOWHERE}"
+    return Problem(place, expecting(one_of(known), f"the unknown key '{place[-1]}'"), hint)
+
+
+def _unknown_kind(place: Place, value: object, known: tuple[str, ...]) -> Problem:
+    found = value.get("kind") if isinstance(value, Mapping) else value
+    hint = _did_you_mean(found, known) or (f"such as kind: {known[0]}; {NOWHERE}" if found is None else NOWHERE)
+    return Problem((*place, "kind") if found is None else place, expecting(one_of(known), shown(found)), hint)
+
+
+def _value_error(place: Place, detail: ErrorDetails, hint: str) -> Problem:
+    message, whole = str(detail["ctx"]["error"]), isinstance(detail["input"], Mapping)
+    found = "" if whole or not message.startswith("expected") else f", found {_found(place, detail['input'])}"
+    return Problem(place, message + found, NOWHERE if whole else hint)
+
+
+def _did_you_mean(word: object, known: Iterable[str]) -> str | None:
+    meant = closest(word, known)
+    return f"did you mean '{meant}'?" if meant else None
+
+
+def _expected(detail: ErrorDetails) -> str:
+    kind, message = detail["type"], detail["msg"]
+    if kind == "literal_error":
+        return f"one of {detail['ctx']['expected']}".replace("'", "")
+    if kind.startswith(("greater_than", "less_than")):
+        return message.replace("Input should be", "a number")
+    if kind.startswith(("datetime", "timezone")):
+        return "a time with its zone, such as 2026-01-31T00:00:00Z"
+    if kind == "too_short" and isinstance(detail["input"], Mapping):
+        return "a mapping that is not empty"
+    words = message.removeprefix("Input should be ").removeprefix("a valid ")
+    return EXPECTED_BY_TYPE.get(kind, words[:1].lower() + words[1:])
+
+
+def _hint(parent: object, place: Place) -> str:
+    """What the option is for, from its description, or from the first line about the kind it belongs to."""
+    fields = _fields(parent)
+    field = fields.get(str(place[-1])) if place else None
+    if field is not None and field.description:
+        words = str(field.description).removesuffix(".")
+        return words if words[:2].isupper() else words[0].lower() + words[1:]
+    if "kind" in fields:
+        (kind, member), *_ = _members(parent).items()
+        return f"{kind}: {(member.__doc__ or NOWHERE).strip().splitlines()[0]}"
+    return NOWHERE
+
+
+def _walk(root: object, location: tuple[int | str, ...]) -> tuple[Place, list[object]]:
+    """The place a person would name, and the type at each of its steps.
+
+    pydantic's locations also name the chosen member of a union (`estimators.2.clipped_ips.cap`); that is left out.
+    """
+    place: Place = ()
+    shapes = [root]
+    for step in location:
+        members = _members(shapes[-1])
+        if step in members:
+            shapes[-1] = members[step]
+        elif (inner := _inner(shapes[-1], step)) is not None:
+            place = (*place, step)
+            shapes.append(inner)
+    return place, shapes
+
+
+def _peeled(shape: Any) -> Any:
+    while get_origin(shape) is Annotated:
+        shape = get_args(shape)[0]
+    return shape
+
+
+def _members(shape: Any) -> dict[str | int, type]:
+    """The classes that a type allows, by their kind (a class without kinds has its own name)."""
+    shape = _peeled(shape)
+    if get_origin(shape) in (Union, types.UnionType):
+        parts = [{tag: _peeled(part)} if (tag := _tag(part)) else _members(part) for part in get_args(shape)]
+        return {kind: member for members in parts for kind, member in members.items()}
+    fields = getattr(shape, "__pydantic_fields__", None)
+    if fields is None:
+        return {}
+    return {fields["kind"].default if "kind" in fields else shape.__name__: shape}
+
+
+def _tag(shape: Any) -> str | None:
+    """The name that a part of a union is chosen by, where it is no class with a kind."""
+    return next((part.tag for part in getattr(shape, "__metadata__", ()) if isinstance(part, Tag)), None)
+
+
+def _fields(shape: Any) -> dict[str, Any]:
+    members = list(_members(shape).values())
+    return dict(members[0].__pydantic_fields__) if len(members) == 1 else {}  # type: ignore[attr-defined]
+
+
+def _inner(shape: Any, step: str | int) -> object:
+    """The type one step further in; None where there is none, as in the branches of a union of plain types."""
+    shape = _peeled(shape)
+    if get_origin(shape) in (list, tuple):
+        return get_args(shape)[0]
+    if get_origin(shape) is dict:
+        return get_args(shape)[1]
+    fields = _fields(shape)
+    return fields[str(step)].annotation if str(step) in fields else object if fields else None
+
+
+def _words(shape: Any) -> list[str]:
+    """The strings that a type names as its values."""
+    shape = _peeled(shape)
+    if get_origin(shape) is Literal:
+        return [str(word) for word in get_args(shape)]
+    return [word for part in get_args(shape) for word in _words(part)]
+
+
+def _described(shape: Any) -> str:
+    shape = _peeled(shape)
+    if get_origin(shape) in (list, tuple):
+        return "a list"
+    if get_origin(shape) is dict:
+        return "a mapping"
+    if any(map(_tag, get_args(shape))):
+        return " or ".join(map(_described, get_args(shape)))
+    if _words(shape):
+        return one_of(_words(shape))
+    return "a mapping of options" if _members(shape) else PLAIN_NAMES.get(shape, "a value")

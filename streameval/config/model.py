@@ -1,0 +1,456 @@
+"""streameval.yaml as models: what may be configured, its defaults, and what fits together.
+
+The small sections of streameval.yaml as models: whose value, which reward, where it is served and kept.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+
+from streameval.common.text import Seconds
+from streameval.config.errors import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
+from streameval.config.loading import Document, Overrides, Place, overlaid, overrides_in, read_yaml
+from streameval.errors import ConfigError
+from streameval.events import DsjsonFormat, EventFormat
+from streameval.events.dsjson import COSTS
+from streameval.ingest.settings import Columns, ExistingFile, FileSettings, KafkaSettings, Settings, SimulatedSettings
+from streameval.ope.averages import AnyAverage
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
+from streameval.ope.intervals import AnyBound
+from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.ope.policies.python import find
+from streameval.ope.promotion import NEEDS_LIFT, Promotion
+from streameval.ope.reward_models import AnyRewardModel, Ridge
+
+
+def spelled_out(value: object) -> object:
+    """A name stands for a mapping with that kind.
+
+    >>> spelled_out("uniform")
+    {'kind': 'uniform'}
+    """
+    return {"kind": value} if isinstance(value, str) else value
+
+
+def _logged_unless_said(value: object) -> object:
+    return {"kind": "logged"} if value is None else spelled_out(value)
+
+
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[list[Name], Field(min_length=1), Tag("list")]
+ByPolicy = Annotated[
+    dict[Name, Annotated[AnyPolicy, BeforeValidator(_logged_unless_said)]], Field(min_length=1), Tag("mapping")
+]
+
+
+class Policies(Settings):
+    """Whose value is estimated."""
+
+    candidates: Annotated[
+        Names | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
+    ] = Field(
+        description="the names under which events carry the candidates' probabilities, e.g. [challenger], or by name "
+        "what a policy is, e.g. {challenger: logged, even: uniform}"
+    )
+    production: Annotated[str, Field(min_length=1)] = Field(
+        LOGGING, description="the policy that candidates are compared with: a name in the events, or 'logging'"
+    )
+
+
+class Reward(Settings):
+    """Which number of an event is the reward, and the range it lies in."""
+
+    field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
+    min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
+    max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
+
+
+class Http(Settings):
+    """Where /metrics, the status page and the report are served, and who may read them."""
+
+    host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
+    port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
+    tls_certfile: ExistingFile | None = Field(
+        None, description="PEM file of the certificate and its chain; serves https"
+    )
+    tls_keyfile: ExistingFile | None = Field(None, description="PEM file of the private key, not encrypted")
+    token_file: ExistingFile | None = Field(None, description="a file of bearer tokens, one a line")
+    users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH a line")
+    insecure: bool = Field(False, description="true opens an address of the network without a login")
+
+    @model_validator(mode="after")
+    def _is_closed_to_the_network(self) -> Self:
+        if (self.tls_certfile is None) != (self.tls_keyfile is None):
+            lacking = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
+            hint = "https needs both, the certificate and its private key"
+            refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
+        if not (self.has_login or self.insecure or is_loopback(self.host)):
+            message = expecting("an address of this machine only, as there is no login", f"'{self.host}'")
+            hint = "set http.token_file or http.users_file, or http.insecure: true to let everybody read"
+            refuse([Problem(("http", "host"), message, hint)])
+        return self
+
+    @property
+    def has_login(self) -> bool:
+        """Whether readers must show a token or a password."""
+        return self.token_file is not None or self.users_file is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach the address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("")
+    (True, True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def off_spelled_out(value: object) -> object:
+    """`off` stands for no directory."""
+    return {"dir": None} if value is False or value == "off" else value
+
+
+def rules_spelled_out(value: object) -> object:
+    """Names of rules stand for the section that has them; `off` for none.
+
+    >>> rules_spelled_out("sea"), rules_spelled_out("off")
+    ({'rule': 'sea'}, None)
+    """
+    if value is False or value == "off":
+        return None
+    return {"rule": value} if isinstance(value, str | list) else value
+
+
+class State(Settings):
+    """Where snapshots of all that is known are kept, so that a restart goes on from there."""
+
+    dir: Path | None = Field(
+        Path("streameval-state"),
+        description="a directory of this daemon alone that it may write to, or null for none",
+    )
+    interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
+
+
+class DeadLetterFile(Settings):
+    """A file of the messages that were rejected, one a line."""
+
+    kind: Literal["file"] = "file"
+    path: Path = Field(description="the file; its directory must exist")
+    max_bytes: int = Field(100 * 2**20, ge=1024, description="a file with more becomes NAME.1, and a new one is begun")
+    keep: int = Field(3, ge=0, description="how many full files are kept")
+
+
+class DeadLetterTopic(Settings):
+    """A topic of the messages that were rejected, with the reason and the origin in their headers."""
+
+    kind: Literal["kafka"]
+    topic: str = Field(min_length=1, description="the topic, in the cluster of the source")
+
+
+AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
+
+
+def _kafka_unless_said(value: object) -> object:
+    return {"kind": "kafka", **value} if isinstance(value, dict) else value
+
+
+BLOCK = 100
+"""Events between two moments at which anything adaptive may change."""
+
+UNWRITABLE = re.compile(r'["\\\x00-\x1f]')
+"""What JSON cannot have in a key as it is."""
+
+COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
+
+ByName = BeforeValidator(spelled_out)
+AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
+
+
+class Config(Settings):
+    """Everything that streameval.yaml says; only `policies.candidates` and the topic or path have no default."""
+
+    policies: Policies = Field(description="write policies: {candidates: [NAME]}")
+    source: Annotated[AnySource | None, BeforeValidator(_kafka_unless_said)] = Field(
+        None, description="write source: {kind: kafka, topic: NAME}"
+    )
+    reward: Reward = Reward()
+    columns: Columns = Columns()
+    estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
+        (),
+        min_length=1,
+        description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]",
+    )
+    averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
+        (),
+        min_length=1,
+        description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
+    )
+    reward_model: Annotated[AnyRewardModel, ByName] = Field(
+        Ridge(),
+        description="what predicts rewards for dr, cab and others that need it, e.g. {kind: ridge, horizon: 10000}",
+    )
+    drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
+        DriftDetector(), description="a detector of changes by its name in river, e.g. {detector: ADWIN}, or off"
+    )
+    intervals: dict[str, Annotated[AnyBound, ByName]] = Field(
+        {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
+    http: Http = Http()
+    promotion: Annotated[Promotion | None, BeforeValidator(rules_spelled_out)] = Field(
+        Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
+    )
+    state: Annotated[State, BeforeValidator(off_spelled_out)] = State()
+    dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
+        None, description="where rejected messages go, e.g. {kind: file, path: rejected.ndjson}"
+    )
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Config:
+        refuse(_misfits(self))
+        return self
+
+    @classmethod
+    def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
+        """Read a file, lay the STREAMEVAL_* variables over it, and validate; ConfigError lists every problem."""
+        document = read_yaml(Path(path))
+        overrides = overrides_in(os.environ if environment is None else environment, set(cls.model_fields))
+        try:
+            return cls.model_validate(overlaid(document.values, overrides))
+        except ValidationError as error:
+            raise _config_error(str(path), document, overrides, list(problems_of(error, cls))) from None
+
+    def required_source(self) -> KafkaSettings | FileSettings | SimulatedSettings:
+        """The source; ConfigError when none is configured."""
+        if self.source is None:
+            raise ConfigError(
+                "source: expected a mapping of options, found nothing",
+                hint="write source: {kind: kafka, bootstrap_servers: HOST:PORT, topic: NAME}",
+            )
+        return self.source
+
+    def kept_state(self) -> State | None:
+        """Where state is kept: for a topic also where nothing is said of it; None when it is not kept.
+
+        A file or a simulation can be read again from its beginning, and mostly is meant to be.
+        """
+        kept = "state" in self.model_fields_set or isinstance(self.source, KafkaSettings)
+        return self.state if kept and self.state.dir is not None else None
+
+    @property
+    def written(self) -> str:
+        """How the events of the source are written."""
+        return getattr(self.source, "format", "json")
+
+    def event_format(self, written: str | None = None) -> EventFormat:
+        """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
+
+        `written`: the way the events are written, if it is not that of the source; their rewards are then in them.
+        """
+        production = [] if self.policies.production == LOGGING else [self.policies.production]
+        named = named_policies(self.policies.candidates)
+        vowpal_wabbit = (written or self.written) == "dsjson"
+        form = DsjsonFormat if vowpal_wabbit else EventFormat
+        try:
+            return form(
+                policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
+                reward_field=self.reward.field,
+                reward_range=(self.reward.min, self.reward.max),
+                scores=self._fields_read(),
+                **self._apart(written),
+            )
+        except ValueError as error:
+            hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
+            raise ConfigError(f"reward.field: {error}", hint=hint) from None
+
+    def _apart(self, written: str | None) -> dict[str, bool]:
+        """What is needed to know duplicates, and to join rewards that come apart."""
+        joined = getattr(self.source, "rewards", None) is not None and written is None
+        identified = joined or bool(getattr(self.source, "duplicates", 0))
+        return {"identified": identified} | ({"rewarded": False} if joined else {})
+
+    def _fields_read(self) -> tuple[str, ...] | None:
+        """The fields of events that code looks at; None when none looks at more than columns."""
+        fields = fields_read(named_policies(self.policies.candidates).values())
+        return () if fields is None and self.reward_model.reads_choices else fields
+
+    def plan(self) -> Plan:
+        """What is to be evaluated: these policies, by these estimators on these averages."""
+        return Plan.of(
+            candidates=self.policies.candidates,
+            estimators=self.estimators or None,
+            averages=self.averages or None,
+            reward_range=(self.reward.min, self.reward.max),
+            production=self.policies.production,
+            intervals=self.intervals,
+            confidence=self.confidence,
+            block=BLOCK,
+            reward_model=self.reward_model,
+            drift=self.drift,
+            promotion=self._promotion(),
+        )
+
+    def _promotion(self) -> Promotion | None:
+        """What is asked of promotion; an event that must wait for its rewards is not stale for that."""
+        rewards = getattr(self.source, "rewards", None)
+        if self.promotion is None or rewards is None or self.promotion.trust.stale_after is None:
+            return self.promotion
+        allowed = self.promotion.trust.stale_after + rewards.window
+        return replace(self.promotion, trust=replace(self.promotion.trust, stale_after=allowed))
+
+    def evaluator(self) -> Evaluator:
+        """A fresh evaluator of the plan."""
+        return Evaluator.of(self.plan())
+
+    def without_effect(self) -> list[str]:
+        """What is written, and cannot do anything beside the rest; with a hint each."""
+        idle = self.idle_rules()
+        if "promotion" not in self.model_fields_set or not idle:
+            return []
+        rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
+        return [
+            f"the {rules} of promotion cannot promote: no unbiased estimator is on a mixture\n"
+            "hint: add mixture to averages, or stratified_ips to estimators"
+        ]
+
+    def idle_rules(self) -> list[str]:
+        """The rules of promotion that have nothing to decide by."""
+        rules = () if self.promotion is None else self.promotion.rules
+        wanting: list[str] = [rule for rule in rules if rule in NEEDS_LIFT]
+        return wanting if wanting and not self.evaluator().decides_by(described=False) else []
+
+
+def _misfits(config: Config) -> Iterator[Problem]:
+    yield from _policy_misfits(config.policies)
+    if not config.reward.min < config.reward.max:
+        expected = f"a number greater than reward.min ({config.reward.min:g})"
+        hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
+        yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
+    if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
+        yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
+    yield from _dead_letter_misfits(config)
+    yield from _model_misfits(config.reward_model)
+    if config.promotion is not None and (config.promotion.tau or BLOCK) < BLOCK:
+        expected = f"a block of {BLOCK} events or more"
+        yield Problem(("promotion", "tau"), expecting(expected, str(config.promotion.tau)), "in events, e.g. 50000")
+    yield from _default_misfits(config)
+    for part in ("estimators", "averages"):
+        yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
+    averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
+    for index, average in enumerate(config.averages):
+        yield from _refused(("averages", index), average, {})
+    for label, bound in config.intervals.items():
+        if label in averages:
+            yield from _refused(("intervals", label), averages[label], {label: bound})
+        else:
+            meant = closest(label, averages)
+            hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
+            yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+
+
+def _dead_letter_misfits(config: Config) -> Iterator[Problem]:
+    if config.dead_letters is None or config.dead_letters.kind != "kafka":
+        return
+    place: Place = ("dead_letters", "topic")
+    if not isinstance(config.source, KafkaSettings):
+        hint = "write dead_letters: {kind: file, path: FILE}"
+        yield Problem(("dead_letters", "kind"), expecting("'file', as the source is no topic", "'kafka'"), hint)
+        return
+    read = [config.source.topic, *([config.source.rewards.topic] if config.source.rewards else [])]
+    if config.dead_letters.topic in read:
+        hint = "rejected messages would come again and again"
+        yield Problem(place, expecting("a topic that is not read", f"'{config.dead_letters.topic}'"), hint)
+
+
+def _default_misfits(config: Config) -> Iterator[Problem]:
+    rewards = getattr(config.source, "rewards", None)
+    if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
+        expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
+        hint = "it is the reward of a decision that got none"
+        yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
+
+
+def _model_misfits(model: AnyRewardModel) -> Iterator[Problem]:
+    try:
+        model.check()
+    except ConfigError as error:
+        yield Problem(("reward_model",), error.message, error.hint)
+
+
+def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyBound]) -> Iterator[Problem]:
+    """What an evaluator has against an average or its interval, which only it can know."""
+    try:
+        Evaluator(["candidate"], averages=[average], intervals=intervals, block=BLOCK)
+    except ValueError as error:
+        yield Problem(place, str(error), NOWHERE)
+
+
+def _policy_misfits(policies: Policies) -> Iterator[Problem]:
+    names = list(policies.candidates)
+    if UNWRITABLE.search(policies.production):
+        yield Problem(("policies", "production"), *_unwritable(policies.production))
+    for index, name in enumerate(names):
+        place: Place = ("policies", "candidates", name if isinstance(policies.candidates, dict) else index)
+        if UNWRITABLE.search(name):
+            yield Problem(place, *_unwritable(name))
+        elif name == LOGGING:
+            hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
+            yield Problem(place, expecting("the name of a policy", "'logging'"), hint)
+        elif name == policies.production:
+            hint = "production is estimated anyway: remove it here"
+            yield Problem(place, expecting("another policy than production", f"'{name}'"), hint)
+        elif name in names[:index]:
+            yield Problem(place, expecting("each policy once", f"'{name}' again"), "remove one of the two")
+    for name, policy in named_policies(policies.candidates).items():
+        if isinstance(policy, PythonPolicy):
+            try:
+                find(policy.target)
+            except ConfigError as error:
+                yield Problem(("policies", "candidates", name, "target"), error.message, error.hint)
+
+
+def _unwritable(name: str) -> tuple[str, str]:
+    found = expecting("a name without quotes, backslashes and control characters", repr(name))
+    return found, "a policy has the same name in events, configuration and metrics: give it a plain one"
+
+
+def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:
+    for index, label in enumerate(labels):
+        if label in labels[:index]:
+            found = f"'{label}', the label of {part}.{labels.index(label)}"
+            hint = f"tell them apart by a name: {{kind: ..., name: {label}_2}}"
+            yield Problem((part, index), expecting("a label of its own", found), hint)
+
+
+def _config_error(name: str, document: Document, overrides: Overrides, problems: list[Problem]) -> ConfigError:
+    parts = [f"{name}: {len(problems)} {'problem' if len(problems) == 1 else 'problems'}"]
+    for problem in problems:
+        origin = _origin(problem.place, document, overrides)
+        parts.append(f"{problem.text(origin)}\nhint: {problem.hint}")
+    message, _, hint = "\n\n".join(parts).rpartition("\nhint: ")
+    return ConfigError(message, hint=hint)
+
+
+def _origin(place: Place, document: Document, overrides: Overrides) -> str:
+    """Where a value was written: the variable that set it, or its line."""
+    for overridden, override in overrides.items():
+        inside = place[: len(overridden)] == overridden
+        around = overridden[: len(place)] == place and place not in document.lines
+        if place and (inside or around):
+            return override.variable
+    line = document.line(place)
+    return f"line {line}" if line else ""

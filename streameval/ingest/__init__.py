@@ -1,0 +1,1 @@
+"""Event sources, and the stages that events pass before they are counted."""

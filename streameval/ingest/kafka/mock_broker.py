@@ -1,0 +1,108 @@
+"""An embedded broker that speaks the Kafka protocol: librdkafka's mock cluster, inside this process.
+
+For the demo and for tests. It keeps about 5 MB a partition in memory and forgets older messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+from streameval.common.text import counted
+from streameval.errors import InputError
+from streameval.ingest.settings import KafkaConnection
+
+PRODUCER, FIRST_BROKER = 0, 1
+POINTER, TEXT, INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+
+SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
+    "rd_kafka_conf_new": (POINTER, []),
+    "rd_kafka_conf_set": (INT, [POINTER, TEXT, TEXT, TEXT, ctypes.c_size_t]),
+    "rd_kafka_new": (POINTER, [INT, POINTER, TEXT, ctypes.c_size_t]),
+    "rd_kafka_destroy": (None, [POINTER]),
+    "rd_kafka_mock_cluster_new": (POINTER, [POINTER, INT]),
+    "rd_kafka_mock_cluster_destroy": (None, [POINTER]),
+    "rd_kafka_mock_cluster_bootstraps": (TEXT, [POINTER]),
+    "rd_kafka_mock_topic_create": (INT, [POINTER, TEXT, INT, INT]),
+    "rd_kafka_mock_broker_set_down": (INT, [POINTER, ctypes.c_int32]),
+    "rd_kafka_mock_broker_set_up": (INT, [POINTER, ctypes.c_int32]),
+}
+
+
+class EmbeddedBroker:
+    """A cluster on free ports of 127.0.0.1, of one broker by default, with these topics: name -> number of partitions.
+
+    Clients need the protocol version in `connection`. InputError without confluent-kafka.
+    """
+
+    API_VERSION = "2.3"
+
+    def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
+        self._library = load_librdkafka()
+        self._owner = self._library.rd_kafka_new(PRODUCER, self._quiet_configuration(), None, 0)
+        self._cluster = self._library.rd_kafka_mock_cluster_new(self._owner, brokers)
+        self._brokers = range(FIRST_BROKER, brokers + 1)
+        self.bootstrap: str = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+        for topic, count in (partitions or {}).items():
+            self.create_topic(topic, count)
+
+    @property
+    def connection(self) -> KafkaConnection:
+        """How to reach it."""
+        return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": self.API_VERSION})
+
+    def create_topic(self, name: str, partitions: int = 4) -> None:
+        """Topics that nobody created come into being with 4 partitions when they are written to."""
+        if partitions < 1 or self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1):
+            raise InputError(
+                f"the embedded broker cannot create the topic {name!r} with {counted(partitions, 'partition')}",
+                hint="give the topic another name, and at least one partition",
+            )
+
+    def stop(self) -> None:
+        """Break all connections and refuse new ones, until `start`; the messages are kept."""
+        for broker in self._brokers:
+            self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
+
+    def start(self) -> None:
+        """Answer again after `stop`."""
+        for broker in self._brokers:
+            self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
+
+    def close(self) -> None:
+        """End the cluster; its messages are gone."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            self._library.rd_kafka_mock_cluster_destroy(cluster)
+            self._library.rd_kafka_destroy(self._owner)
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _quiet_configuration(self) -> Any:
+        configuration = self._library.rd_kafka_conf_new()
+        self._library.rd_kafka_conf_set(configuration, b"log_level", b"0", None, 0)
+        return configuration
+
+
+def load_librdkafka() -> Any:
+    """The C library inside the confluent-kafka wheel, with the few functions we call declared; or InputError."""
+    try:
+        extension = importlib.import_module("confluent_kafka.cimpl")
+        library = ctypes.CDLL(extension.__file__)
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (ImportError, OSError, AttributeError) as error:
+        raise InputError(
+            f"the embedded broker needs confluent-kafka: {error}", hint="pip install 'streameval[demo]'"
+        ) from error
+    return library

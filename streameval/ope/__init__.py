@@ -1,0 +1,1 @@
+"""Off-policy evaluation: from columns of events to estimates, intervals and promotion decisions. Pure."""

@@ -1,0 +1,174 @@
+"""Averages whose memory adapts itself to how fast the world moves."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State
+from streameval.common.component import strict
+from streameval.ope.averages import drift_rate, ring, variance
+from streameval.ope.averages.base import Average, Reading
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.drift_rate import DRIFT_SPAN, LONGEST, PUBLISHED_UNIT, SHORTEST, Lipschitz, Pace
+from streameval.ope.averages.fixed import DEFAULT_ALPHA
+from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.ope.averages.variance import LONGER, Spread
+
+INITIAL_WINDOW = 10_000
+PUBLISHED_BIAS_WEIGHT = 5e-5
+
+Objective = Literal["mse", "published"]
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Adaptive(Average):
+    """What adaptive window and adaptive decay share: the drift rate, the objective, the variance it weighs against.
+
+    `drift_span` (events): how far apart the two values are whose distance is the drift. `objective`: `mse` minimises
+    `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default weight
+    5e-5), which does not look at the variance.
+    """
+
+    bias_weight: PositiveFloat | None = None
+    drift_span: Annotated[int, Field(ge=1)] = DRIFT_SPAN
+    objective: Objective = "mse"
+
+    @property
+    def weight(self) -> float:
+        """The papers' lambda."""
+        if self.bias_weight is not None:
+            return self.bias_weight
+        return PUBLISHED_BIAS_WEIGHT if self.objective == "published" else 1.0
+
+
+@dataclass(frozen=True, config=strict)
+class AdaptiveWindow(Adaptive):
+    """A window whose length follows the drift: between 500 and 500,000 events, 10,000 until the drift is known.
+
+    `growth`: `by_event` lets a window that shrank grow back by one event per event, because what lies before a change
+    stays stale; `immediate` lets it reach back at once. Kept as buckets of one block each.
+
+    Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
+    """
+
+    growth: Literal["by_event", "immediate"] = "by_event"
+    kind: Literal["adaptive_window"] = field(default="adaptive_window", kw_only=True, repr=False)
+
+    @property
+    def drift(self) -> Lipschitz:
+        return Lipschitz("window", self.drift_span)
+
+    def start(self, columns: int, block: int) -> State:
+        return {
+            "block": block,
+            "ring": ring.start(columns, -(-LONGEST // block)),
+            "length": np.zeros(columns),
+            "tau": np.full(columns, float(INITIAL_WINDOW)),
+            "spread": variance.nothing(columns),
+        }
+
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        tau = np.where(np.isnan(pace.rate), INITIAL_WINDOW, self.choose(pace))
+        lengths = tau
+        if self.growth == "by_event":
+            grown = blocks.size * np.arange(1, len(tau) + 1)[:, None]
+            lengths = np.minimum.accumulate(np.concatenate([state["length"][None], tau - grown]))[1:] + grown
+        return {
+            "block": state["block"],
+            "ring": ring.push(state["ring"], blocks, blocks.size),
+            "length": lengths[-1],
+            "tau": tau[-1],
+            "spread": variance.fold(state["spread"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
+        }
+
+    def choose(self, pace: Pace) -> Array:
+        """The window for this drift rate (per event) and variance of the term, within its limits."""
+        if self.objective == "published":
+            tau = drift_rate.published_window(self.weight * PUBLISHED_UNIT * pace.rate)
+        else:
+            tau = drift_rate.mse_window(pace.rate, pace.variance, self.weight)
+        return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
+
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        late = 0 if tail is None else tail.size
+        moments, events = self._inside(state, late)
+        if tail is not None:
+            moments = merge(moments, tail.moments[0])
+        details = {"window_events": events, "lipschitz_per_event": rate}
+        bias = drift_rate.window_bias(rate, events)
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
+
+    def _inside(self, state: State, late: int) -> tuple[Array, Array]:
+        """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
+        buckets, block = state["ring"], state["block"]
+        grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
+        counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
+        counts = np.clip(counts, late == 0, min(buckets["written"], len(buckets["buckets"])))
+        inside = [ring.newest(buckets, count, slice(place, place + 1)) for place, count in enumerate(counts)]
+        return np.concatenate([total(part) for part in inside]), counts * block + float(late)
+
+    def to_state(self, state: State) -> State:
+        return {**state, "ring": ring.to_state(state["ring"])}
+
+    def from_state(self, saved: State) -> State:
+        return {**saved, "ring": ring.from_state(saved["ring"])}
+
+
+@dataclass(frozen=True, config=strict)
+class AdaptiveDecay(Adaptive):
+    """A decay whose alpha follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
+
+    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen,
+    what is old is outweighed within one new horizon. What one alpha has faded stays faded, so there is no growth to
+    choose. `bias`: the published bound on the bias, which explodes for small t, or the exact one (better early).
+
+    Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
+    """
+
+    bias: Literal["published", "exact"] = "published"
+    kind: Literal["adaptive_decay"] = field(default="adaptive_decay", kw_only=True, repr=False)
+
+    @property
+    def drift(self) -> Lipschitz:
+        return Lipschitz("decay", self.drift_span)
+
+    def start(self, columns: int, block: int) -> State:
+        return {
+            "events": 0,
+            "kernel": nothing(columns),
+            "alpha": np.full(columns, DEFAULT_ALPHA),
+            "spread": variance.nothing(columns),
+        }
+
+    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+        events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
+        chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, self.choose(pace, events))
+        alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
+        return {
+            "events": int(events[-1]),
+            "kernel": fold(state["kernel"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size),
+            "alpha": chosen[-1],
+            "spread": variance.fold(state["spread"], blocks, LONGER / (1 - alpha)),
+        }
+
+    def choose(self, pace: Pace, events: Array) -> Array:
+        """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
+        if self.objective == "published":
+            alpha = drift_rate.published_decay(self.weight * PUBLISHED_UNIT * pace.rate)
+        else:
+            alpha = drift_rate.mse_decay(pace.rate, pace.variance, self.weight, events.astype(float), self.bias)
+        return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
+
+    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+        moments, alpha, events = state["kernel"], state["alpha"], state["events"]
+        if tail is not None:
+            events += tail.size
+            moments = merge(fade(moments, alpha**tail.size), fade(tail.decayed(alpha[None])[0], 1 - alpha))
+        details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
+        bias = drift_rate.decay_bias(rate, alpha, events)
+        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)

@@ -1,0 +1,223 @@
+"""How fast the world moves: the Lipschitz constant of the value, measured once for all averages that ask for it.
+
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 of Jagerman's thesis).
+
+Which window or decay suits a drift rate, and what bias it leaves.
+
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (section 5.3.5 of Jagerman's thesis). "Published" is the rule in the
+code of that paper, "mse" the one in its text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.moments import Row, variance
+from streameval.ope.averages.variance import SpreadRow
+
+DRIFT_SPAN = 50_000
+SMOOTHING_WINDOW = 10_000
+SMOOTHING_DECAY = 0.99995
+VARIANCE_DECAY = 1 - 1 / 100_000
+LATEST_RATES = 5
+VARIANCE_ROWS = slice(SpreadRow.WEIGHT, SpreadRow.VV + 1)
+
+
+class Pace(NamedTuple):
+    """Drift rate `k` (per event, NaN while unknown) and variance of the term, each [blocks, columns] at block ends."""
+
+    rate: Array
+    variance: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Lipschitz:
+    """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown until `span` events have
+    passed.
+
+    `V` is smoothed by a window of 10,000 events or by a decay of 0.99995. The variance is that of the last 100,000
+    events.
+    """
+
+    smoothing: Literal["window", "decay"]
+    span: int = DRIFT_SPAN
+
+    def start(self, columns: int, block: int) -> State:
+        """The state before the first event."""
+        return {
+            "values": np.full((max(1, -(-self.span // block)), columns), np.nan),
+            "blocks": 0,
+            "latest": np.full((LATEST_RATES, columns), np.nan),
+            "mean": np.full(columns, np.nan),
+            "recent": np.zeros((columns, VARIANCE_ROWS.stop)),
+            "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
+            if self.smoothing == "window"
+            else {"sums": np.zeros((columns, 2))},
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> tuple[Pace, State]:
+        """The pace at the end of each block, and the state after them."""
+        sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, Row.U : Row.V + 1], blocks.size)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = sums[..., 0] / sums[..., 1]
+        before = exchange(state["values"], state["blocks"], values)
+        rates = np.concatenate([state["latest"], _distance(values, before) / (len(state["values"]) * blocks.size)])
+        recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
+        present = blocks.moments[..., Row.WEIGHT] > 0
+        means = _held(state["mean"], _mean_of_latest(rates[1:]), present)
+        return Pace(means, variance(recent)), {
+            "values": state["values"],
+            "blocks": state["blocks"] + len(blocks),
+            "latest": rates[-LATEST_RATES:],
+            "mean": means[-1],
+            "recent": recent[-1],
+            "smoother": smoother,
+        }
+
+    def rate(self, state: State) -> Array:
+        """The drift rate at the last block end, [columns]."""
+        return np.asarray(state["mean"])
+
+
+def _distance(values: Array, before: Array) -> Array:
+    """How far values have moved; a difference that is mere rounding counts as none."""
+    distance = np.abs(values - before)
+    return np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
+
+
+def _mean_of_latest(rates: Array) -> Array:
+    """The mean of what is known of each rate and the four before it, [blocks + 4, columns] to [blocks, columns]."""
+    known = ~np.isnan(rates)
+    both = np.stack([np.where(known, rates, 0.0), known])
+    blocks = len(rates) - LATEST_RATES + 1
+    total, count = np.sum([both[:, lag : lag + blocks] for lag in range(LATEST_RATES)], axis=0)
+    return ratio(total, count)
+
+
+def _held(before: Array, values: Array, present: Mask) -> Array:
+    """Each column's values, the last one held through blocks that say nothing about it."""
+    held = np.concatenate([before[None], values])
+    latest = np.maximum.accumulate(np.where(present, np.arange(1, len(held))[:, None], 0), axis=0)
+    return np.take_along_axis(held, latest, axis=0)
+
+
+def _sliding(columns: int, blocks: int) -> State:
+    """A moving sum over the last `blocks` blocks that only ever adds.
+
+    The past is cut into stretches of that length; a window is the end of one stretch, summed from its back, and the
+    beginning of the next, summed from its front.
+    """
+    return {"ends": np.zeros((blocks + 1, columns, 2)), "stretch": np.zeros((0, columns, 2))}
+
+
+def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
+    if "sums" in state:
+        path = decayed_path(state["sums"], sums, SMOOTHING_DECAY**block)
+        return path, {"sums": path[-1]}
+    ends, stretch, windows = state["ends"], state["stretch"], []
+    while len(sums):
+        part, sums = np.split(sums, [len(ends) - 1 - len(stretch)])
+        stretch = np.concatenate([stretch, part])
+        beginnings = np.cumsum(stretch, axis=0)
+        taken = np.arange(len(stretch) - len(part), len(stretch))
+        windows.append(beginnings[taken] + ends[taken + 1])
+        if len(stretch) == len(ends) - 1:
+            ends = np.concatenate([np.cumsum(stretch[::-1], axis=0)[::-1], np.zeros_like(ends[:1])])
+            stretch = stretch[:0]
+    return np.concatenate(windows), {"ends": ends, "stretch": stretch}
+
+
+SHORTEST, LONGEST = 500, 500_000
+"""Limits of a window, and of the horizon `1 / (1 - alpha)` of a decay, in events."""
+PUBLISHED_UNIT = 100
+"""The published rule takes the drift per batch of 100 interactions."""
+GRID = np.geomspace(SHORTEST, LONGEST, 65)
+BETWEEN = np.concatenate([np.log(GRID[:1]), np.log(GRID[1:] * GRID[:-1]) / 2, np.log(GRID[-1:])])
+"""Logarithms of horizons half way between neighbours on the grid, and of its ends."""
+
+
+def window_bias(k: Array, tau: Array | float) -> Array:
+    """Bound on the bias of a window of `tau` events: `k (tau - 1) / 2`."""
+    return k * (tau - 1.0) / 2
+
+
+def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
+    """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
+    alpha = np.asarray(alpha)
+    return k * _published_bias(alpha, alpha ** float(t))
+
+
+def _published_bias(alpha: Array, fading: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(alpha / ((1 - alpha) * (1 - fading)))
+
+
+def _exact_bias(alpha: Array, fading: Array, t: Array) -> Array:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(alpha / (1 - alpha) - t * fading / (1 - fading))
+
+
+def published_window(scaled_rate: Array) -> Array:
+    """`sqrt(2 / (lambda k))`, the window of the published code, before it is kept within its limits.
+
+    >>> published_window(np.array([250 * 1e-4])).round(6)
+    array([8.944272])
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.asarray(np.sqrt(2.0 / scaled_rate))
+
+
+def published_decay(scaled_rate: Array) -> Array:
+    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code.
+
+    >>> published_decay(np.array([250 * 1e-4])).round(6)
+    array([0.798879])
+    """
+    root = np.sqrt(scaled_rate)
+    return np.asarray((np.sqrt(2.0) - root) / (np.sqrt(2.0) + root))
+
+
+def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
+    """The window that minimises `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the real root of `tau^2 (tau - 1) = 2 s2 /
+    (lambda k^2)`.
+
+    >>> tau = mse_window(np.array([1e-5]), np.array([1.0]), bias_weight=1.0)
+    >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])
+    1.0
+    """
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        target = np.minimum(2 * variance / (bias_weight * k * k), 8.0 * LONGEST**3)  # beyond that: the longest anyway
+        tau = np.cbrt(target) + 1.0
+        for _ in range(6):
+            tau = tau - (tau * tau * (tau - 1.0) - target) / (tau * (3 * tau - 2))
+    return np.asarray(tau)
+
+
+def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Literal["published", "exact"]) -> Array:
+    """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
+
+    At one t the best horizon `1 / (1 - alpha)` depends on the single number `s2 / (lambda k^2)`, and grows with it. On
+    a grid of horizons, the numbers at which two neighbours are equally good are known; it is interpolated between them.
+
+    >>> k, variance, t = np.array([[1e-6]]), np.array([[1.0]]), np.array([1e7])
+    >>> horizon = 1 / (1 - mse_decay(k, variance, 1.0, t, "exact"))
+    >>> float((horizon**3 * 4 * k**2).round(2)[0, 0])  # for large t: the minimum of k^2 h^2 + 1 / (2 h)
+    1.0
+    """
+    alpha = 1 - 1 / GRID
+    fading = alpha ** t[:, None]
+    bound = _published_bias(alpha, fading) if bias == "published" else _exact_bias(alpha, fading, t[:, None])
+    squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        noise = np.log(variance / (bias_weight * k * k))
+        gained, lost = -np.diff(squared_weights), np.diff(bound**2)
+        even = np.maximum.accumulate(np.where(gained > 0, np.log(lost / gained), np.inf), axis=1)
+    ends = 1.5 * np.log(GRID[1] / GRID[0])  # half a step of the horizon; the number grows with its third power
+    even = np.concatenate([even[:, :1] - ends, even, even[:, -1:] + ends], axis=1)
+    best = np.stack([np.interp(now, edges, BETWEEN) for now, edges in zip(noise, even, strict=True)])
+    return np.asarray(1 - 1 / np.exp(best))

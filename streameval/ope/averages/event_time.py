@@ -1,0 +1,230 @@
+"""Averages on event time: windows and decays that are measured by the clock, not by the number of events.
+
+Time is what the events say it is: the clock shows the newest time that a tenth of a block has reached, and goes on at
+the ends of blocks. So one timestamp from the next century does not make all others old; what is dated after the clock
+counts as of now. Events that came late count as of the time they are dated. Without a timestamp they do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.common.arrays import Array, State
+from streameval.ope.averages import variance
+from streameval.ope.averages.base import Reading
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.moments import ALL_ROWS, Moments, fade, fold, merge, nothing, total
+from streameval.ope.averages.variance import LONGER, Spread
+
+BUCKETS = 100
+"""A window is kept in so many buckets of equal time."""
+REACHED_BY = 0.1
+"""The clock shows a time that this share of a block has reached."""
+FEW_RUNS = 8
+"""Up to so many runs of events of one bucket are summed run by run, else event by event."""
+NEVER = -math.inf
+
+NO_BUCKET = int(np.iinfo(np.int64).min)
+
+
+@dataclass(frozen=True)
+class TimedWindow:
+    """The events of the last `span` seconds count alike, to a hundredth of it: those of between 99 and 100 hundredths.
+
+    Kept as sums over buckets of time, whose number does not depend on how many events come.
+    """
+
+    span: float
+
+    @property
+    def width(self) -> float:
+        """Seconds in a bucket."""
+        return self.span / BUCKETS
+
+    def start(self, columns: int, block: int) -> State:
+        """The state before the first event."""
+        return {
+            "clock": NEVER,
+            "enough": math.ceil(REACHED_BY * block),
+            "numbers": np.full(BUCKETS, NO_BUCKET),
+            "events": np.zeros(BUCKETS, dtype=np.int64),
+            "buckets": np.zeros((BUCKETS, columns, ALL_ROWS)),
+            "spread": variance.nothing(columns),
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        """The state after these whole blocks."""
+        clocks = _clocks(state, blocks)
+        numbers = self._numbers(blocks, clocks)
+        first = self._first(clocks[-1])
+        kept = {name: state[name] for name in ("numbers", "events", "buckets")}
+        for block in np.flatnonzero(numbers.max(axis=1) >= first).tolist():
+            for number, events, moments in _by_number(blocks, block, numbers[block]):
+                if number >= first:
+                    _add(kept, number, events, moments)
+        fading = _horizon(state["clock"], clocks, LONGER * self.span, blocks)
+        return {
+            **state,
+            **kept,
+            "clock": float(clocks[-1]),
+            "spread": variance.fold(state["spread"], blocks, fading),
+        }
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        """The moments now, the unfinished block included."""
+        clock = state["clock"] if tail is None else _clocks(state, tail)[-1]
+        within = state["numbers"] >= self._first(clock)
+        moments, events = total(state["buckets"][within]), int(state["events"][within].sum())
+        if tail is not None:
+            (own,) = self._numbers(tail, np.array([clock])) >= self._first(clock)
+            late = tail.moments if own.all() else tail.by_bucket(1).moments[own]
+            moments, events = merge(moments, total(late)), events + int(np.count_nonzero(own))
+        details = {"window_events": np.full(len(moments), float(events))}
+        return Reading(Moments(moments), Spread(state["spread"]), tail, np.full(len(moments), np.nan), details)
+
+    def merge(self, earlier: State, later: State) -> State:
+        """The state of two parts of one stream."""
+        kept = {name: earlier[name].copy() for name in ("numbers", "events", "buckets")}
+        for place in np.argsort(later["numbers"], kind="stable"):
+            if later["numbers"][place] != NO_BUCKET:
+                _add(kept, int(later["numbers"][place]), int(later["events"][place]), later["buckets"][place])
+        clock = max(earlier["clock"], later["clock"])
+        since = max(0.0, clock - earlier["clock"])
+        merged = variance.merge(earlier["spread"], later["spread"], since, LONGER * self.span)
+        return {**later, **kept, "clock": clock, "spread": merged}
+
+    def _numbers(self, blocks: Blocks, clocks: Array) -> NDArray[np.int64]:
+        """The bucket of each event, [blocks, events]."""
+        times = np.minimum(blocks.times, clocks[:, None])
+        known = np.isfinite(times)
+        return np.where(known, np.floor(np.where(known, times, 0.0) / self.width).astype(np.int64), NO_BUCKET)
+
+    def _first(self, clock: float) -> int:
+        """The oldest bucket of the window that ends now."""
+        return math.floor(clock / self.width) - BUCKETS + 1 if clock > NEVER else NO_BUCKET + 1
+
+
+@dataclass(frozen=True)
+class TimedDecay:
+    """An event that is `age` seconds old counts `0.5^(age / half_life)`, normalised."""
+
+    half_life: float
+
+    @property
+    def memory(self) -> float:
+        """Seconds over which the spread is remembered."""
+        return LONGER * self.half_life / math.log(2.0)
+
+    def start(self, columns: int, block: int) -> State:
+        """The state before the first event."""
+        return {
+            "clock": NEVER,
+            "enough": math.ceil(REACHED_BY * block),
+            "events": 0.0,
+            "kernel": nothing(columns),
+            "spread": variance.nothing(columns),
+        }
+
+    def fold(self, state: State, blocks: Blocks) -> State:
+        """The state after these whole blocks."""
+        clocks = _clocks(state, blocks)
+        weights, faded = self._weights(blocks, clocks), self._faded(_passed(state["clock"], clocks))
+        horizon = _horizon(state["clock"], clocks, self.memory, blocks)
+        events = state["events"]
+        for own, factor in zip(weights.sum(axis=1), faded, strict=True):
+            events = events * factor + own
+        return {
+            **state,
+            "clock": float(clocks[-1]),
+            "events": float(events),
+            "kernel": fold(state["kernel"], blocks.weighed(weights), faded),
+            "spread": variance.fold(state["spread"], blocks, horizon),
+        }
+
+    def read(self, state: State, tail: Blocks | None) -> Reading:
+        """The moments now, the unfinished block included."""
+        moments, events = state["kernel"], state["events"]
+        if tail is not None:
+            clocks = _clocks(state, tail)
+            weights, faded = self._weights(tail, clocks), self._faded(_passed(state["clock"], clocks))[0]
+            moments = merge(fade(moments, faded), tail.weighed(weights)[0])
+            events = events * faded + weights.sum()
+        details = {"horizon_events": np.full(len(moments), float(events))}
+        return Reading(Moments(moments), Spread(state["spread"]), tail, np.full(len(moments), np.nan), details)
+
+    def merge(self, earlier: State, later: State) -> State:
+        """The state of two parts of one stream."""
+        clock = max(earlier["clock"], later["clock"])
+        (first,), (second,) = (self._faded(_passed(part["clock"], np.array([clock]))) for part in (earlier, later))
+        since = float(_passed(earlier["clock"], np.array([clock]))[0])
+        return {
+            **later,
+            "clock": clock,
+            "events": earlier["events"] * first + later["events"] * second,
+            "kernel": merge(fade(earlier["kernel"], first), fade(later["kernel"], second)),
+            "spread": variance.merge(earlier["spread"], later["spread"], since, self.memory),
+        }
+
+    def _weights(self, blocks: Blocks, clocks: Array) -> Array:
+        """What each event counts at the end of its block, [blocks, events]."""
+        with np.errstate(invalid="ignore"):
+            weights = self._faded(clocks[:, None] - np.minimum(blocks.times, clocks[:, None]))
+        return np.nan_to_num(weights)
+
+    def _faded(self, seconds: Array) -> Array:
+        return np.asarray(0.5 ** (seconds / self.half_life))
+
+
+def _by_number(blocks: Blocks, block: int, numbers: NDArray[np.int64]) -> Iterator[tuple[int, int, Array]]:
+    """The buckets of the events of a block, the number of its events in each, and their moments."""
+    starts = np.flatnonzero(np.diff(numbers)) + 1
+    if not len(starts):
+        yield int(numbers[0]), len(numbers), blocks.moments[block]
+    elif len(starts) < FEW_RUNS:
+        for start, stop in pairwise([0, *starts.tolist(), len(numbers)]):
+            yield int(numbers[start]), stop - start, blocks.piece(block, start, stop).moments[0]
+    else:
+        single = blocks.piece(block, 0, len(numbers)).by_bucket(1).moments
+        for number in np.unique(numbers).tolist():
+            yield number, int(np.count_nonzero(numbers == number)), total(single[numbers == number])
+
+
+def _clocks(state: State, blocks: Blocks) -> Array:
+    """The time at the end of each block, [blocks]; that of a few events is only believed where there is none before."""
+    times = np.where(np.isnan(blocks.times), NEVER, blocks.times)
+    enough = min(state["enough"], blocks.size)
+    if enough < state["enough"] and state["clock"] > NEVER:
+        return np.full(len(blocks), state["clock"])
+    reached = np.partition(times, blocks.size - enough, axis=1)[:, blocks.size - enough]
+    return np.maximum.accumulate(np.append(state["clock"], reached))[1:]
+
+
+def _passed(before: float, clocks: Array) -> Array:
+    """Seconds that each block took; 0 where there was no time before."""
+    earlier = np.append(before, clocks[:-1])
+    known = np.isfinite(earlier)
+    return np.where(known, clocks - np.where(known, earlier, 0.0), 0.0)
+
+
+def _horizon(before: float, clocks: Array, seconds: float, blocks: Blocks) -> Array:
+    """So many seconds in events, at the pace of each block: [blocks, columns]."""
+    with np.errstate(divide="ignore"):
+        events = blocks.size * seconds / _passed(before, clocks)
+    return np.repeat(events[:, None], blocks.moments.shape[1], axis=1)
+
+
+def _add(kept: State, number: int, events: int, moments: Array) -> None:
+    """Add to a bucket, in place of an older one that lies there."""
+    place = number % BUCKETS
+    if kept["numbers"][place] > number:
+        return
+    if kept["numbers"][place] < number:
+        kept["numbers"][place], kept["events"][place], kept["buckets"][place] = number, 0, 0.0
+    kept["events"][place] += events
+    kept["buckets"][place] = merge(kept["buckets"][place], moments)

@@ -1,0 +1,327 @@
+"""Moments: the weighted sums that an average keeps of the terms, and how they are added, faded and read.
+
+An event with averaging weight `q` (1, times the inverse sampling probability, times what the average makes of its
+age) adds to each column (one policy under one estimator) the numbers of `Row`, the last three of which are maxima; the
+sums of `PairRow` follow them, where a lift is asked for. Nothing is ever subtracted: importance weights are
+heavy-tailed, and taking an old value back out of a floating-point sum destroys it.
+
+Pairs: what the terms of a policy and of production say together, on the events that both have.
+
+The lift of a policy is the difference of two estimates from the same events. Its variance needs the products of both
+terms `(u, v)` and `(pu, pv)`, of the policy and of production; the sums below are kept beside the moments, and beside
+the spread, of every column. They cover the events since production has been what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import combinations_with_replacement
+
+import numpy as np
+
+from streameval.common.arrays import ROUNDING, Array, beyond_rounding, ratio
+
+TERMS = ("u", "v", "pu", "pv")
+"""Numerator and denominator of the policy's term, then those of production's."""
+PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
+
+
+class PairRow(IntEnum):
+    """Places on the last axis of an array of pair sums; ten products follow the first five, in the order of PRODUCTS.
+
+    All events count `q` times; `w` is the importance weight of the policy.
+    """
+
+    WEIGHT = 0
+    U = 1
+    V = 2
+    PU = 3
+    PV = 4
+    FIRST_PRODUCT = 5
+    WEIGHT_SQUARE = 15  # sum q^2
+    IMPORTANCE = 16  # sum q w
+    IMPORTANCE_SQUARE = 17
+    U_IMPORTANCE = 18  # sum q u w
+    PU_IMPORTANCE = 19  # sum q pu w
+
+
+PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
+"""The sums of the four terms."""
+SQUARES = slice(PairRow.FIRST_PRODUCT, PairRow.WEIGHT_SQUARE)
+"""The sums of their products."""
+PAIR_ROWS = len(PairRow) + len(PRODUCTS) - 1
+SPREAD_PAIR_ROWS = PairRow.WEIGHT_SQUARE + 1
+"""Of a spread, the rows without importance weights."""
+
+
+def ratios(pairs: Array) -> tuple[Array, Array]:
+    """Both estimates: of the policy and of production, on the same events."""
+    own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
+    return own, ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
+
+
+def gap(pairs: Array) -> Array:
+    """The lift `U / V - PU / PV`, 0 where it is mere rounding; NaN where there is no evidence."""
+    own, production = ratios(pairs)
+    lift = own - production
+    return np.where(np.abs(lift) <= ROUNDING * (np.abs(own) + np.abs(production)), 0.0, lift)
+
+
+def linear_form(pairs: Array) -> Array:
+    """The linearised difference of one event as a weighted sum of its TERMS, [..., 4].
+
+    `(u - E v) / mean(v) - (pu - P pv) / mean(pv)`, the delta method around both estimates E and P; for plain means
+    the difference of the terms less its own mean.
+    """
+    own, production = ratios(pairs)
+    scale = ratio(pairs[..., PairRow.WEIGHT], pairs[..., PairRow.V])
+    production_scale = ratio(pairs[..., PairRow.WEIGHT], pairs[..., PairRow.PV])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.stack([scale, -scale * own, -production_scale, production_scale * production], axis=-1)
+
+
+def sum_of_squares(form: Array, products: Array) -> Array:
+    """Sum of the squares of a linear form [..., 4] from the sums of PRODUCTS [..., 10]; rounding counts as 0."""
+    first, second = zip(*combinations_with_replacement(range(len(TERMS)), 2), strict=True)
+    twice = np.where(np.equal(first, second), 1.0, 2.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        parts = twice * form[..., list(first)] * form[..., list(second)] * products
+        square, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
+    return beyond_rounding(square, size)
+
+
+def residual_squares(pairs: Array) -> tuple[Array, Array]:
+    """Sums of the squares of `u - E v`, and of `pu - P pv`, around both estimates."""
+    one, nothing = np.ones(pairs.shape[:-1]), np.zeros(pairs.shape[:-1])
+    own, production = ratios(pairs)
+    forms = ([one, -own, nothing, nothing], [nothing, nothing, one, -production])
+    first, second = (sum_of_squares(np.stack(form, axis=-1), pairs[..., SQUARES]) for form in forms)
+    return first, second
+
+
+def difference_square(pairs: Array) -> Array:
+    """Variance of one event's linearised difference."""
+    return ratio(sum_of_squares(linear_form(pairs), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])
+
+
+class Row(IntEnum):
+    """Places on the last axis of an array of moments."""
+
+    WEIGHT = 0  # S0 = sum q
+    U = 1  # sum q u, u the numerator of the term
+    V = 2  # sum q v, v its denominator (1 where the estimator has none)
+    UU = 3  # sum q u^2
+    UV = 4
+    VV = 5
+    IMPORTANCE = 6  # sum q w
+    IMPORTANCE_SQUARE = 7  # sum q w^2
+    UNSUPPORTED = 8  # sum q times the probability of actions that are never logged
+    TERM_IMPORTANCE = 9  # sum q u w
+    WEIGHT_SQUARE = 10  # S2 = sum q^2
+    LARGEST_WEIGHT = 11  # Q = max q
+    LARGEST_TERM = 12  # max q |u|
+    LARGEST_IMPORTANCE = 13  # max w, however old or downsampled the event
+
+
+ROWS = len(Row)
+ALL_ROWS = ROWS + PAIR_ROWS
+SUMS = slice(0, Row.WEIGHT_SQUARE)
+MAXIMA = slice(Row.LARGEST_WEIGHT, ROWS)
+PAIRS = slice(ROWS, ALL_ROWS)
+"""What follows the moments of a column: the pair sums of its lift."""
+SQUARE_WEIGHTS = [Row.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
+"""Sums of squared averaging weights, which fade twice as fast."""
+FADING_MAXIMA = slice(Row.LARGEST_WEIGHT, Row.LARGEST_IMPORTANCE)
+
+
+def nothing(columns: int) -> Array:
+    """The moments of no events, pair sums included, [columns, rows]."""
+    return np.zeros((columns, ALL_ROWS))
+
+
+def merge(older: Array, newer: Array) -> Array:
+    """Moments of two disjoint sets of events together; sums add, maxima compare.
+
+    >>> merge(np.ones(ALL_ROWS), np.full(ALL_ROWS, 2.0))[[Row.U, Row.LARGEST_TERM]]
+    array([3., 2.])
+    """
+    merged = older + newer
+    np.maximum(older[..., MAXIMA], newer[..., MAXIMA], out=merged[..., MAXIMA])
+    return merged
+
+
+def without_pairs(array: Array) -> Array:
+    """The same moments, and nothing of the pairs."""
+    kept = array.copy()
+    kept[..., PAIRS] = 0.0
+    return kept
+
+
+def total(parts: Array) -> Array:
+    """Moments of all parts along the first axis together; of no parts: nothing."""
+    merged = np.asarray(parts.sum(axis=0))
+    merged[..., MAXIMA] = parts[..., MAXIMA].max(axis=0, initial=0.0)
+    return merged
+
+
+def fade(moments: Array, factor: Array | float) -> Array:
+    """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column).
+
+    >>> fade(np.ones(ALL_ROWS), 0.5)[[Row.WEIGHT, Row.WEIGHT_SQUARE, Row.LARGEST_WEIGHT]]
+    array([0.5 , 0.25, 0.5 ])
+    """
+    factor = np.asarray(factor)
+    faded = moments * factor[..., None]
+    faded[..., SQUARE_WEIGHTS] *= factor[..., None]
+    faded[..., Row.LARGEST_IMPORTANCE] = moments[..., Row.LARGEST_IMPORTANCE]
+    return faded
+
+
+def fold(state: Array, blocks: Array, factors: Array) -> Array:
+    """Moments after each of `blocks` [B, columns, rows] was added in turn, the past having faded by its factor first.
+
+    `factors` is [B] or [B, columns]. Equals the loop `state = merge(fade(state, factor), block)`, all blocks at once.
+    """
+    whole, later = _products(factors)
+    new = weighted_sum(blocks, later)
+    new[:, SQUARE_WEIGHTS] = weighted_sum(blocks[..., SQUARE_WEIGHTS], later * later)
+    fading = later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))
+    new[:, FADING_MAXIMA] = (blocks[..., FADING_MAXIMA] * fading).max(axis=0)
+    new[:, Row.LARGEST_IMPORTANCE] = blocks[..., Row.LARGEST_IMPORTANCE].max(axis=0)
+    return merge(fade(state, whole), new)
+
+
+def fold_sums(state: Array, blocks: Array, factors: Array) -> Array:
+    """`fold` for arrays [B, columns, rows] that are plain sums throughout."""
+    whole, later = _products(factors)
+    return state * whole[..., None] + weighted_sum(blocks, later)
+
+
+def weighted_sum(blocks: Array, weights: Array) -> Array:
+    """Sum over the first axis of [B, columns, rows] by weights [B] or [B, columns]."""
+    if weights.ndim == 1:
+        return np.asarray(np.tensordot(weights, blocks, axes=1))
+    return np.asarray(np.einsum("bc,bcr->cr", weights, blocks))
+
+
+def _products(factors: Array) -> tuple[Array, Array]:
+    """The product of all factors, and for each block the product of those that follow it."""
+    later = np.ones_like(factors)
+    later[:-1] = np.multiply.accumulate(factors[:0:-1], axis=0)[::-1]
+    return later[0] * factors[0], later
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """An array of moments [..., rows], read by name. Ratios are NaN where there is no evidence.
+
+    >>> moments = Moments(np.array([4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]))
+    >>> float(moments.value), float(moments.count), float(moments.effective_sample_size)
+    (1.5, 4.0, 2.0)
+    """
+
+    array: Array
+
+    def __getitem__(self, row: Row) -> Array:
+        return self.array[..., row]
+
+    @property
+    def value(self) -> Array:
+        """`U / V`: the estimate. Not known once the evidence has faded below what floating point can square."""
+        return np.where(self[Row.WEIGHT_SQUARE] > 0, ratio(self[Row.U], self[Row.V]), np.nan)
+
+    @property
+    def count(self) -> Array:
+        """`n_eff = S0^2 / S2`: the number of equally weighted events that would average as well."""
+        return ratio(self[Row.WEIGHT] ** 2, self[Row.WEIGHT_SQUARE])
+
+    @property
+    def mean_denominator(self) -> Array:
+        """`V / S0`: 1 for a plain mean, the mean weight for a self-normalised one."""
+        return ratio(self[Row.V], self[Row.WEIGHT])
+
+    @property
+    def variance(self) -> Array:
+        """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
+        return variance(self.array)
+
+    @property
+    def effective_sample_size(self) -> Array:
+        """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
+        return ratio(
+            self[Row.WEIGHT] * self[Row.IMPORTANCE] ** 2, self[Row.WEIGHT_SQUARE] * self[Row.IMPORTANCE_SQUARE]
+        )
+
+    @property
+    def importance_weight_mean(self) -> Array:
+        """Mean importance weight: 1 where propensities are right and support is full."""
+        return ratio(self[Row.IMPORTANCE], self[Row.WEIGHT])
+
+    @property
+    def unsupported_probability(self) -> Array:
+        """Mean probability that the policy gives to actions the logging policy never takes."""
+        return ratio(self[Row.UNSUPPORTED], self[Row.WEIGHT])
+
+    @property
+    def largest_term_share(self) -> Array:
+        """Share of `|U|` that the largest single term carries."""
+        return ratio(self[Row.LARGEST_TERM], np.abs(self[Row.U]))
+
+    @property
+    def lift(self) -> LiftMoments:
+        """The moments of the paired difference to production, on the same events."""
+        pairs = self.array[..., PAIRS]
+        array = np.full((*pairs.shape[:-1], ROWS), np.nan)
+        for row, values in _differences(pairs).items():
+            array[..., row] = values
+        array[..., Row.LARGEST_WEIGHT] = self[Row.LARGEST_WEIGHT]
+        array[..., Row.LARGEST_IMPORTANCE] = self[Row.LARGEST_IMPORTANCE]
+        return LiftMoments(array, pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class LiftMoments(Moments):
+    """Moments of a difference `u - pu`; of ratios, value and variance are those of the linearised difference."""
+
+    pairs: Array
+
+    @property
+    def value(self) -> Array:
+        return np.where(self[Row.WEIGHT_SQUARE] > 0, gap(self.pairs), np.nan)
+
+    @property
+    def mean_denominator(self) -> Array:
+        return np.ones_like(self[Row.WEIGHT])
+
+    @property
+    def variance(self) -> Array:
+        return difference_square(self.pairs)
+
+
+def _differences(pairs: Array) -> dict[Row, Array]:
+    """The sums that a difference of terms has in the place of a term."""
+    products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
+    return {
+        Row.WEIGHT: pairs[..., PairRow.WEIGHT],
+        Row.U: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
+        Row.V: pairs[..., PairRow.WEIGHT],
+        Row.UU: products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"],
+        Row.UV: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
+        Row.VV: pairs[..., PairRow.WEIGHT],
+        Row.IMPORTANCE: pairs[..., PairRow.IMPORTANCE],
+        Row.IMPORTANCE_SQUARE: pairs[..., PairRow.IMPORTANCE_SQUARE],
+        Row.TERM_IMPORTANCE: pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE],
+        Row.WEIGHT_SQUARE: pairs[..., PairRow.WEIGHT_SQUARE],
+    }
+
+
+def variance(sums: Array) -> Array:
+    """Variance of the term from sums whose first rows are those of `Row` up to `VV`, around their own value.
+
+    What is left of a constant by rounding counts as 0: an average that adapts to it would depend on how sums were cut.
+    """
+    value = ratio(sums[..., Row.U], sums[..., Row.V])
+    size = sums[..., Row.UU] + value * value * sums[..., Row.VV]
+    square = size - 2 * value * sums[..., Row.UV]
+    return ratio(beyond_rounding(square, size) * sums[..., Row.WEIGHT], sums[..., Row.V] ** 2)

@@ -1,0 +1,119 @@
+"""IPS made steadier by the importance weights alone: divided by their mean, or with them as control variate.
+
+The importance weight as control variate: how much of a term can be foretold from the weight alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.component import strict
+from streameval.ope.estimators import importance
+from streameval.ope.estimators.base import Estimator, Terms
+from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.recent_moments import fading_of
+
+
+@dataclass(frozen=True, config=strict)
+class SNIPS(Estimator):
+    """Self-normalised IPS: `mean(w r) / mean(w)`.
+
+    Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far
+    less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
+    moves too.
+
+    >>> from streameval.ope.evidence.evidence import Evidence
+    >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), {})
+    >>> float(terms.u.sum() / terms.v.sum())
+    1.0
+
+    Source: Swaminathan & Joachims, NIPS 2015.
+    """
+
+    ratio: ClassVar[bool] = True
+    kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
+
+    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+        return Terms(evidence.weighted_reward, evidence.importance_weight), state
+
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
+        """Range of `w (r - value)`: the value lies inside the reward range."""
+        return max_weight * (reward_range[1] - reward_range[0])
+
+
+@dataclass(frozen=True, config=strict)
+class ControlVariate(Estimator):
+    """IPS with the weight as control variate: the average of `w r - beta (w - 1)`.
+
+    `beta = cov(w r, w) / var(w)` from an exponentially decayed past (horizon 100,000 events) that ends one block before
+    the event, so that no reward touches its own coefficient and the estimate stays unbiased. `beta` is 0 at first and
+    where the weight does not vary. Needs full support: without it the mean weight is not 1 and the term is biased.
+
+    >>> from streameval.ope.evidence.evidence import Evidence
+    >>> evidence = Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 0.0], block=2)
+    >>> estimator = ControlVariate()
+    >>> first, state = estimator.terms(evidence, estimator.start(policies=1))
+    >>> first.u.ravel()  # nothing is known before the first block: plain IPS
+    array([2., 0.])
+    >>> second, _ = estimator.terms(evidence, state)
+    >>> second.u.ravel().round(3)  # beta = 4/3
+    array([0.667, 0.667])
+
+    Source: Owen, Monte Carlo theory, 2013, ch. 8.9; Swaminathan, thesis 2017.
+    """
+
+    kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
+
+    def start(self, policies: int) -> State:
+        return importance.start(policies)
+
+    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+        beta, after = importance.lagged_slope(evidence, evidence.weighted_reward, state)
+        return Terms(evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)), after
+
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
+        """Range of `w (r - beta) + beta` for any `beta` inside the reward range; a beta outside of it is possible."""
+        return 2 * max_weight * (reward_range[1] - reward_range[0])
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        return importance.extremes(reward_range, seen)
+
+
+def start(policies: int) -> State:
+    """The memory of nothing."""
+    return {"sums": np.zeros((policies, 5))}
+
+
+def lagged_slope(evidence: Evidence, term: Array, state: State) -> tuple[Array, State]:
+    """`beta = cov(term, w) / var(w)` over the last 100,000 events, for each event as known a block before, [n, P]."""
+    weight = evidence.importance_weight
+    columns = (None, weight, term, weight * weight, term * weight)
+    sums = np.stack([evidence.block_sums(column) for column in columns], axis=-1)
+    path = decayed_path(state["sums"], sums, fading_of(evidence.block))
+    before = np.concatenate([state["sums"][None], path[:-1]])
+    return evidence.spread_over_events(_slope(before)), {"sums": path[-1]}
+
+
+def extremes(reward_range: tuple[float, float], seen: Array) -> Extremes:
+    """Of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 to begin with.
+
+    Its slope may go either way, so that an endless weight could be anything: the heaviest is the largest seen.
+    """
+    low, high = reward_range
+    least, most = min(low, 0.0), max(high, 0.0)
+    return Extremes.between((least, most), (low - most, high - least), seen)
+
+
+def _slope(sums: Array) -> Array:
+    """`cov(u, w) / var(w)` from the sums of `1, w, u, w w, u w` on the last axis; 0 where `w` does not vary."""
+    count, weight, reward, square, product = np.moveaxis(sums, -1, 0)
+    variance = square * count - weight * weight
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = (product * count - reward * weight) / variance
+    return np.where(variance > 1e-12 * square * count, slope, 0.0)

@@ -1,0 +1,129 @@
+"""Stratified estimators: few events with large weights carry the noise, many with small ones the drift.
+
+A term is split by the importance weight at a threshold, so that an average that can (`mixture`) remembers each part
+as long as suits it. On other averages the parts are simply added up again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.component import strict
+from streameval.ope.estimators import importance
+from streameval.ope.estimators.base import Component, Estimator, Terms
+from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.recent_moments import fading_of
+from streameval.ope.evidence.requirements import Need, Needs
+
+THRESHOLD = 5.0
+
+Threshold = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, config=strict)
+class StratifiedIPS(Estimator):
+    """IPS in two parts: `w r 1[w <= c]`, and `w r 1[w > c] - beta (w - 1)` with the weight as control variate.
+
+    `threshold` c > 0 separates the strata; anything between 2 and 10 works. Both parts together are unbiased where
+    support is full. `beta` as in `control_variate`, for the second part alone.
+
+    >>> evidence = Evidence.of(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
+    >>> estimator = StratifiedIPS()
+    >>> low, high = estimator.terms(evidence, estimator.start(policies=1))[0].components
+    >>> low.u.ravel(), high.u.ravel()
+    (array([0.  , 1.25]), array([125.,   0.]))
+    """
+
+    threshold: Threshold = THRESHOLD
+    parts: ClassVar[int] = 2
+    kind: Literal["stratified_ips"] = field(default="stratified_ips", kw_only=True, repr=False)
+
+    def start(self, policies: int) -> State:
+        return {"control": importance.start(policies), "means": np.zeros((policies, 2))}
+
+    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+        weight, reward = evidence.importance_weight, evidence.weighted_reward
+        small = weight <= self.threshold
+        rare = np.where(small, 0.0, reward)
+        beta, controlled = importance.lagged_slope(evidence, rare, state["control"])
+        means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0)], state["means"])
+        share = np.clip(means[0], 0.0, 1.0)
+        mean_reward = evidence.recent.reward[:, None]
+        low = Component(np.where(small, reward, 0.0), prior=share * mean_reward)
+        high = Component(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
+        return Terms(low.u + high.u, components=(low, high)), {"control": controlled, "means": remembered}
+
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
+        """As of `control_variate`."""
+        return 2 * max_weight * (reward_range[1] - reward_range[0])
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        return importance.extremes(reward_range, seen)
+
+
+@dataclass(frozen=True, config=strict)
+class StratifiedDR(Estimator):
+    """Doubly robust only where weights are large: a reward model stands in for rare actions, and is corrected.
+
+    With `q(x, a)` the reward model's prediction before it saw the event, `W(a) = pi(a|x) / pi0(a|x)` and threshold c:
+    `w r 1[w <= c]`, the model's part `sum over a with W(a) > c of pi(a|x) q(x, a)`, and the correction
+    `1[w > c] w (r - q(x, a))`. Unbiased where support is full, whatever the model says; the better the model, the less
+    noise. Needs whole distributions and features of all actions.
+
+    Source: for the switch between the two, Wang, Agarwal & Dudik, ICML 2017.
+    """
+
+    threshold: Threshold = THRESHOLD
+    needs: ClassVar[Needs] = frozenset({Need.TARGET, Need.LOGGING, Need.PREDICTION})
+    parts: ClassVar[int] = 3
+    kind: Literal["stratified_dr"] = field(default="stratified_dr", kw_only=True, repr=False)
+
+    def start(self, policies: int) -> State:
+        return {"means": np.zeros((policies, 3))}
+
+    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+        weight, actions = evidence.importance_weight, evidence.actions
+        small = weight <= self.threshold
+        low = np.where(small, evidence.weighted_reward, 0.0)
+        if actions is None:
+            modelled, expected = np.zeros_like(weight), np.zeros(len(weight))
+        else:
+            expected = actions.of_logged(actions.prediction)
+            stands_in = (actions.importance_weight > self.threshold) * actions.probability
+            modelled = actions.sum(stands_in * actions.prediction[:, None])
+        correction = np.where(small, 0.0, weight * (evidence.reward - expected)[:, None])
+        means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0), modelled], state["means"])
+        share = np.clip(means[0], 0.0, 1.0)
+        mean_reward = evidence.recent.reward[:, None]
+        components = (
+            Component(low, prior=share * mean_reward),
+            Component(modelled),
+            Component(correction, prior=(1 - share) * mean_reward - means[1]),
+        )
+        return Terms(low + modelled + correction, components=components), {"means": remembered}
+
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
+        """A correction reaches weight times reward range to either side; the model's part lies inside that range."""
+        return (2 * max_weight + 1) * (reward_range[1] - reward_range[0])
+
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+        """A small weight times the reward, or the model's part and a correction to either side."""
+        low, high = reward_range
+        slopes = (min(low, low - high), max(high, high - low))
+        return Extremes.between((min(low, 0.0), max(high, 0.0)), slopes, seen, controlled=False)
+
+
+def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:
+    """Means over the last 100,000 events after each block, [columns, blocks, P], and the sums after them."""
+    sums = np.stack([evidence.block_sums(column) for column in (None, *columns)], axis=-1)
+    path = decayed_path(state, sums, fading_of(evidence.block))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        means = path[..., 1:] / path[..., :1]
+    return np.moveaxis(means, -1, 0), path[-1]

@@ -1,0 +1,222 @@
+"""An evaluator for other policies: values go on for those that stay; so do lifts, unless production is another one.
+
+An evaluator with fewer estimators and averages: the columns of what stays are cut out, all else is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.common.arrays import State
+from streameval.common.state_columns import transplanted
+from streameval.events import EventBatch
+from streameval.ope.averages.mixture_bank import Layout
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.plan import Plan, Products
+from streameval.ope.evaluator.promotion_lift import Deciding
+from streameval.ope.evaluator.state import Progress
+from streameval.ope.evidence import recent_moments
+from streameval.ope.evidence.requirements import Need
+from streameval.ope.policies import LOGGING
+
+
+def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
+    """An evaluator of the plan, whose policies are others, that goes on with what is known of those that stay.
+
+    Estimators, averages and what else the plan says must be the same. Values are kept, and lifts, and decisions about
+    them, unless production has changed: then these begin anew. A policy that was not there, or was another one, begins
+    with the next event. Of those that are gone nothing is left: what a mixture has pooled over its candidates is pooled
+    over those that stay, as if there had never been others.
+    """
+    before, progress = evaluator.plan, evaluator.progress()
+    known = {
+        name: place for place, name in enumerate(before.policies) if before.coded.get(name) == plan.coded.get(name)
+    }
+    places = [known.get(name) for name in plan.policies]
+    fresh = Evaluator.of(plan, progress.described).progress()
+    fresh = replace(
+        fresh,
+        accepted=progress.accepted,
+        rejected=progress.rejected,
+        arrivals=progress.arrivals,
+        newest=progress.newest,
+    )
+    if progress.described is None:
+        return Evaluator.going_on(plan, fresh)
+    alone = places[0] != 0
+    memory = transplanted(
+        _memory(before, progress, alone),
+        lambda count: _fresh(before, progress, count, alone),
+        len(before.policies),
+        places,
+    )
+    grids = zip(plan.grids(progress.described), memory["grids"], strict=True)
+    progress = replace(
+        fresh,
+        pending=[_of_policies(batch, plan, known) for batch in progress.pending],
+        failures={name: told for name, told in progress.failures.items() if name in known and name in plan.policies},
+        counts=memory["counts"],
+        learned={**progress.learned, **memory["learned"]},
+        watch=None if progress.watch is None else progress.watch.of_some(places),
+        decided=fresh.decided if alone else _decided(before, progress, fresh, places),
+        grids=[grid.with_lifts(state, plan.block) if alone else state for grid, state in grids],
+    )
+    return Evaluator.going_on(plan, progress)
+
+
+def with_new_production(evaluator: Evaluator) -> Evaluator:
+    """The same for a production policy that is another one under its name: it begins with the next event, lifts too."""
+    plan = evaluator.plan
+    return changed(changed(evaluator, replace(plan, policies=(LOGGING, *plan.policies[1:]))), plan)
+
+
+def _memory(plan: Plan, progress: Progress, alone: bool) -> State:
+    """What is remembered of each policy; `alone`: nothing that compares it with production."""
+    learned, grids = progress.learned, progress.grids
+    kept = {name: learned[name] for name in ("recent", "slates")}
+    if alone:
+        kept = {
+            "recent": recent_moments.alone(learned["recent"]),
+            "slates": {**learned["slates"], "recent": recent_moments.alone(learned["slates"]["recent"])},
+        }
+        pairs = zip(plan.grids(bool(progress.described)), grids, strict=True)
+        grids = [grid.without_lifts(state) for grid, state in pairs]
+    return {"counts": progress.counts, "learned": kept, "grids": list(grids)}
+
+
+def _fresh(plan: Plan, progress: Progress, policies: int, alone: bool) -> State:
+    """The same before the first event, of so many policies."""
+    names = (LOGGING, *map(str, range(1, policies)))
+    ranks = {name: place for place, name in enumerate(names)}
+    some = replace(plan, policies=names, coded={}, ranks=ranks)
+    return _memory(some, Evaluator.of(some, progress.described).progress(), alone)
+
+
+def _decided(before: Plan, progress: Progress, fresh: Progress, places: Sequence[int | None]) -> State | None:
+    """The state of the contest among those that stay; it begins anew where others come."""
+    deciding = Deciding.of(before)
+    known = [place for place in places[1:] if place is not None]
+    if deciding is None or progress.decided is None or fresh.decided is None or len(known) < len(places) - 1:
+        return fresh.decided
+    return deciding.contest.of_some(progress.decided, [place - 1 for place in known])
+
+
+def _of_policies(batch: EventBatch, plan: Plan, known: Mapping[str, int]) -> EventBatch:
+    """Events that wait, as the policies of the plan see them: missing for who begins with the next one."""
+    kept = batch.with_policies(name for name in batch.policies if name in known)
+    return kept.with_policies(name for name in plan.policies if name != LOGGING)
+
+
+def left_with(evaluator: Evaluator, products: Products) -> Evaluator:
+    """The evaluator with these products of estimators and averages only, each of which lies in one of those it has.
+
+    What it knows of them it knows to the last bit. A reward model that nobody needs any more is forgotten. Decisions
+    that stood on a lift which is gone begin anew on the best one that is left.
+    """
+    if list(products) == list(evaluator.plan.products(bool(evaluator.described))):
+        return evaluator
+    plan, progress = evaluator.plan.with_products(products), evaluator.progress()
+    if progress.described is None:
+        return Evaluator.going_on(plan, progress)
+    before, after = evaluator.plan.grids(progress.described), plan.grids(progress.described)
+    whole = [next(place for place, each in enumerate(before) if _lies_in(part, each)) for part in after]
+    progress = replace(
+        progress,
+        learned=_learned(plan, progress, after),
+        decided=_decided_by_kept(evaluator.plan, progress, before, plan, after),
+        grids=[
+            part_of(part, before[place], progress.grids[place], plan.block)
+            for part, place in zip(after, whole, strict=True)
+        ],
+    )
+    return Evaluator.going_on(plan, progress)
+
+
+def _lies_in(part: Grid, whole: Grid) -> bool:
+    return set(part.estimators) <= set(whole.estimators) and set(part.averages) <= set(whole.averages)
+
+
+def _learned(plan: Plan, progress: Progress, grids: Sequence[Grid]) -> State:
+    """What is learned of the log, as far as the estimators and averages that are left look at it."""
+    needed = {
+        "recent": any(grid.mixes for grid in grids),
+        "predictions": any(Need.PREDICTION in grid.needs for grid in grids),
+        "slates": any(Need.SLOTS in grid.needs for grid in grids),
+    }
+    fresh = Evaluator.of(plan).progress().learned
+    return {**progress.learned, **{name: fresh[name] for name, kept in needed.items() if not kept}}
+
+
+def _decided_by_kept(
+    before: Plan, progress: Progress, had: Sequence[Grid], after: Plan, has: Sequence[Grid]
+) -> State | None:
+    earlier, deciding = Deciding.of(before, had), Deciding.of(after, has)
+    if earlier is None or deciding is None or progress.decided is None:
+        return progress.decided
+    same = (earlier.chosen and earlier.chosen.cell) == (deciding.chosen and deciding.chosen.cell)
+    return progress.decided if same else deciding.contest.on_another_lift(progress.decided)
+
+
+class Columns(NamedTuple):
+    """Which columns stay of so many `policies` and all estimators of a layout, when these of its estimators stay.
+
+    >>> Columns(2, Layout((1, 2, 1), (True, True)), [1]).of(6).tolist()
+    [1, 4]
+    >>> Columns(2, Layout((1, 2, 1), (True, True)), [1]).of(8).tolist()
+    [1, 2, 5, 6]
+    """
+
+    policies: int
+    layout: Layout
+    kept: Sequence[int]
+
+    def of(self, columns: int) -> NDArray[np.intp]:
+        """Their places, where there is a column for each estimator, or one for each of its components."""
+        per_policy = columns // self.policies
+        estimators = np.arange(len(self.layout.components))
+        owner = estimators if per_policy == len(estimators) else np.repeat(estimators, self.layout.components)
+        return np.flatnonzero(np.tile(np.isin(owner, self.kept), self.policies))
+
+
+def part_of(part: Grid, whole: Grid, state: State, block: int) -> State:
+    """The state of a grid of some of the estimators and averages of another one, of that one's state."""
+    averages = [whole.averages.index(each) for each in part.averages]
+    kept = [whole.estimators.index(each) for each in part.estimators]
+    wide = replace(part, estimators=whole.estimators, watches=tuple(whole.watches[place] for place in averages))
+    measures = [whole.measures.index(each) for each in part.measures]
+    some = {name: [state[name][place] for place in averages] for name in ("averages", "lifts", "watched")}
+    some["drift"] = [state["drift"][place] for place in measures]
+    fresh, fewer = wide.start(block), part.start(block)
+    policies = {"averages": len(whole.candidates), "lifts": len(whole.candidates) - 1, "drift": len(whole.candidates)}
+    cut = {
+        name: _cut(some[name], fresh[name], fewer[name], Columns(count, wide.layout, kept))
+        for name, count in policies.items()
+    }
+    watches = zip(part.watches, wide.watches, some["watched"], strict=True)
+    return {
+        **cut,
+        "estimators": [state["estimators"][place] for place in kept],
+        "watched": [
+            None if watch is None or other is None else watch.of_some(seen, other, kept)
+            for watch, other, seen in watches
+        ],
+    }
+
+
+def _cut(state: Any, wide: Any, narrow: Any, columns: Columns) -> Any:
+    """The columns that stay; `wide` and `narrow` are fresh states, which differ in the axis that counts columns."""
+    if isinstance(state, dict):
+        return {key: _cut(state[key], wide[key], narrow[key], columns) for key in state}
+    if isinstance(state, list):
+        return [_cut(*each, columns) for each in zip(state, wide, narrow, strict=True)]
+    if not isinstance(state, np.ndarray):
+        return state
+    shapes = zip(wide.shape, narrow.shape, strict=True)
+    axis = next((axis for axis, (one, other) in enumerate(shapes) if one != other), None)
+    return state if axis is None else np.take(state, columns.of(state.shape[axis]), axis=axis)

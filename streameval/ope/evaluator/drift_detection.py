@@ -1,0 +1,162 @@
+"""Drift detection: tests for a change in what each policy earns, as an annotation. No estimate depends on them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streameval.common.arrays import Array, State
+from streameval.ope.evidence.evidence import Evidence
+
+LARGEST_WEIGHT = 5.0
+"""Larger importance weights are cut here: such tests know nothing of heavy tails, and drift shows in the many events
+with small weights."""
+LONGEST, KEPT = 2_000, 1_000
+"""A detector that has seen so many block means starts anew from the last of them: its past is bounded, and known."""
+FEWEST = 30
+"""What a detector finds in the first block means is not counted; short logs do without river, which loads slowly."""
+OFF = "off"
+
+
+@dataclass(frozen=True)
+class DriftDetector:
+    """A drift detector of river, by its name there, with its parameters: `ADWIN`, `PageHinkley`, `KSWIN`.
+
+    It watches the block means of `min(w, 5) r`, in units of the reward range. What draws at random gets a seed.
+
+    >>> DriftDetector.of({"detector": "ADWIN", "delta": 0.01})
+    DriftDetector(name='ADWIN', parameters={'delta': 0.01})
+    >>> DriftDetector.of("AWDIN")
+    Traceback (most recent call last):
+    ValueError: there is no drift detector 'AWDIN'; there are ADWIN, KSWIN, PageHinkley
+
+    Source: for ADWIN, Bifet & Gavalda, SIAM Data Mining 2007.
+    """
+
+    name: str = "ADWIN"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, wish: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
+        """From a name, or a mapping with the `detector` and its parameters; None for `off`. ValueError for others."""
+        if isinstance(wish, DriftDetector) or wish is None or wish == OFF:
+            return wish if isinstance(wish, DriftDetector) else None
+        if not isinstance(wish, str | Mapping):
+            raise ValueError(f"the drift detector must be a name or a mapping of options, found {wish!r}")
+        given = {"detector": wish} if isinstance(wish, str) else dict(wish)
+        name = given.pop("detector", cls.name)
+        detector = cls(name, given)
+        if detector != cls():
+            detector.make()
+        return detector
+
+    def settings(self) -> State:
+        """What `of` makes it from."""
+        return {"detector": self.name, **self.parameters}
+
+    def make(self) -> Any:
+        """A fresh detector; ValueError when river has none of this name, or it refuses the parameters."""
+        kinds = _kinds()
+        if self.name not in kinds:
+            raise ValueError(f"there is no drift detector {self.name!r}; there are {', '.join(sorted(kinds))}")
+        allowed = inspect.signature(kinds[self.name]).parameters
+        unknown = sorted(set(self.parameters) - set(allowed))
+        if unknown:
+            raise ValueError(f"{self.name} has no parameter {', '.join(unknown)}; it has {', '.join(allowed)}")
+        seeded = {"seed": 1} if "seed" in allowed else {}
+        try:
+            return kinds[self.name](**{**seeded, **self.parameters})
+        except TypeError as error:
+            raise ValueError(f"{self.name} cannot be made with {dict(self.parameters)}: {error}") from None
+
+
+def _kinds() -> dict[str, type[Any]]:
+    """river's detectors of changes in a stream of numbers; imported when first needed, because that takes seconds."""
+    from river import base, drift
+
+    return {
+        name: kind
+        for name, kind in inspect.getmembers(drift, inspect.isclass)
+        if issubclass(kind, base.DriftDetector) and name not in _NOT_FOR_USE
+    }
+
+
+_NOT_FOR_USE = {"DummyDriftDetector", "NoDrift"}
+
+
+class DriftWatch:
+    """A detector for each policy, and how often it has found a change.
+
+    river's detectors cannot be written down as plain values. So the state is what they have seen: at most 2,000 block
+    means of each policy, from which `from_state` makes them anew, the same to the last bit.
+    """
+
+    def __init__(self, detector: DriftDetector, policies: int) -> None:
+        self.detector = detector
+        self.detections = [0] * policies
+        self._seen: list[list[float]] = [[] for _ in range(policies)]
+        self._detectors: list[Any] = [None] * policies
+
+    def update(self, means: Array) -> None:
+        """Take the next block means, [blocks, policies]; NaN where a block says nothing about a policy."""
+        for policy, column in enumerate(means.T.tolist()):
+            for mean in column:
+                if math.isfinite(mean):
+                    self._see(policy, mean)
+
+    def _see(self, policy: int, mean: float) -> None:
+        seen = self._seen[policy]
+        if len(seen) == LONGEST:
+            del seen[: LONGEST - KEPT]
+            self._detectors[policy] = None
+        seen.append(mean)
+        if len(seen) <= FEWEST:
+            return
+        if self._detectors[policy] is None:
+            self._detectors[policy] = self._made_from(seen[:-1])
+        self._detectors[policy].update(mean)
+        self.detections[policy] += self._detectors[policy].drift_detected
+
+    def _made_from(self, seen: Sequence[float]) -> Any:
+        detector = self.detector.make()
+        for mean in seen:
+            detector.update(mean)
+        return detector
+
+    def of_some(self, places: Sequence[int | None]) -> DriftWatch:
+        """The watch of other policies; `places`: where each was before, None for one that begins."""
+        watch = DriftWatch(self.detector, len(places))
+        for place, before in enumerate(places):
+            if before is not None:
+                watch.detections[place], watch._seen[place] = self.detections[before], list(self._seen[before])
+        return watch
+
+    def state(self) -> State:
+        """The detections and what the detectors have seen."""
+        return {"detections": list(self.detections), "seen": [np.array(seen) for seen in self._seen]}
+
+    @classmethod
+    def from_state(cls, detector: DriftDetector, state: State) -> DriftWatch:
+        """The watch that gave this state; its detectors are made when the next block comes."""
+        watch = cls(detector, len(state["seen"]))
+        watch.detections = list(state["detections"])
+        watch._seen = [seen.tolist() for seen in state["seen"]]
+        return watch
+
+
+def block_means(evidence: Evidence, reward_range: tuple[float, float]) -> Array:
+    """Means of `min(w, 5) r` of each block in units of the reward range, [blocks, policies]; NaN without events.
+
+    >>> evidence = Evidence.of(importance_weight=[[125.0], [1.0]], reward=[1.0, 1.0], block=2)
+    >>> block_means(evidence, (0.0, 1.0))
+    array([[3.]])
+    """
+    low, high = reward_range
+    clipped = np.minimum(evidence.importance_weight, LARGEST_WEIGHT) * (evidence.reward / (high - low))[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return evidence.block_sums(clipped) / evidence.block_sums(None)

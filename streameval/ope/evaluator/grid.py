@@ -1,0 +1,220 @@
+"""A grid: some estimators, each on some averages, over the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.ope.averages import AnyAverage, Average, Mixture, Reading
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.drift_rate import Lipschitz, Pace
+from streameval.ope.averages.mixture import Course
+from streameval.ope.averages.mixture_bank import Layout, Parts
+from streameval.ope.averages.mixture_lift import fold_lifts, lift_layout
+from streameval.ope.averages.restart import without_pairs
+from streameval.ope.estimators import AnyEstimator, Terms
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.requirements import Needs
+from streameval.ope.intervals import AnyBound
+from streameval.ope.intervals.sequences import Look, Watch, Watched
+
+
+class Read(NamedTuple):
+    """What an average knows: of all policies, and of the lift of all but production; and the bound for both.
+
+    `watched`: the intervals that have been kept all along, where the bound is a confidence sequence.
+    """
+
+    average: AnyAverage
+    bound: AnyBound
+    reading: Reading
+    lift: Reading
+    watched: Watched | None
+
+
+UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
+
+    All estimators of a grid have the same `needs`: events that do not tell what is needed are missing. `candidates`
+    [policies]: whether a policy is one whose behaviour is compared with that of others. `watches`: what keeps the
+    confidence sequences of each average, where its bound is one.
+    """
+
+    estimators: tuple[AnyEstimator, ...]
+    averages: tuple[AnyAverage, ...]
+    bounds: tuple[AnyBound, ...]
+    candidates: tuple[bool, ...]
+    needs: Needs
+    watches: tuple[Watch | None, ...]
+
+    @property
+    def layout(self) -> Layout:
+        """How the component columns belong together."""
+        return Layout(tuple(estimator.parts for estimator in self.estimators), self.candidates)
+
+    @property
+    def measures(self) -> list[Lipschitz]:
+        """The measures of drift that the averages ask for, each once."""
+        return list(dict.fromkeys(average.drift for average in self._plain if average.drift is not None))
+
+    @property
+    def _plain(self) -> list[Average]:
+        return [average for average in self.averages if isinstance(average, Average)]
+
+    @property
+    def mixes(self) -> bool:
+        """Whether an average keeps components apart, and begins with what recent events were like."""
+        return any(isinstance(average, Mixture) for average in self.averages)
+
+    def start(self, block: int) -> State:
+        """The state before the first event."""
+        policies = len(self.candidates)
+        columns = policies * len(self.estimators)
+        return {
+            "estimators": [estimator.start(policies) for estimator in self.estimators],
+            "drift": [measure.start(columns, block) for measure in self.measures],
+            "averages": [
+                average.start(self.layout, block) if isinstance(average, Mixture) else average.start(columns, block)
+                for average in self.averages
+            ],
+            "lifts": [
+                average.start(lift_layout(self.layout), block) if isinstance(average, Mixture) else None
+                for average in self.averages
+            ],
+            "watched": [_start_watch(watch, policies, block) for watch in self.watches],
+        }
+
+    def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, Course]]:
+        """The state after these whole blocks, and how the lifts on each mixture, by its label, fared meanwhile."""
+        visible = evidence.of_events_with(self.needs)
+        terms, remembered, blocks = self._weigh(state, visible)
+        parts = _parts(terms, visible) if self.mixes else None
+        paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
+        measured = []
+        for measure, before in zip(self.measures, state["drift"], strict=True):
+            paces[measure], after = measure.fold(before, blocks)
+            measured.append(after)
+        averaged, lifts, courses = [], [], {}
+        for average, before, lift in zip(self.averages, state["averages"], state["lifts"], strict=True):
+            if isinstance(average, Mixture):
+                assert parts is not None
+                after, course = average.fold(before, blocks, parts, self.layout)
+                if len(self.candidates) > 1:
+                    lift, courses[average.label] = fold_lifts(average, lift, terms, visible, course, self.layout)
+            else:
+                after = average.fold(before, blocks, paces[average.drift])
+            averaged.append(after)
+            lifts.append(lift)
+        look = Look(visible, terms)
+        watched = [
+            None if watch is None else watch.fold(before, look)
+            for watch, before in zip(self.watches, state["watched"], strict=True)
+        ]
+        return {
+            "estimators": remembered,
+            "drift": measured,
+            "averages": averaged,
+            "lifts": lifts,
+            "watched": watched,
+        }, courses
+
+    def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[Read]:
+        """What each average knows now, with the bound for its intervals; the unfinished block included.
+
+        `errors` [policies]: the chance that an interval which may be watched ever misses.
+        """
+        blocks, late = None, None
+        if tail is not None:
+            visible = tail.of_events_with(self.needs)
+            terms, _, blocks = self._weigh(state, visible)
+            late = Look(visible, terms)
+        rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
+        for measure, measured in zip(self.measures, state["drift"], strict=True):
+            rates[measure] = measure.rate(measured)
+        watched = [
+            None if watch is None else watch.read(seen, late, errors)
+            for watch, seen in zip(self.watches, state["watched"], strict=True)
+        ]
+        every = zip(self.averages, self.bounds, state["averages"], state["lifts"], watched, strict=True)
+        for average, bound, averaged, lift, sequence in every:
+            if isinstance(average, Mixture):
+                reading, gap = average.read(averaged, self.layout), average.read(lift, lift_layout(self.layout))
+            else:
+                reading = average.read(averaged, blocks, rates[average.drift])
+                gap = reading.lift(len(self.estimators))
+            yield Read(average, bound, reading, gap, sequence)
+
+    def _weigh(self, state: State, evidence: Evidence) -> tuple[list[Terms], list[State], Blocks]:
+        """The terms of all estimators, what these remember after them, and the terms side by side as blocks."""
+        pairs = zip(self.estimators, state["estimators"], strict=True)
+        terms, remembered = zip(*[estimator.terms(evidence, before) for estimator, before in pairs], strict=True)
+        return list(terms), list(remembered), _blocks(evidence, [(term.u, term.v) for term in terms])
+
+    def to_state(self, state: State) -> State:
+        """The state as a plain value."""
+        pairs = zip(self.averages, state["averages"], strict=True)
+        averages = [average.to_state(saved) for average, saved in pairs]
+        plain: State = to_plain({**state, "averages": averages, "kinds": list(map(repr, self.watches))})
+        return plain
+
+    def from_state(self, saved: State, block: int) -> State:
+        """The inverse of `to_state`. A confidence sequence that was not kept, or as another kind, begins now."""
+        state = from_plain(saved)
+        pairs = zip(self.averages, state["averages"], strict=True)
+        kept = zip(self.watches, state["watched"], state.pop("kinds"), strict=True)
+        watched = [
+            _start_watch(watch, len(self.candidates), block) if kind != repr(watch) else before
+            for watch, before, kind in kept
+        ]
+        return {**state, "averages": [average.from_state(kept) for average, kept in pairs], "watched": watched}
+
+    def without_lifts(self, state: State) -> State:
+        """What the state says of values."""
+        watched = [
+            None if watch is None else watch.without_lifts(before)
+            for watch, before in zip(self.watches, state["watched"], strict=True)
+        ]
+        averages = [without_pairs(average) for average in state["averages"]]
+        return {"estimators": state["estimators"], "drift": state["drift"], "averages": averages, "watched": watched}
+
+    def with_lifts(self, values: State, block: int) -> State:
+        """The state that says this of values, and nothing yet of lifts."""
+        return {**values, "lifts": self.start(block)["lifts"]}
+
+
+def _start_watch(watch: Watch | None, policies: int, block: int) -> State | None:
+    return None if watch is None else watch.start(policies, block)
+
+
+def _parts(terms: Sequence[Terms], evidence: Evidence) -> Parts:
+    """The components of all terms side by side, with what each begins with."""
+    recent = evidence.recent
+    components = [component for term in terms for component in term.parts(recent.reward)]
+    nothing = np.full_like(recent.weight_square, np.nan)
+    priors = [nothing if component.prior is None else component.prior for component in components]
+    square = recent.weight_square * recent.reward_square[:, None]
+    return Parts(
+        _blocks(evidence, [(component.u, component.v) for component in components], paired=False),
+        np.stack(priors, axis=-1).reshape(len(square), -1),
+        np.repeat(square, len(components), axis=1),
+    )
+
+
+def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], paired: bool = True) -> Blocks:
+    return Blocks.of(
+        evidence.blocks,
+        evidence.averaging_weight,
+        evidence.importance_weight,
+        evidence.unsupported,
+        terms,
+        paired,
+        signs=evidence.signs if paired else None,
+    ).at(evidence.timestamp)

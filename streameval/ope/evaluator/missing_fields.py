@@ -1,0 +1,67 @@
+"""What the first events lack that configured estimators need, so that it is said before anybody waits for a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from streameval.common.text import counted
+from streameval.events import EventBatch
+from streameval.ope.estimators import StratifiedDR
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evidence.actions import Actions, tells
+from streameval.ope.evidence.requirements import Need, field_of
+from streameval.ope.policies import LOGGING, target_probabilities
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """A field that `lacking` of `events` are without; for these `estimators` they are missing.
+
+    `wanted_by`: the reward model, where it is the one that needs the field.
+    """
+
+    field: str
+    lacking: int
+    events: int
+    estimators: tuple[str, ...]
+    wanted_by: str | None = None
+
+    @property
+    def of_all(self) -> bool:
+        """Whether there is nothing to be estimated from."""
+        return self.lacking == self.events
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        if self.wanted_by:
+            return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
+        return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
+
+    def __str__(self) -> str:
+        estimators, events = ", ".join(self.estimators), counted(self.events, "event")
+        if self.of_all:
+            return f"none of the first {events} has {self.field}: no value for {estimators}"
+        have = "has" if self.lacking == 1 else "have"
+        return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
+
+
+def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[Shortfall]:
+    """The fields that events of `batch` lack; it has the columns of all policies of the plan."""
+    actions = Actions.from_batch(batch, plan.policies)
+    present = ~np.isnan(target_probabilities(batch, plan.policies))
+    described = len(batch) > 0 and tells(batch[:1], plan.needs_of(StratifiedDR()))
+    estimators = [estimator for some, _ in plan.products(described) for estimator in some]
+    found: dict[str, Shortfall] = {}
+    for need in (Need.TARGET, Need.LOGGING, Need.FEATURES):
+        wanting = tuple(estimator.label for estimator in estimators if need in plan.needs_of(estimator))
+        without = present if actions is None else present & ~actions.known({need})
+        for policy, events, lacking in zip(plan.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
+            field = field_of(Need.LOGGING if need is Need.TARGET and policy == LOGGING else need, policy)
+            if wanting and lacking and field not in found:
+                model = plan.reward_model.label if need in plan.reward_model.needs else None
+                found[field] = Shortfall(field, int(lacking), int(events), wanting, model)
+    yield from found.values()

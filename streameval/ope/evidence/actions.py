@@ -1,0 +1,124 @@
+"""Evidence about all available actions, for estimators that look beyond the logged one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from streameval.common.arrays import Array, Mask
+from streameval.events import ActionSets, EventBatch
+from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.policies import LOGGING
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What each of n events could have shown, as rows laid end to end.
+
+    `sets`: which rows belong to which event. `probability` [rows, P] and `propensity` [rows]: the distributions of the
+    policies and of the logging policy, 0 where not known. `targets_known` [n, P], `logging_known` [n]: whether an event
+    tells them as a whole. `prediction` [rows]: what the reward model expected of each action before it saw the event (0
+    where it knows nothing).
+    """
+
+    sets: ActionSets
+    probability: Array
+    propensity: Array
+    targets_known: Mask
+    logging_known: Mask
+    prediction: Array
+
+    @classmethod
+    def from_batch(cls, batch: EventBatch, policies: Sequence[str]) -> Actions | None:
+        """The distributions of `policies`; None when no event carries a set of actions."""
+        sets = batch.action_sets
+        if sets is None:
+            return None
+        columns = [
+            sets.propensities if policy == LOGGING else sets.probabilities[:, batch.policies.index(policy)]
+            for policy in policies
+        ]
+        probability = np.array(columns).reshape(len(policies), -1).T
+        return cls(
+            sets=sets,
+            probability=np.nan_to_num(probability),
+            propensity=np.nan_to_num(sets.propensities),
+            targets_known=_of_all_actions(sets, ~np.isnan(probability)),
+            logging_known=_of_all_actions(sets, ~np.isnan(sets.propensities)[:, None])[:, 0],
+            prediction=np.zeros(len(sets.propensities)),
+        )
+
+    @cached_property
+    def importance_weight(self) -> Array:
+        """`W(a) = pi(a|x) / pi0(a|x)` of every action, [rows, P]: infinite where `pi0 = 0 < pi`, 0 where `pi = 0`."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            weight = self.probability / self.propensity[:, None]
+        return np.where(self.probability == 0, 0.0, weight)
+
+    @cached_property
+    def described(self) -> Mask:
+        """Whether all actions of an event have features, [n]."""
+        features = self.sets.features
+        if features is None:
+            return np.zeros(len(self.sets.index), dtype=bool)
+        finite = np.asarray(np.isfinite(features).all(axis=1))
+        return _of_all_actions(self.sets, finite[:, None])[:, 0]
+
+    @cached_property
+    def expected_reward(self) -> Array:
+        """What the reward model expects of each policy, `sum over a of pi(a|x) q(x, a)`, [n, P]."""
+        return self.sum(self.modelled)
+
+    @cached_property
+    def modelled(self) -> Array:
+        """Each action's part in that, `pi(a|x) q(x, a)`, [rows, P]."""
+        return self.probability * self.prediction[:, None]
+
+    def known(self, needs: Needs) -> Mask:
+        """Whether an event tells all that is needed of it, for each policy, [n, P]."""
+        known = np.ones_like(self.targets_known)
+        if Need.TARGET in needs:
+            known &= self.targets_known
+        if Need.LOGGING in needs:
+            known &= self.logging_known[:, None]
+        if Need.FEATURES in needs:
+            known &= self.described[:, None]
+        return known
+
+    def sum(self, values: Array) -> Array:
+        """Sums over the actions of each event, [rows, P] to [n, P]."""
+        return sum_of_actions(self.sets, values)
+
+    def of_logged(self, values: Array) -> Array:
+        """The value of the logged action of each event, [rows] to [n]; 0 where the event has no set."""
+        events, rows = self.sets.logged
+        logged = np.zeros(len(self.sets.index))
+        logged[events] = values[rows]
+        return logged
+
+
+def sum_of_actions(sets: ActionSets, values: Array) -> Array:
+    """Sums over the rows of each event, [rows, P] to [n, P]; events of one size are summed as a cube."""
+    sizes, columns = sets.sizes, np.ascontiguousarray(values.T)
+    if len(sizes) and sizes[0] > 0 and (sizes == sizes[0]).all():
+        return np.asarray(columns.reshape(len(columns), len(sizes), sizes[0]).sum(axis=-1).T)
+    filled = np.flatnonzero(sizes)
+    sums = np.zeros((len(columns), len(sizes)))
+    if len(filled):
+        sums[:, filled] = np.add.reduceat(columns, sets.offsets[filled], axis=1)
+    return sums.T
+
+
+def _of_all_actions(sets: ActionSets, told: Mask) -> Mask:
+    """Whether it is true of all rows of an event that has any, [rows, P] to [n, P]."""
+    count = sum_of_actions(sets, told.astype(float))
+    return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])
+
+
+def tells(batch: EventBatch, needs: Needs) -> bool:
+    """Whether every event carries all that is needed, the logging policy being the target."""
+    actions = Actions.from_batch(batch, [LOGGING])
+    return actions is not None and bool(actions.known(needs).all())

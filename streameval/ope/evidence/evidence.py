@@ -1,0 +1,182 @@
+"""Evidence: events and policies as importance weights. The only place that divides by a propensity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from streameval.common.arrays import Array, Mask, State, per_block, ratio
+from streameval.events import EventBatch
+from streameval.ope.evidence import recent_moments as recents
+from streameval.ope.evidence.actions import Actions
+from streameval.ope.evidence.recent_moments import Recent
+from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.evidence.slate_weights import fold_ratios, slate_weights
+from streameval.ope.policies import target_probabilities, unsupported_probability
+
+LARGEST_WEIGHT = 1e50
+"""Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What `n` consecutive events say about `P` policies: whole blocks, or the one that is not finished.
+
+    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the
+    policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
+    actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
+    [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
+    shown. `slates`: what the same events say slot by slot. `timestamp` [n]: when they happened, in seconds. `signs`
+    [n, 64]: those of the units that events belong to, None while none has named one. Columns are contiguous.
+    """
+
+    importance_weight: Array
+    averaging_weight: Array
+    reward: Array
+    unsupported: Array | None
+    sampling_weight: Array
+    block: int
+    recent: Recent
+    actions: Actions | None = None
+    slates: Evidence | None = None
+    timestamp: Array | None = None
+    signs: Array | None = None
+
+    @classmethod
+    def of(cls, importance_weight: Any, reward: Any, block: int = 100, averaging_weight: Any = None) -> Evidence:
+        """Evidence from plain numbers, for trying out an estimator.
+
+        >>> Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1, 0]).averaging_weight.ravel()
+        array([1., 1.])
+        """
+        weight = np.asarray(importance_weight, dtype=float)
+        present = np.ones_like(weight) if averaging_weight is None else np.asarray(averaging_weight, dtype=float)
+        rewards = np.asarray(reward, dtype=float)
+        recent = Recent.unknown(max(1, len(rewards) // block), weight.shape[1])
+        return cls(weight, present, rewards, None, np.ones(len(rewards)), block, recent)
+
+    @classmethod
+    def of_actions(
+        cls, reward: Any, action: Any, propensities: Any, target: Any, prediction: Any, block: int = 100
+    ) -> Evidence:
+        """Evidence about one policy from whole distributions [n, A], for trying out an estimator.
+
+        `action` [n]: which was logged. `prediction` [n, A]: what a reward model expects.
+        """
+        policies = {"target": target}
+        batch = EventBatch.from_arrays(reward=reward, action=action, propensities=propensities, policies=policies)
+        return cls.from_batch(batch, list(policies), block).with_predictions(np.ravel(prediction).astype(float))
+
+    @classmethod
+    def from_batch(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
+        """Importance weights of `policies` on the events of `batch`.
+
+        An event that lacks a policy, or whose weight overflows for it, is missing for that policy alone.
+        """
+        target = target_probabilities(batch, policies)
+        with np.errstate(over="ignore", invalid="ignore"):
+            weight = target / batch.propensity[:, None]
+            sampling = 1.0 / batch.sampling_probability
+        usable = _usable(weight, batch.reward) & (sampling <= LARGEST_WEIGHT)[:, None]
+        return cls(
+            importance_weight=np.where(usable, weight, 0.0),
+            averaging_weight=np.where(usable, sampling[:, None], 0.0),
+            reward=batch.reward,
+            unsupported=unsupported_probability(batch, policies),
+            sampling_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
+            block=block,
+            recent=Recent.unknown(max(1, len(batch) // block), len(policies)),
+            actions=Actions.from_batch(batch, policies),
+            timestamp=batch.timestamp,
+        )
+
+    def learning(self, state: State) -> tuple[Evidence, State]:
+        """The same evidence with what recent events were like, and the memory after it."""
+        blocks = self.blocks
+        logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.sampling_weight
+        logged_sums = logged.reshape(3, blocks, -1).sum(axis=-1).T
+        weighed = np.stack(
+            [self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()], axis=-1
+        )
+        recent, after = recents.fold(state, logged_sums, weighed, self.block)
+        return replace(self, recent=recent), after
+
+    def _distances(self) -> Array:
+        """Block sums of the squared difference between importance weights and those of production, [blocks, P].
+
+        As they are on the events that production has, too; as if it weighed nothing where there are none of these.
+        """
+        weight = self.importance_weight
+        shared = (self.averaging_weight[:, :1] > 0).astype(float)
+        both, count = self.block_sums(np.broadcast_to(shared, weight.shape)), self.block_sums(None)
+        distance = self.block_sums(shared * (weight - weight[:, :1]) ** 2)
+        alone = self.block_sums(weight**2)
+        return np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, alone)
+
+    def slot_by_slot(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
+        """The same evidence with what it says of slates slot by slot in `slates`, and the memory after it.
+
+        There the weight of a slate is not that of one action among many, but `G`, a sum over its slots.
+        """
+        weight, averaging = self.importance_weight, self.averaging_weight
+        if batch.slates is not None:
+            single = (batch.slates.sizes == 0)[:, None]
+            slate = slate_weights(batch, policies)
+            usable = _usable(np.abs(slate), self.reward)
+            weight = np.where(single, weight, np.where(usable, slate, 0.0))
+            averaging = np.where(single, averaging, np.where(usable, self.sampling_weight[:, None], 0.0))
+        slates, recent = replace(self, importance_weight=weight, averaging_weight=averaging).learning(state["recent"])
+        ratios = fold_ratios(state["ratios"], batch, policies, self.sampling_weight, self.block)
+        return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
+
+    def beside_production(self) -> Evidence:
+        """What is shown of all policies but the first, on the events that the first has, too."""
+        both = np.where(self.averaging_weight[:, :1] > 0, self.averaging_weight, 0.0)
+        return replace(
+            self, importance_weight=self.importance_weight[:, 1:], averaging_weight=both[:, 1:], unsupported=None
+        )
+
+    def with_predictions(self, prediction: Array) -> Evidence:
+        """The same evidence with what the reward model expects of each action, [rows]."""
+        return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
+
+    def of_events_with(self, needs: Needs) -> Evidence:
+        """The same evidence, missing where an event does not tell what is needed."""
+        if not needs:
+            return self
+        if Need.SLOTS in needs:
+            return self if self.slates is None else self.slates
+        known = False if self.actions is None else self.actions.known(needs)
+        return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))
+
+    @cached_property
+    def weighted_reward(self) -> Array:
+        """`w r`, [n, P]; estimators that average it share one array."""
+        return self.importance_weight * self.reward[:, None]
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks these events are cut into; a block that is not finished counts as one."""
+        return max(1, len(self.reward) // self.block)
+
+    def block_sums(self, column: Array | None) -> Array:
+        """Sums of `q column` per block, [blocks, P]; of the averaging weights alone without a column."""
+        weight = per_block(self.averaging_weight, self.blocks)
+        if column is None:
+            return np.asarray(weight.sum(axis=-1))
+        return np.asarray(np.einsum("bpn,bpn->bp", weight, per_block(column, self.blocks)))
+
+    def spread_over_events(self, values: Array) -> Array:
+        """Values per block [blocks, P] repeated for each of its events, [n, P]."""
+        return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
+
+
+def _usable(weight: Array, reward: Array) -> Mask:
+    """Where the size of a weight is known, and its product with the reward may be squared and summed."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.maximum(np.abs(reward), 1.0)[:, None] * weight
+    return np.asarray(largest <= LARGEST_WEIGHT)

@@ -1,0 +1,66 @@
+"""What the last 100,000 events were like: the decayed means that start-up values and priors are taken from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from streameval.common.arrays import Array, State, decayed_path
+
+HORIZON = 100_000
+
+
+class Recent(NamedTuple):
+    """Means after each block; NaN before the first event.
+
+    `reward` and `reward_square` [blocks]: of all logged events. On the events that have the policy, [blocks, P]:
+    `weight_square` of its importance weights, `distance_square` of their difference to those of production.
+    """
+
+    reward: Array
+    reward_square: Array
+    weight_square: Array
+    distance_square: Array
+
+    @classmethod
+    def unknown(cls, blocks: int, policies: int) -> Recent:
+        """Nothing is known."""
+        logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
+        return cls(logged, logged, weighed, weighed)
+
+
+def start(policies: int) -> State:
+    """The memory of nothing."""
+    return {"logged": np.zeros(3), "weighed": np.zeros((policies, 3))}
+
+
+def alone(state: State) -> State:
+    """The memory when production changes: as if weights had been compared with none."""
+    weighed = state["weighed"].copy()
+    weighed[:, 2] = weighed[:, 1]
+    return {**state, "weighed": weighed}
+
+
+def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recent, State]:
+    """The means after each block, from block sums.
+
+    `logged` [blocks, 3]: of `1, r, r^2`. `weighed` [blocks, P, 3]: of `1, w^2` and the square of w less that of
+    production.
+    """
+    fading = fading_of(block)
+    logged_path = decayed_path(state["logged"], logged, fading)
+    weighed_path = decayed_path(state["weighed"], weighed, fading)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        recent = Recent(
+            logged_path[:, 1] / logged_path[:, 0],
+            logged_path[:, 2] / logged_path[:, 0],
+            weighed_path[..., 1] / weighed_path[..., 0],
+            weighed_path[..., 2] / weighed_path[..., 0],
+        )
+    return recent, {"logged": logged_path[-1], "weighed": weighed_path[-1]}
+
+
+def fading_of(block: int) -> float:
+    """By how much the past fades within a block."""
+    return float((1 - 1 / HORIZON) ** block)

@@ -1,0 +1,174 @@
+"""Slates slot by slot: what a reward weighs for a policy when the slots' contributions add up.
+
+With `1_s` the indicator of the slate s (one row for each action of each slot), `Gamma = E[1_s 1_s']` under the logging
+policy, and `q` the policy's probabilities of these rows, the weight is `G = q' Gamma^+ 1_s`. It depends on the policy
+through its marginal distributions in the slots only, and its mean is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streameval.common.arrays import Array, Mask
+from streameval.events import EventBatch
+from streameval.events.action_sets import Index
+from streameval.events.slates import LISTED, UNIFORM_RANKING, SlateColumns
+from streameval.ope.evidence.recent_moments import fading_of
+from streameval.ope.policies import LOGGING
+
+SLOTS_SHOWN = 20
+"""Of so many slots the mean ratios are kept; of further ones they are not."""
+_ENTRIES_AT_ONCE = 2_000_000
+"""So many entries of matrices `Gamma` are held in memory together."""
+_SMALLEST_EIGENVALUE = 1e-10
+"""Relative to the largest: what is below counts as 0 when `Gamma` is inverted."""
+
+
+def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
+    """`G` of each slate for each policy, [n, P]; NaN where the event is no slate, or lacks what is needed.
+
+    The logging policy's is 1.
+    """
+    weights = np.full((len(policies), len(batch)), np.nan)
+    if batch.slates is not None:
+        known = pseudo_inverse_weights(batch.slates)
+        known[batch.slates.sizes == 0] = np.nan
+        for row, policy in enumerate(policies):
+            weights[row] = 1.0 if policy == LOGGING else known[:, batch.policies.index(policy)]
+        weights[:, batch.slates.sizes == 0] = np.nan
+    return weights.T
+
+
+def pseudo_inverse_weights(slates: SlateColumns) -> Array:
+    """`G` of each slate for each policy of the columns, [n, P]; without slots it means nothing."""
+    with np.errstate(over="ignore"):
+        ratios = slates.probabilities / slates.propensity[:, None]
+    weights = slates.per_event(ratios) - (slates.sizes[:, None] - 1.0)
+    rankings = np.flatnonzero(slates.logging == UNIFORM_RANKING)
+    if len(rankings):
+        weights[rankings] = _of_rankings(slates.take(rankings))
+    listed = np.flatnonzero(slates.logging == LISTED)
+    if len(listed):
+        weights[listed] = _of_listed(slates.take(listed))
+    return weights
+
+
+def _of_rankings(slates: SlateColumns) -> Array:
+    """`G` where a ranking was drawn uniformly."""
+    slots = slates.sizes[:, None]
+    actions = slates.actions.sizes[slates.offsets[:-1]][:, None]
+    hit = slates.per_event(slates.probabilities)
+    return ranking_weights(hit, np.where(slots == actions, slots, _met(slates)), slots, actions)
+
+
+def ranking_weights(hit: Array, met: Array, slots: Array | Index | int, actions: Array | Index | int) -> Array:
+    """`G` where l of m actions (`slots` of `actions`) were ranked uniformly at random, in closed form.
+
+    `hit`: the sum over slots of the probability that the policy shows there what was shown. `met`: the expected number
+    of shown actions that it shows in any slot. As `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))` and
+    `1 / (m - 1)`: `G = 1 + m (m - 1) / (m - l) (met / l - l / m) + (m - 1) (hit - met / l)`, for `l = m` without the
+    middle.
+
+    >>> ranking_weights(np.array([2.0, 0.0]), np.array([2.0, 2.0]), slots=2, actions=2)
+    array([2., 0.])
+    """
+    others = np.where(np.equal(slots, actions), np.inf, np.subtract(actions, slots))
+    between = np.multiply(actions, np.subtract(actions, 1)) / others * (met / slots - np.divide(slots, actions))
+    return np.asarray(1.0 + between + np.subtract(actions, 1) * (hit - met / slots))
+
+
+def _met(slates: SlateColumns) -> Array:
+    """Expected number of the actions shown that each policy would show in any slot, [n, P]."""
+    owner = slates.owner[slates.actions.owner]
+    keys = owner * (slates.items.max(initial=0) + 1) + slates.items
+    shown = np.flatnonzero(np.isin(keys, keys[slates.actions.logged[1]]))
+    columns = [
+        np.bincount(owner[shown], weights=column[shown], minlength=len(slates.logging))
+        for column in slates.actions.probabilities.T
+    ]
+    return np.array(columns, dtype=np.float64).reshape(-1, len(slates.logging)).T
+
+
+def _of_listed(slates: SlateColumns) -> Array:
+    """`G` where the logging policy's slates are listed: `Gamma` is made from them, and solved; events of one shape at
+    once.
+    """
+    rows_of_event = np.diff(slates.actions.offsets[slates.offsets])
+    weights = np.empty((len(slates.logging), slates.probabilities.shape[1]))
+    shapes = np.stack([rows_of_event, slates.sizes], axis=1)
+    for shape in np.unique(shapes, axis=0):
+        same = np.flatnonzero((shapes == shape).all(axis=1))
+        at_once = max(1, _ENTRIES_AT_ONCE // int(shape[0]) ** 2)
+        for some in np.split(same, np.arange(at_once, len(same), at_once)):
+            part = slates.take(some)
+            target = part.actions.probabilities.T.reshape(-1, len(some), shape[0])
+            dual = solved(_covariance(part, *shape), _indicator(part, shape[0]))
+            weights[some] = np.einsum("pnr,nr->np", target, dual)
+    return weights
+
+
+def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
+    """`Gamma` of events with so many rows and slots, [n, rows, rows]."""
+    assert slates.listed is not None
+    shown, _ = slates.listed_rows()
+    owner = np.repeat(np.arange(len(slates.logging)), np.diff(slates.listed.offsets))
+    local = shown.reshape(-1, slots) - slates.actions.offsets[slates.offsets[:-1]][owner, None]
+    gamma = np.zeros((len(slates.logging), rows, rows))
+    places = (owner[:, None, None], local[:, :, None], local[:, None, :])
+    np.add.at(gamma, places, slates.listed.probability[:, None, None])
+    return gamma
+
+
+def _indicator(slates: SlateColumns, rows: int) -> Array:
+    """`1_s` of each event, [n, rows]."""
+    indicator = np.zeros(len(slates.items))
+    indicator[slates.actions.logged[1]] = 1.0
+    return indicator.reshape(-1, rows)
+
+
+def solved(covariance: Array, indicator: Array) -> Array:
+    """`Gamma^+ 1_s`, [n, rows] from [n, rows, rows] and [n, rows].
+
+    >>> solved(np.array([[[0.5, 0.0], [0.0, 0.0]]]), np.array([[1.0, 0.0]])).round(9)
+    array([[2., 0.]])
+    """
+    inverse = np.linalg.pinv(covariance, rcond=_SMALLEST_EIGENVALUE, hermitian=True)
+    return np.asarray(np.einsum("nrs,ns->nr", inverse, indicator))
+
+
+def start_ratios(policies: int) -> Array:
+    """No ratios yet, [P, slots, sums of q and of q times the ratio]."""
+    return np.zeros((policies, SLOTS_SHOWN, 2))
+
+
+def fold_ratios(sums: Array, batch: EventBatch, policies: Sequence[str], sampling: Array, block: int) -> Array:
+    """The sums after these blocks of the ratios `pi / pi0` in each slot, which fade over 100,000 events."""
+    blocks = max(1, len(batch) // block)
+    fading = fading_of(block)
+    faded = sums * fading**blocks
+    slates = batch.slates
+    if slates is None:
+        return faded
+    owner, position = slates.owner, slates.position
+    age = blocks - 1 - np.minimum(owner // block, blocks - 1)
+    weight = np.where(position < SLOTS_SHOWN, sampling[owner] * fading**age, 0.0)
+    for row, policy in enumerate(policies):
+        target = slates.propensity if policy == LOGGING else slates.probabilities[:, batch.policies.index(policy)]
+        ratio = target / slates.propensity
+        present: Mask = np.isfinite(ratio)
+        faded[row] += _by_slot(position, present, weight, np.where(present, ratio, 0.0))
+    return faded
+
+
+def _by_slot(position: Index, present: Mask, weight: Array, ratio: Array) -> Array:
+    used = np.minimum(position, SLOTS_SHOWN - 1)
+    sums = [np.bincount(used, present * weight * column, SLOTS_SHOWN) for column in (np.ones_like(ratio), ratio)]
+    return np.stack(sums, axis=-1)
+
+
+def mean_ratios(sums: Array) -> list[float]:
+    """Of one policy, the mean ratio in each slot as far as any was seen; 1 is expected."""
+    seen = sums[: 1 + np.flatnonzero(sums[:, 0]).max(initial=-1)]
+    return [float(mean) for mean in seen[:, 1] / np.where(seen[:, 0] > 0, seen[:, 0], np.nan)]

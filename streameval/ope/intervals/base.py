@@ -1,0 +1,120 @@
+"""What every bound is: from a reading to an interval. Bounds know neither policies nor time, only what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, Mask
+from streameval.common.component import Labelled, strict
+from streameval.ope.averages.base import Reading
+from streameval.ope.averages.variance import SpreadRow
+from streameval.ope.estimators.term_range import Extremes
+
+FEWEST_NONZERO = 10
+"""Non-zero terms without which the spread of what was seen says nothing: before the first click it is 0."""
+
+
+class Interval(NamedTuple):
+    """An interval and what it claims.
+
+    `lower` and `upper` are None while it is withheld. `anytime`: it may be watched continuously. `covers`: `average`
+    (the mean of the value over the average's kernel), `current` (the value now), or `estimand` (a biased estimator's
+    own expectation).
+    """
+
+    lower: float | None
+    upper: float | None
+    kind: str
+    anytime: bool
+    covers: str
+
+
+class Ends(NamedTuple):
+    """Both ends of the interval of each column; NaN where it is withheld."""
+
+    lower: Array
+    upper: Array
+
+
+class Claim(NamedTuple):
+    """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio.
+
+    `extremes`: between which lines terms lie, given the importance weight.
+    `watched`: the interval that a confidence sequence has kept, where one was asked for; `estimates`: what its lower
+    end lies below, and its upper end above (None: its middle). `rewarded`: whether a term was ever not 0, of a lift one
+    of either policy (None: not told).
+    """
+
+    confidence: float
+    term_range: Array
+    ratio: Array
+    extremes: Extremes
+    watched: Ends | None = None
+    estimates: Ends | None = None
+    rewarded: Mask | None = None
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Bound(Labelled):
+    """An interval for every column of a reading.
+
+    `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now;
+    `export` shows that bound beside the interval only.
+    """
+
+    anytime: ClassVar[bool] = False
+    drift: Literal["export", "include"] = "export"
+
+    @property
+    def covers(self) -> str:
+        """What the interval of an unbiased estimator is about."""
+        return "current" if self.drift == "include" else "average"
+
+    def ends(self, reading: Reading, claim: Claim) -> Ends:
+        """The two-sided interval of each column, not cut to any range."""
+        lower, upper = self._sampling(reading, claim)
+        if self.drift == "include":
+            return Ends(lower - reading.bias, upper + reading.bias)
+        return Ends(lower, upper)
+
+    def _sampling(self, reading: Reading, claim: Claim) -> Ends:
+        """The interval of a world that stands still."""
+        width = self._half_width(reading, claim)
+        return Ends(reading.moments.value - width, reading.moments.value + width)
+
+    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+        """Half the width of an interval that lies around the value."""
+        raise NotImplementedError
+
+    def largest_weight(self, seen: Array) -> Array:
+        """The importance weight that none exceeds, as far as this bound knows; `seen`: the largest so far."""
+        return seen
+
+    def says(self) -> Mapping[str, str]:
+        """What a reader of the interval must know besides its numbers."""
+        return {}
+
+
+def certain(reading: Reading, ratio: Array) -> Mask:
+    """Whether a column is a ratio whose terms have always been the same, and are not 0: then it is that ratio.
+
+    The mean of a reward that is always 1, divided by the mean weight, is 1 however the weights fall. What a reward that
+    has never come would change is left out.
+    """
+    seen = reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5
+    return np.asarray((ratio > 0) & seen & reading.spread.never_varied)
+
+
+def standard_error(reading: Reading, variance: Array, count: Array, ratio: Array) -> Array:
+    """`sqrt(s2 / n_eff)` with the design effect, from the variance of a term and the number of events behind it.
+
+    NaN where one event is all there is: it has no variance.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unbiased = np.where(count > 1 + 1e-9, variance * count / (count - 1), np.nan)
+        independent = np.where(ratio, variance, unbiased) / reading.moments.count
+    return np.asarray(np.sqrt(independent * np.fmax(1.0, reading.design_effect)))

@@ -1,0 +1,235 @@
+"""The empirical likelihood interval: honest where few large weights carry an estimate, or have yet to come.
+
+The mathematics of the empirical likelihood interval: how far the value may be from what was seen.
+
+Other probabilities than `1 / n` could be given to the events seen: every such reweighting under which the mean
+importance weight is 1, as it is in truth, is a world that might have been. Its divergence from equal probabilities,
+`sum (n p - 1)^2` (chi-squared, of the Cressie-Read family), says how unlikely; the interval reaches from the lowest to
+the highest value of all worlds that are likely enough. Rare events with large weights may not have come yet: each
+world therefore holds one more event than was seen, the worst there could be.
+
+For one more event at (w, u) this is, with means over all `N = n + 1` events and `v` the variance of the weights,
+
+    mean(u) + (1 - mean(w)) cov(u, w) / v  -+  sqrt(s2 (allowed - N (1 - mean(w))^2 / v) / N)
+
+where `s2` is what the weight leaves of the variance of `u` by regression: the weight serves as a control variate.
+
+Six sums suffice, of 1, w, w^2, u, u w and u^2, and they may decay.
+
+Source: Karampatziakis, Langford & Mineiro, Empirical likelihood for contextual bandits, NeurIPS 2020; Owen, Empirical
+likelihood, 2001, ch. 3, for the calibration by chi-squared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
+from streameval.common.component import strict
+from streameval.ope.averages.base import Reading
+from streameval.ope.averages.moments import Row
+from streameval.ope.averages.variance import SpreadRow
+from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.intervals.base import Bound, Claim, Ends, certain
+
+
+class Means(NamedTuple):
+    """Of some events: how many they are worth, and the means of w, w^2, u, u w and u^2; one entry a column.
+
+    `u` is the term to average, `w` the importance weight, whose expectation is known to be 1. Events that count
+    unequally are worth `n_eff = (sum q)^2 / sum q^2`.
+    """
+
+    events: Array
+    weight: Array
+    weight_square: Array
+    term: Array
+    product: Array
+    term_square: Array
+
+    def and_one_more(self, weight: Array | float, term: Array) -> Means:
+        """The means with one more event of a finite weight."""
+        events = self.events + 1
+        one = (weight, np.square(weight), term, weight * term, np.square(term))
+        return Means(events, *((self.events * old + new) / events for old, new in zip(self[1:], one, strict=True)))
+
+    @property
+    def weight_variance(self) -> Array:
+        """The variance of the weights; 0 where it is mere rounding."""
+        return beyond_rounding(self.weight_square - self.weight**2, self.weight_square)
+
+    @property
+    def distance(self) -> Array:
+        """The least divergence `N (1 - mean(w))^2 / v` at which the mean weight is 1; infinite where it never is."""
+        variance = self.weight_variance
+        return np.where(
+            variance > 0,
+            self.events * (1 - self.weight) ** 2 / np.where(variance > 0, variance, 1.0),
+            np.where(np.abs(1 - self.weight) <= np.sqrt(ROUNDING), 0.0, np.inf),
+        )
+
+    def line(self) -> tuple[Array, Array]:
+        """What `u` is at weight 1 by regression on the weight, and the variance around that line."""
+        variance = self.weight_variance
+        covariance = self.product - self.weight * self.term
+        slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
+        residual = self.term_square - self.term**2 - slope * covariance
+        return self.term + (1 - self.weight) * slope, beyond_rounding(residual, self.term_square)
+
+    def tail(self, slope: Array) -> tuple[Array, Array]:
+        """The limit of `line` with one more event of infinite weight, whose term is `slope` per unit of weight."""
+        size = self.term_square + slope**2 * self.weight_square
+        centre = self.term - slope * self.weight
+        residual = beyond_rounding(size - 2 * slope * self.product - centre**2, size)
+        return centre + slope, residual * self.events / (self.events + 1)
+
+
+class Extra(NamedTuple):
+    """One more event: its weight, and the lowest and highest term; where the weight is infinite, these per weight.
+
+    With an axis in front of the columns: any one of several.
+    """
+
+    weight: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def any_of(cls, extras: Sequence[Extra]) -> Extra:
+        """One of these, whichever is the worst."""
+        return cls(*(np.stack(values) for values in zip(*extras, strict=True)))
+
+
+def distance(means: Means, extra: Extra) -> Array:
+    """The least divergence at which the mean weight is 1 when there is one more event.
+
+    Four events of weight 1/2 call for a heavy one:
+
+    >>> half = Means(*np.array([4.0, 0.5, 0.25, 0.5, 0.25, 0.5]))
+    >>> [float(distance(half, Extra(np.array(weight), *np.zeros(2))).round(3)) for weight in (0.0, 3.0, np.inf)]
+    [45.0, 0.0, 1.25]
+    """
+    heavy = np.isinf(extra.weight)
+    finite = means.and_one_more(np.where(heavy, 0.0, extra.weight), np.zeros_like(extra.low))
+    return np.where(heavy, 1 + 1 / means.events, finite.distance)
+
+
+def reach(means: Means, extra: Extra, allowed: Array) -> Ends:
+    """The lowest and the highest value of all worlds with any of the extra events and no more than this divergence.
+
+    NaN where there is no such world, and of one event alone: it has no variance.
+    """
+    with np.errstate(invalid="ignore"):  # where nothing is known
+        left = (allowed - distance(means, extra)) / (means.events + 1)
+    (low, high), (below, above) = _worlds(means, extra.weight, np.stack([extra.low, extra.high]), left)
+    lowest = np.fmin.reduce(low - below, axis=0, initial=np.inf)
+    highest = np.fmax.reduce(high + above, axis=0, initial=-np.inf)
+    known = np.isfinite(lowest) & np.isfinite(highest) & (means.events > 1 + 1e-9)
+    return Ends(np.where(known, lowest, np.nan), np.where(known, highest, np.nan))
+
+
+def likely(means: Means, extra: Extra, quantile: float) -> Array:
+    """What is not too unlikely: the divergence with the likeliest extra event, and a chi-squared quantile beyond it.
+
+    Only an event that can bring the mean weight nearer to 1 counts as likely.
+    """
+    helps = np.where(means.weight < 1, extra.weight >= 1, extra.weight <= 1)
+    return np.asarray(np.where(helps, distance(means, extra), np.inf).min(axis=0) + quantile)
+
+
+def _worlds(means: Means, weight: Array, term: Array, left: Array) -> tuple[Array, Array]:
+    """Centre and radius of the values with one more event of these terms; NaN where no divergence is left."""
+    heavy = np.isinf(weight)
+    light, heaviest = means.and_one_more(np.where(heavy, 0.0, weight), term).line(), means.tail(term)
+    centre, residual = (np.where(heavy, limit, finite) for limit, finite in zip(heaviest, light, strict=True))
+    return centre, np.sqrt(residual * np.where(left >= 0, left, np.nan))
+
+
+FEWEST_EVENTS = 10
+"""Independent events without which nothing is said: of fewer, chi-squared misses more often than it promises."""
+
+
+@dataclass(frozen=True, config=strict)
+class EmpiricalLikelihood(Bound):
+    """All values that are likely enough, knowing that the mean importance weight is 1 in truth.
+
+    Probabilities for the events seen and one more, under which the mean weight is 1, are likely enough when their
+    chi-squared divergence from equal ones exceeds that of the likeliest by no more than the quantile of chi-squared.
+    The one more is the worst there could be: of weight 0, 1, or the heaviest, to which `ips` and `snips` know no limit
+    but `max_weight`. So what the candidate does and the log has not shown yet counts as the lowest or the highest
+    reward; a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal narrower.
+    The ends lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators
+    that do not stand on full support (`dr` and all that are biased by intent) are not held to the mean weight, and
+    their heaviest is the largest seen, unless they have a cap. For one look at a time. The value of `ips` may lie
+    outside, where the mean weight is not near 1: as everything here is held to that, its interval is about the same
+    value more narrowly.
+
+    The events are worth `n_eff`, over the design effect where that exceeds 1: the one more event is then as large as
+    what comes together. Withheld until they are worth ten. A ratio whose terms never varied, ten of them not 0, is that
+    ratio: `snips` of a reward that is always 1 has the interval [1, 1], which knows nothing of a reward that has not
+    come yet; that of `ips` does. The lift of a policy that has done just what production does has an interval around
+    0, as wide as one more event in which the two differ makes it.
+
+    Source: Karampatziakis, Langford & Mineiro, NeurIPS 2020, whose extra event weighs 0 or endlessly much, and whose
+    divergence counts from the one of these that can bring the mean weight to 1. With a weight of 1 besides, and counted
+    from the likeliest, the interval is narrower and holds for small samples too.
+    """
+
+    max_weight: PositiveFloat | None = None
+    kind: Literal["empirical_likelihood"] = field(default="empirical_likelihood", kw_only=True, repr=False)
+
+    def largest_weight(self, seen: Array) -> Array:
+        return seen if self.max_weight is None else np.fmax(seen, self.max_weight)
+
+    def _sampling(self, reading: Reading, claim: Claim) -> Ends:
+        extremes = claim.extremes
+        means = _means(reading, extremes.controlled)
+        extra = _extra(extremes, np.minimum(extremes.heaviest, self._limit(reading)))
+        quantile = NormalDist().inv_cdf(0.5 + claim.confidence / 2) ** 2
+        ends = reach(means, extra, likely(means, extra, quantile))
+        enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
+        known, value = certain(reading, claim.ratio), reading.moments.value
+        return Ends(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
+
+    def _limit(self, reading: Reading) -> Array | float:
+        """The weight that none exceeds, as far as is known."""
+        return np.inf if self.max_weight is None else self.largest_weight(reading.moments[Row.LARGEST_IMPORTANCE])
+
+
+def _means(reading: Reading, controlled: Mask) -> Means:
+    """The means of a reading; where the weight controls nothing, as if it were always 1.
+
+    Where no term was ever anything but 0, so is their mean: the start-up value of a mixture was never seen.
+    """
+    moments = reading.moments
+    weights, terms = (Row.IMPORTANCE, Row.IMPORTANCE_SQUARE), (Row.U, Row.TERM_IMPORTANCE, Row.UU)
+    weight, square = (ratio(moments[row], moments[Row.WEIGHT]) for row in weights)
+    ever = np.where(reading.spread[SpreadRow.NONZERO] == 0, 0.0, 1.0)
+    term, product, term_square = (ever * ratio(moments[row], moments[Row.WEIGHT]) for row in terms)
+    return Means(
+        moments.count / np.fmax(1.0, reading.design_effect),
+        np.where(controlled, weight, 1.0),
+        np.where(controlled, square, 1.0),
+        term,
+        np.where(controlled, product, term),
+        term_square,
+    )
+
+
+def _extra(extremes: Extremes, heaviest: Array) -> Extra:
+    """One more event of no weight, of weight 1, and of the heaviest; if the weight controls nothing, the widest."""
+    low, high, controlled = extremes.low, extremes.high, extremes.controlled
+    weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
+    lowest, highest = low.at(weight), high.at(weight)
+    return Extra(
+        np.where(controlled, weight, 1.0),
+        np.where(controlled, lowest, np.minimum(lowest[0], lowest[2])),
+        np.where(controlled, highest, np.maximum(highest[0], highest[2])),
+    )

@@ -1,0 +1,35 @@
+"""The Gaussian interval, for one look at a time."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array
+from streameval.common.component import strict
+from streameval.ope.averages.base import Reading
+from streameval.ope.averages.variance import SpreadRow
+from streameval.ope.intervals.base import FEWEST_NONZERO, Bound, Claim, standard_error
+
+
+@dataclass(frozen=True, config=strict)
+class Normal(Bound):
+    """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
+
+    `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
+    divides by n - 1, the delta method by n. For one look at a time: watched all day, it misses far more often than it
+    says. Withheld until the horizon holds ten non-zero terms.
+
+    Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
+    """
+
+    kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
+
+    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+        z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
+        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, claim.ratio)
+        return np.where(reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)

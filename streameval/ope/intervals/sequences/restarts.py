@@ -1,0 +1,117 @@
+"""What stretch of the stream a sequence is about: all of it, or at most the last `2 tau` events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from streameval.common.arrays import Array, State
+
+LEVELS = 24
+"""Lengths among which the error is shared: epochs of 1, 2, 4, .. 2^23 blocks."""
+
+
+class Span(Protocol):
+    """Adds up the sums of consecutive parts of the stream, as long as they belong to the stretch."""
+
+    def start(self, nothing: Array) -> State:
+        """The state before the first block; `nothing`: sums of no observations."""
+        ...
+
+    def parts(self, state: State, blocks: int) -> Iterator[int]:
+        """Into how many blocks each the next `blocks` fall, so that nothing ends within a part."""
+        ...
+
+    def add(self, state: State, sums: Array, blocks: int) -> State:
+        """The state after a part."""
+        ...
+
+    def sums(self, state: State) -> Array:
+        """The sums over the stretch."""
+        ...
+
+    def share(self, state: State) -> float:
+        """Which share of the error is left for the sequence that is about this stretch."""
+        ...
+
+
+@dataclass(frozen=True)
+class SinceStart:
+    """Everything since the start, by one sequence that has the whole error."""
+
+    def start(self, nothing: Array) -> State:
+        return {"all": nothing}
+
+    def parts(self, state: State, blocks: int) -> Iterator[int]:
+        yield blocks
+
+    def add(self, state: State, sums: Array, blocks: int) -> State:
+        return {"all": state["all"] + sums}
+
+    def sums(self, state: State) -> Array:
+        return np.asarray(state["all"])
+
+    def share(self, state: State) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """At most the last `2 tau` events, and, once there are as many, more than the last `tau / 2`, at every time.
+
+    A sequence that runs since the start says little of the present. So at each level l = 0, 1, .. `LEVELS - 1` a new
+    sequence is started every `2^l` blocks, and runs for two such epochs; the k-th of its level gets the share
+    `1 / (LEVELS k (k + 1))` of the error. The chance that any sequence of any level ever misses the mean of what it
+    has seen is at most the sum of these shares, which is the error (union bound; sum over k of 1 / (k (k + 1)) is 1).
+    So all of them may be looked at at all times. At any time the older of the two that run at level l has seen
+    between `2^l` and `2^(l+1)` blocks: for any `tau` the level with `2^l block <= tau < 2^(l+1) block` holds a
+    sequence over at most the last `2 tau` events. Which level is read may be chosen freely, even looking at the data;
+    all that is kept is the one that `tau` asks for.
+
+    The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k + 3.2`.
+
+    >>> recent = Restarted(tau=250, block=100)
+    >>> recent.epoch, list(recent.parts({"blocks": 3}, 6))  # 200 events; 3 blocks are done
+    (2, [1, 2, 2, 1])
+    """
+
+    tau: int
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.tau < self.block:
+            raise ValueError(
+                f"a sequence over the last {self.tau} events cannot restart within a block of {self.block}"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """Blocks between two restarts."""
+        return 1 << min((self.tau // self.block).bit_length(), LEVELS) - 1
+
+    def start(self, nothing: Array) -> State:
+        return {"blocks": 0, "older": nothing, "younger": nothing}
+
+    def parts(self, state: State, blocks: int) -> Iterator[int]:
+        done, left = state["blocks"] % self.epoch, blocks
+        while left:
+            part = min(left, self.epoch - done)
+            yield part
+            done, left = 0, left - part
+
+    def add(self, state: State, sums: Array, blocks: int) -> State:
+        done = state["blocks"] + blocks
+        older, younger = state["older"] + sums, state["younger"] + sums
+        if done % self.epoch == 0:
+            older, younger = older if done == self.epoch else younger, np.zeros_like(younger)
+        return {"blocks": done, "older": older, "younger": younger}
+
+    def sums(self, state: State) -> Array:
+        return np.asarray(state["older"])
+
+    def share(self, state: State) -> float:
+        restart = max(1, int(state["blocks"]) // self.epoch)
+        return 1 / (LEVELS * restart * (restart + 1))

@@ -1,0 +1,71 @@
+"""The probabilities that events carry, of policies and of the one that took the logged actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from streameval.common.arrays import Array
+from streameval.events import ActionSets, EventBatch
+from streameval.events.slates import SlateColumns
+
+LOGGING = "logging"
+"""The reserved name of the policy that took the logged actions: its probability is the propensity, its weight 1."""
+
+
+def target_probabilities(batch: EventBatch, policies: Sequence[str]) -> Array:
+    """`pi(logged action | x)` for each policy, [n, P] contiguous over events; NaN where the event lacks the policy."""
+    columns = np.empty((len(policies), len(batch)))
+    for row, policy in enumerate(policies):
+        columns[row] = batch.propensity if policy == LOGGING else batch.probabilities[:, batch.policies.index(policy)]
+    return columns.T
+
+
+def unsupported_probability(batch: EventBatch, policies: Sequence[str]) -> Array | None:
+    """Probability of each policy for actions the logging policy never takes, [n, P]; None when no event tells it."""
+    if batch.action_sets is None and batch.slates is None:
+        return None
+    columns = np.zeros((len(policies), len(batch)))
+    for row, policy in enumerate(policies):
+        if policy == LOGGING:
+            continue
+        column = batch.policies.index(policy)
+        if batch.action_sets is not None:
+            columns[row] = _never_taken(batch.action_sets, column)
+        if batch.slates is not None:
+            columns[row] += _never_shown(batch.slates, column)
+    return columns.T
+
+
+def _never_taken(sets: ActionSets, policy: int) -> Array:
+    """The policy's probability of actions that the logging policy never takes, for each event or slot."""
+    never = np.flatnonzero(sets.propensities == 0.0)
+    mass = np.nan_to_num(sets.probabilities[never, policy])
+    return np.asarray(np.bincount(sets.owner[never], weights=mass, minlength=len(sets.index)), dtype=np.float64)
+
+
+def _never_shown(slates: SlateColumns, policy: int) -> Array:
+    """The policy's probability of slates with an action that is never shown in its slot, if slots are independent."""
+    supported = np.maximum(1.0 - _never_taken(slates.actions, policy), 0.0)
+    share = np.ones(len(slates.logging))
+    np.multiply.at(share, slates.owner, supported)
+    return 1.0 - share
+
+
+def knows_support(batch: EventBatch) -> Array:
+    """1 for each event that carries the whole logging distribution, else 0, [n]."""
+    known = np.zeros(len(batch))
+    if batch.action_sets is not None:
+        known[batch.action_sets.owner[~np.isnan(batch.action_sets.propensities)]] = 1.0
+    if batch.slates is not None:
+        unknown = (batch.slates.actions.sizes == 0) | (_missing(batch.slates.actions) > 0)
+        blind = np.bincount(batch.slates.owner, weights=unknown, minlength=len(batch)) > 0
+        known[(batch.slates.sizes > 0) & ~blind] = 1.0
+    return known
+
+
+def _missing(sets: ActionSets) -> Array:
+    """Actions of each event or slot whose propensity is not known."""
+    unknown = np.isnan(sets.propensities)
+    return np.asarray(np.bincount(sets.owner, weights=unknown, minlength=len(sets.index)), dtype=np.float64)

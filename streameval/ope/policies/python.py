@@ -1,0 +1,141 @@
+"""Code of others: found by its name, and asked so that its faults stay its own."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from streameval.common.arrays import Array
+from streameval.common.text import counted
+from streameval.errors import ConfigError
+from streameval.events import ActionSets
+from streameval.events.raw_fields import Choices
+from streameval.events.validation import Fault
+
+LONGEST_DETAIL = 200  # characters of what an exception says
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What n events could choose from, as a policy in code sees it: lists of n.
+
+    contexts: what was known at decision time, as Python values; None where the event does not say
+    actions: the actions to choose from; their positions where events came as arrays
+    features: [actions, d] one row for each action; None where the event has none
+    """
+
+    contexts: Sequence[Any]
+    actions: Sequence[Sequence[Any]]
+    features: Sequence[Array | None]
+
+
+Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
+
+
+def load(target: str, options: Mapping[str, Any]) -> Policy:
+    """The policy that a factory makes; ConfigError says what is wrong with either."""
+    factory = find(target)
+    try:
+        policy: Policy = factory(**options)
+    except Exception as error:  # whatever it raises, it is not ours
+        raise ConfigError(
+            f"{target} fails with the options {dict(options)}: {_told(error)}",
+            hint="it is called once, with the options as keywords, and must return the policy",
+        ) from error
+    if not callable(policy):
+        raise ConfigError(
+            f"{target} returns {type(policy).__name__}, which cannot be called",
+            hint="a factory returns a callable that takes Decisions and gives one distribution for each of them",
+        )
+    return policy
+
+
+def find(target: str) -> Callable[..., Any]:
+    """The factory called `package.module:factory`; ConfigError when it is not there."""
+    module_name, _, name = target.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # importing runs code that may raise anything
+        raise ConfigError(
+            f"the module {module_name} cannot be imported: {_told(error)}",
+            hint="install it, or put its directory on PYTHONPATH",
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise ConfigError(
+            f"the module {module_name} has no function {name}", hint="write target: package.module:factory"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def ask_policy(policy: Policy, sets: ActionSets, choices: Choices) -> tuple[Array, dict[int, Fault]]:
+    """The distributions of a policy over the rows of the sets, and the events for which it gave none."""
+    rows, faults = np.full(len(sets.propensities), np.nan), {}
+    waiting = [np.flatnonzero(sets.sizes)]
+    while waiting:
+        events = waiting.pop()
+        answers = _answers(policy, _decisions(sets, choices, events)) if len(events) else []
+        if len(answers) != len(events):  # some event is at fault: it is found by halves
+            waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
+            continue
+        for event, answer in zip(events.tolist(), answers, strict=True):
+            fault = _write(rows[sets.offsets[event] : sets.offsets[event + 1]], answer)
+            if fault:
+                faults[event] = fault
+    return rows, faults
+
+
+def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
+    """What a policy answers: one for each event; none, or another number, if it fails for one of many."""
+    alone = len(decisions.actions) == 1
+    try:
+        answers = list(policy(decisions))
+    except Exception as error:  # noqa: BLE001 - one policy's fault must not stop the others
+        return [Fault("raised", _told(error))] if alone else []
+    if alone and len(answers) != 1:
+        return [Fault("malformed", f"{len(answers)} distributions for 1 event")]
+    return answers
+
+
+def _decisions(sets: ActionSets, choices: Choices, events: Any) -> Decisions:
+    chosen = events.tolist()
+    places = [slice(*sets.offsets[event : event + 2].tolist()) for event in chosen]
+    return Decisions(
+        contexts=[choices.contexts[event] for event in chosen],
+        actions=[
+            choices.actions[event] or list(range(place.stop - place.start))
+            for event, place in zip(chosen, places, strict=True)
+        ],
+        features=[_described(sets, place) for place in places],
+    )
+
+
+def _described(sets: ActionSets, place: slice) -> Array | None:
+    if sets.features is None or np.isnan(sets.features[place]).all():
+        return None
+    return sets.features[place].copy()
+
+
+def _write(place: Array, answer: Any) -> Fault | None:
+    """Put a distribution in its place; why that cannot be done."""
+    if isinstance(answer, Fault):
+        return answer
+    try:
+        given = np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return Fault("malformed", f"{type(answer).__name__} is not a list of numbers")
+    if given.shape != place.shape:
+        found = counted(len(given), "probability") if given.ndim == 1 else counted(given.ndim, "dimension")
+        return Fault("malformed", f"{found} for {counted(len(place), 'action')}")
+    place[:] = given
+    return None
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST_DETAIL]

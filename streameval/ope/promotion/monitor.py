@@ -1,0 +1,185 @@
+"""The contest: candidates against production under all rules, folded over blocks, and read into decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from streameval.common.arrays import Array, State
+from streameval.common.state_columns import transplanted
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals.sequences.lift_test import LiftProof
+from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
+from streameval.ope.promotion import hold, lift, trust_checks
+from streameval.ope.promotion.block_sums import BlockSums, differing
+from streameval.ope.promotion.hold import Clock
+from streameval.ope.promotion.lift import Known, LiftPath
+from streameval.ope.promotion.rules import Anytime, Bsea, Facts, Paired, Rule, Sea, nothing_known
+from streameval.ope.promotion.settings import NEEDS_LIFT, Promotion
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Which of `policies` may replace the first of them, production.
+
+    `ranks` [candidates]: the how many-th each is that was ever added. `logged`: production is the policy that took the
+    logged actions. Everything is decided at block ends, from what is known then: when it is asked for changes nothing.
+    """
+
+    promotion: Promotion
+    policies: tuple[str, ...]
+    ranks: tuple[int, ...]
+    logged: bool
+    reward_range: tuple[float, float]
+    confidence: float
+    block: int
+
+    @cached_property
+    def errors(self) -> Array:
+        """The error probability of each candidate."""
+        return self.promotion.errors(self.confidence, self.ranks)
+
+    @cached_property
+    def rules(self) -> Mapping[str, Rule]:
+        """The rules by name, in the order in which they are configured."""
+        span = SinceStart() if self.promotion.tau is None else Restarted(self.promotion.tau, self.block)
+        known: tuple[Rule, ...] = (
+            Paired(),
+            Sea(),
+            Bsea(),
+            Anytime(LiftProof(self.reward_range, self.promotion.margin, span)),
+        )
+        by_name = {rule.name: rule for rule in known}
+        return {name: by_name[name] for name in self.promotion.rules}
+
+    def start(self) -> State:
+        """The state before the first event."""
+        candidates = len(self.policies) - 1
+        return {
+            "asked": self._asked(),
+            "events": 0,
+            "newest": np.nan,
+            "path": lift.start(candidates),
+            "differs": np.zeros(candidates, dtype=bool),
+            "trust": trust_checks.start(len(self.policies)),
+            "rules": {
+                name: {
+                    "memory": rule.start(candidates),
+                    "holding": hold.start(candidates),
+                    "last": nothing_known(candidates).last,
+                }
+                for name, rule in self.rules.items()
+            },
+            "transitions": [],
+        }
+
+    def fold(
+        self, state: State, evidence: Evidence, lifts: LiftPath | None, timestamp: Array, propensity: Array
+    ) -> State:
+        """The state after some whole blocks.
+
+        `lifts`: the lift after each of them, None where none is averaged on a mixture. `timestamp`, `propensity` [n]:
+        of the events.
+        """
+        evidence = evidence.slates or evidence
+        sums = BlockSums.of(evidence)
+        trustworthy, trusted = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
+        differs = differing(evidence, state["differs"])
+        believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
+        known, followed = (None, state["path"]) if lifts is None else lift.known(lifts, state["path"], self.block)
+        facts = self._facts(evidence, sums, known)
+        clock = self._clock(state, timestamp, evidence.blocks)
+        rules, transitions = {}, list(state["transitions"])
+        for name, rule in self.rules.items():
+            before = state["rules"][name]
+            judged, memory = rule.judge(before["memory"], facts)
+            sound = (judged.events >= self.promotion.min_events) & believed
+            passed, kept = judged.passed & sound, judged.kept & sound
+            held, changes = hold.fold(
+                before["holding"], passed, kept, judged.lift, clock, self.promotion.hold, self.block
+            )
+            rules[name] = {"memory": memory, "holding": held, "last": judged.last}
+            transitions += [
+                [name, candidate, clock.events[place], clock.times[place], begins, judged.lift[place, candidate]]
+                for candidate, place, begins in changes
+            ]
+        transitions.sort(key=lambda transition: transition[2])
+        return {
+            "asked": state["asked"],
+            "events": int(clock.events[-1]),
+            "newest": float(clock.times[-1]),
+            "path": followed,
+            "differs": differs[-1],
+            "trust": trusted,
+            "rules": rules,
+            "transitions": transitions[-hold.KEPT :],
+        }
+
+    def going_on(self, state: State) -> State:
+        """A state that was written under other settings, perhaps: what they do not concern is kept.
+
+        Rules that were not there begin now; where what is asked for has changed, all must hold anew. What sequences
+        remember depends on `tau`, and what they prove on `margin`.
+        """
+        asked, fresh = self._asked(), self.start()
+        before, rules = state["asked"], {}
+        for name in self.rules:
+            kept = state["rules"].get(name, fresh["rules"][name])
+            if before != asked:
+                kept = {**kept, "holding": fresh["rules"][name]["holding"]}
+            if name == "anytime" and any(before[key] != asked[key] for key in ("tau", "margin")):
+                kept = fresh["rules"][name]
+            rules[name] = kept
+        return {**{name: state.get(name, begun) for name, begun in fresh.items()}, "asked": asked, "rules": rules}
+
+    def of_some(self, state: State, candidates: Sequence[int]) -> State:
+        """The state of a contest that is the same, but of some of these candidates only."""
+        bare = {name: {**kept, "last": {}} for name, kept in state["rules"].items()}
+        places = [0, *(1 + candidate for candidate in candidates)]
+        some: State = transplanted({**state, "rules": bare, "transitions": []}, self._fresh, len(self.policies), places)
+        for name, kept in state["rules"].items():
+            some["rules"][name]["last"] = {said: column[list(candidates)] for said, column in kept["last"].items()}
+        some["transitions"] = [
+            [name, candidates.index(candidate), *told]
+            for name, candidate, *told in state["transitions"]
+            if candidate in candidates
+        ]
+        return some
+
+    def _fresh(self, policies: int) -> State:
+        """The state before the first event of so many policies."""
+        names = tuple(map(str, range(policies)))
+        return replace(self, policies=names, ranks=tuple(range(1, policies))).start()
+
+    def on_another_lift(self, state: State) -> State:
+        """The state when the lift that rules look at is another one: these begin anew, but for what they have proven of
+        averages, which does not depend on it."""
+        fresh = self.start()
+        rules = {
+            name: {**fresh["rules"][name], "memory": kept["memory"]} if name in NEEDS_LIFT else kept
+            for name, kept in state["rules"].items()
+        }
+        return {**state, "path": fresh["path"], "rules": rules}
+
+    def _asked(self) -> State:
+        """The settings that decide what a rule must pass."""
+        given = self.promotion.settings()
+        asked = {key: given[key] for key in ("min_events", "margin", "hold", "family_size", "max_weight", "tau")}
+        return {**asked, "confidence": self.confidence}
+
+    def _facts(self, evidence: Evidence, sums: BlockSums, lift: Known | None) -> Facts:
+        configured = self.promotion.max_weight
+        largest = np.full(len(self.policies), np.nan if configured is None else configured)
+        if self.logged:
+            largest[0] = 1.0
+        return Facts(
+            evidence, sums, lift, self.promotion.margin, self.confidence, self.errors, self.reward_range, largest
+        )
+
+    def _clock(self, state: State, timestamp: Array, blocks: int) -> Clock:
+        newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
+        times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
+        return Clock(state["events"] + self.block * np.arange(1, blocks + 1), times)

@@ -1,0 +1,17 @@
+"""Reward models: what reward an action is expected to earn. They predict first and learn after."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from streameval.ope.reward_models.base import RewardModel
+from streameval.ope.reward_models.external import FAILURES, PythonModel
+from streameval.ope.reward_models.ridge import Ridge
+from streameval.ope.reward_models.river import RiverModel
+from streameval.ope.reward_models.tabular import Tabular
+
+AnyRewardModel = Annotated[Ridge | Tabular | RiverModel | PythonModel, Field(discriminator="kind")]
+
+__all__ = ["FAILURES", "AnyRewardModel", "PythonModel", "RewardModel", "Ridge", "RiverModel", "Tabular"]

@@ -1,0 +1,88 @@
+"""What every reward model is: it predicts first, and learns after, at the ends of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.component import Labelled, strict
+from streameval.events import ActionSets
+from streameval.events.raw_fields import Choices
+from streameval.ope.evidence.requirements import NOTHING, Needs
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class RewardModel(Labelled):
+    """Stands in for rewards that were not seen: what is expected of every action that an event could have shown.
+
+    `needs`: what events must tell of their actions. `reads_choices`: it looks at names of actions or at contexts, which
+    a batch carries as `choices`. `foreign`: code of others, whose state is more than arrays.
+    """
+
+    foreign: ClassVar[bool] = False
+
+    @property
+    def needs(self) -> Needs:
+        return NOTHING
+
+    @property
+    def reads_choices(self) -> bool:
+        return False
+
+    def check(self) -> None:
+        """ConfigError when the model cannot be made."""
+
+    def start(self) -> State:
+        """What it knows before the first event."""
+        raise NotImplementedError
+
+    def fold(
+        self,
+        state: State,
+        sets: ActionSets,
+        reward: Array,
+        weight: Array,
+        block: int,
+        reward_range: tuple[float, float],
+        choices: Choices | None = None,
+    ) -> tuple[Array, State]:
+        """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
+
+        `reward` and averaging `weight` are [n]. The events are whole blocks, or fewer than one, from which nothing
+        needs to be learned. Predictions are finite and inside the reward range, or 0 for rows that cannot be predicted.
+        """
+        raise NotImplementedError
+
+    def failures(self, state: State) -> Mapping[str, int]:
+        """How often something went wrong, by reason."""
+        return {}
+
+    def to_state(self, state: State) -> State:
+        """The state as a plain value."""
+        plain: State = to_plain(state)
+        return plain
+
+    def from_state(self, saved: State) -> State:
+        """The inverse of `to_state`."""
+        state: State = from_plain(saved)
+        return state
+
+
+def block_ends(sets: ActionSets, blocks: int) -> list[int]:
+    """The rows at which blocks begin, and the end of the last one."""
+    ends: list[int] = sets.offsets[:: max(1, len(sets.index) // blocks)].tolist()
+    return ends
+
+
+def action_names(sets: ActionSets, choices: Choices | None) -> list[Any]:
+    """What each row is called; its position where the event does not say."""
+    if choices is None:
+        places: list[Any] = (np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)).tolist()
+        return places
+    named = zip(choices.actions, sets.sizes.tolist(), strict=True)
+    return list(chain.from_iterable(actions or range(size) for actions, size in named))

@@ -1,0 +1,204 @@
+"""Models that are code of others: asked and taught so that their faults cost predictions, never the process.
+
+A reward model that the user has written.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
+from streameval.common.component import strict
+from streameval.errors import ConfigError, StateError
+from streameval.events import ActionSets
+from streameval.events.raw_fields import Choices
+from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.policies.python import find
+from streameval.ope.reward_models.base import RewardModel, block_ends
+
+FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
+"""What may go wrong with a model: a closed list. The first three count predictions, the last one events."""
+
+
+class Learner(Protocol):
+    """A model in its shortest form, of whatever is made of the actions."""
+
+    def predict(self, inputs: Any) -> ArrayLike:
+        """A number for each of many actions; what the model knows must not change."""
+
+    def learn(self, inputs: Any, reward: Array) -> None:
+        """The logged actions of one block, and what they earned."""
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Foreign(RewardModel):
+    """Code of others.
+
+    It is asked block by block and then taught what was logged in the block, in order. Where it fails, the mean of the
+    rewards that it was taught stands in, and the failure is counted. Sampling probabilities are not told to it. The
+    model is an object that changes while it learns: a state with one in it is handed on, never used twice.
+    """
+
+    foreign: ClassVar[bool] = True
+
+    def make(self) -> Learner:
+        """A model that knows nothing; ConfigError when there is no such code."""
+        raise NotImplementedError
+
+    def shown(self, sets: ActionSets, choices: Choices | None) -> Sequence[Any] | Array:
+        """What the model sees of each row."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        self.make()
+
+    def start(self) -> State:
+        return {"model": None, "taught": np.zeros(2), "failures": dict.fromkeys(FAILURES, 0)}
+
+    def fold(
+        self,
+        state: State,
+        sets: ActionSets,
+        reward: Array,
+        weight: Array,
+        block: int,
+        reward_range: tuple[float, float],
+        choices: Choices | None = None,
+    ) -> tuple[Array, State]:
+        model = self.make() if state["model"] is None else state["model"]
+        work = _Work(model, state["taught"], dict(state["failures"]), reward_range)
+        known, inputs = self._known(sets), self.shown(sets, choices)
+        prediction = np.zeros(len(sets.propensities))
+        blocks = max(1, len(reward) // block)
+        ends = block_ends(sets, blocks)
+        logged = np.full(len(reward), -1)
+        logged[sets.logged[0]] = sets.logged[1]
+        for index, events in enumerate(np.split(np.arange(len(reward)), blocks)):
+            rows = np.arange(ends[index], ends[index + 1])[known[ends[index] : ends[index + 1]]]
+            prediction[rows] = work.predict(_chosen(inputs, rows), len(rows))
+            if len(reward) >= block:
+                lessons = events[(logged[events] >= 0) & known[logged[events]]]
+                work.learn(_chosen(inputs, logged[lessons]), reward[lessons])
+        return prediction, {"model": work.model, "taught": work.taught, "failures": work.failures}
+
+    def _known(self, sets: ActionSets) -> Mask:
+        if Need.FEATURES not in self.needs:
+            return np.ones(len(sets.propensities), dtype=bool)
+        if sets.features is None:
+            return np.zeros(len(sets.propensities), dtype=bool)
+        return np.asarray(np.isfinite(sets.features).all(axis=1))
+
+    def failures(self, state: State) -> Mapping[str, int]:
+        return dict(state["failures"])
+
+    def to_state(self, state: State) -> State:
+        """The state as a plain value, the model in it pickled: only a caller who names the model may load it."""
+        try:
+            pickled = None if state["model"] is None else pickle.dumps(state["model"])
+        except Exception as error:
+            raise StateError(
+                f"the reward model {self.label} cannot be saved: {type(error).__name__}: {error}",
+                hint="a model whose state is to be kept must be one that pickle can store",
+            ) from error
+        return {**to_plain({**state, "model": None}), "model": pickled}
+
+    def from_state(self, saved: State) -> State:
+        state = from_plain({**saved, "model": None})
+        return {**state, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
+
+
+class _Work:
+    """A model at work in one run of blocks."""
+
+    def __init__(
+        self, model: Learner, taught: Array, failures: dict[str, int], reward_range: tuple[float, float]
+    ) -> None:
+        self.model, self.taught, self.failures, self.reward_range = model, taught, failures, reward_range
+
+    def predict(self, inputs: Any, rows: int) -> Array:
+        """Predictions inside the reward range, the mean of what was taught where there are none."""
+        count, total = self.taught
+        mean = total / count if count else 0.0
+        answer = self._asked(inputs, rows) if rows else np.zeros(0)
+        usable = np.isfinite(answer)
+        return np.clip(np.where(usable, answer, mean), *self.reward_range)
+
+    def _asked(self, inputs: Any, rows: int) -> Array:
+        nothing = np.full(rows, np.nan)
+        try:
+            answer = np.array(self.model.predict(inputs), dtype=np.float64)
+        except Exception:  # noqa: BLE001 - the fault of someone's model must not stop the estimates of all others
+            self.failures["predict_raised"] += rows
+            return nothing
+        if answer.shape != (rows,):
+            self.failures["predict_malformed"] += rows
+            return nothing
+        self.failures["predict_not_finite"] += int(np.count_nonzero(~np.isfinite(answer)))
+        return answer
+
+    def learn(self, inputs: Any, reward: Array) -> None:
+        """Teach a block; a model that raises may have learned a part of it."""
+        if not len(reward):
+            return
+        self.taught = self.taught + np.array([len(reward), reward.sum()])
+        try:
+            self.model.learn(inputs, reward)
+        except Exception:  # noqa: BLE001 - as above
+            self.failures["learn_raised"] += len(reward)
+
+
+def _chosen(inputs: Sequence[Any] | Array, rows: Any) -> Any:
+    return inputs[rows] if isinstance(inputs, np.ndarray) else [inputs[row] for row in rows.tolist()]
+
+
+@dataclass(frozen=True, config=strict)
+class PythonModel(Foreign):
+    """What `target` makes, a factory `package.module:factory` that is called with `options`.
+
+    It returns an object with `predict(features)` of the features [rows, d] of actions, which gives a number for each
+    row, and `learn(features, reward)`, which is told of the logged actions of a block afterwards. `predict` must change
+    nothing that later predictions depend on: it is asked as often as a Report is wanted.
+
+    >>> class Mean:
+    ...     count = total = 0.0
+    ...     def predict(self, features: Array) -> Array:
+    ...         return np.full(len(features), self.total / max(self.count, 1))
+    ...     def learn(self, features: Array, reward: Array) -> None:
+    ...         self.count, self.total = self.count + len(reward), self.total + reward.sum()
+    """
+
+    target: Annotated[str, Field(pattern=r"^\w+(\.\w+)*:\w+(\.\w+)*$")]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
+
+    @property
+    def needs(self) -> Needs:
+        return frozenset({Need.FEATURES})
+
+    def make(self) -> Learner:
+        factory = find(self.target)
+        try:
+            model: Learner = factory(**self.options)
+        except Exception as error:  # whatever it raises, it is not ours
+            raise ConfigError(
+                f"{self.target} fails with the options {dict(self.options)}: {type(error).__name__}: {error}",
+                hint="it is called with the options as keywords, and must return the model",
+            ) from error
+        missing = [name for name in ("predict", "learn") if not callable(getattr(model, name, None))]
+        if missing:
+            raise ConfigError(
+                f"{self.target} returns {type(model).__name__}, which has no {' and no '.join(missing)}",
+                hint="a reward model has predict(features) and learn(features, reward)",
+            )
+        return model
+
+    def shown(self, sets: ActionSets, choices: Choices | None) -> Array:
+        return np.empty((len(sets.propensities), 0)) if sets.features is None else sets.features

@@ -1,0 +1,122 @@
+"""Ridge regression on the features of actions."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State
+from streameval.common.component import strict
+from streameval.events import ActionSets
+from streameval.events.raw_fields import Choices
+from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.reward_models.base import RewardModel
+
+
+@dataclass(frozen=True, config=strict)
+class Ridge(RewardModel):
+    """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
+
+    Old events fade with `horizon` (events), `penalty` keeps coefficients small while little is known. The coefficients
+    change at block ends only, so an event's own reward never touches its own prediction. Predictions are kept inside
+    the reward range; whatever the features are, they are finite.
+
+    Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10.
+    """
+
+    horizon: Annotated[float, Field(ge=100)] = 10_000.0
+    penalty: PositiveFloat = 1.0
+    kind: Literal["ridge"] = field(default="ridge", kw_only=True, repr=False)
+
+    @property
+    def needs(self) -> Needs:
+        return frozenset({Need.FEATURES})
+
+    def start(self) -> State:
+        """Nothing is known, not even the number of features."""
+        return {"square": None, "product": None}
+
+    def fold(
+        self,
+        state: State,
+        sets: ActionSets,
+        reward: Array,
+        weight: Array,
+        block: int,
+        reward_range: tuple[float, float],
+        choices: Choices | None = None,
+    ) -> tuple[Array, State]:
+        """Rows without features are predicted as 0 and teach nothing."""
+        if sets.features is None:
+            return np.zeros(len(sets.propensities)), state
+        design = _design(sets.features, state)
+        known = np.asarray(~np.isnan(design).any(axis=1))
+        design = np.where(known[:, None], design, 0.0)
+        events, rows = sets.logged
+        learned = np.zeros((len(reward), design.shape[1]))
+        learned[events] = design[rows] * known[rows, None]
+        blocks = max(1, len(reward) // block)
+        squares, products = _block_products(learned, reward, weight, blocks)
+        coefficients, state = self._follow(state, squares, products, block)
+        prediction = np.empty(len(design))
+        ends = sets.offsets[:: len(reward) // blocks]
+        for index in range(blocks):
+            part = slice(ends[index], ends[index + 1])
+            prediction[part] = design[part] @ coefficients[index]
+        low, high = reward_range
+        return np.where(known, np.clip(prediction, low, high), 0.0), state
+
+    def _follow(self, state: State, squares: Array, products: Array, block: int) -> tuple[Array, State]:
+        """Coefficients before each block, and the sums after the last."""
+        width = products.shape[1]
+        square = np.zeros((width, width)) if state["square"] is None else state["square"]
+        product = np.zeros(width) if state["product"] is None else state["product"]
+        fading = (1 - 1 / self.horizon) ** block
+        before = np.empty_like(squares), np.empty_like(products)
+        for index in range(len(squares)):
+            before[0][index], before[1][index] = square, product
+            square, product = square * fading + squares[index], product * fading + products[index]
+        solvable = before[0] + self.penalty * np.eye(width)
+        return _solved(solvable, before[1]), {"square": square, "product": product}
+
+
+def _design(features: Array, state: State) -> Array:
+    """The features with a leading 1, as wide as what is known already; more features than that are a mistake."""
+    width = features.shape[1] if state["product"] is None else len(state["product"]) - 1
+    design = np.full((len(features), width + 1), np.nan)
+    design[:, 0] = 1.0
+    if features.shape[1] == width:
+        design[:, 1:] = features
+    return np.where(np.abs(design) <= LARGEST_FEATURE, design, np.nan)
+
+
+LARGEST_FEATURE = 1e30
+"""Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
+
+
+ROUNDING = 1e-12
+"""What is added to the diagonal of a matrix of correlations: more than rounding, less than anyone could notice."""
+
+
+def _solved(squares: Array, products: Array) -> Array:
+    """Coefficients of each of some regressions, [blocks, d, d] and [blocks, d].
+
+    Beside large features (times, identifiers) the penalty drowns in rounding, and collinear ones make the matrix
+    singular. So features are brought to one scale first, and their correlations kept a little below 1.
+    """
+    scale = np.sqrt(np.diagonal(squares, axis1=1, axis2=2))
+    correlations = squares / (scale[:, :, None] * scale[:, None, :]) + ROUNDING * np.eye(scale.shape[1])
+    solution = np.linalg.solve(correlations, (products / scale)[..., None])[..., 0]
+    return np.asarray(solution / scale, dtype=np.float64)
+
+
+def _block_products(design: Array, reward: Array, weight: Array, blocks: int) -> tuple[Array, Array]:
+    by_block = design.reshape(blocks, -1, design.shape[1])
+    weighted = (design * weight[:, None]).reshape(by_block.shape)
+    squares = np.matmul(weighted.swapaxes(1, 2), by_block)
+    products = np.einsum("bnd,bn->bd", weighted, reward.reshape(blocks, -1))
+    return squares, products

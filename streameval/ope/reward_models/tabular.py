@@ -1,0 +1,108 @@
+"""A table: the mean reward of each action."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import field
+from itertools import count, repeat
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State, decayed_path, from_plain, to_plain
+from streameval.common.component import strict
+from streameval.events import ActionSets
+from streameval.events.action_sets import Index
+from streameval.events.raw_fields import Choices
+from streameval.ope.reward_models.base import RewardModel, action_names, block_ends
+
+MOST_ACTIONS = 100_000
+"""Actions seen after so many others share the mean of all, so that names that never return cannot fill the memory."""
+
+
+@dataclass(frozen=True, config=strict)
+class Tabular(RewardModel):
+    """The mean reward of each action, whatever the context; for catalogues of no more than 100,000 actions.
+
+    `shrinkage` k > 0: an action begins with k events of the mean reward of all, `(sum of its rewards + k mean) / (n +
+    k)`. Old events fade with `horizon` (events). Means change at block ends only. Actions are told apart by their names
+    in `actions`; by their positions where events came as arrays.
+
+    Two events of two actions: the second one finds action 0 with one reward of 1, drawn half-way to the mean of all.
+
+    >>> sets = ActionSets(np.array([0, 0]), np.array([0, 2, 4]), np.full(4, 0.5), None, np.empty((4, 0)))
+    >>> table = Tabular(shrinkage=1)
+    >>> start, reward, weight = table.start(), np.array([1.0, 0.0]), np.ones(2)
+    >>> table.fold(start, sets, reward, weight, block=1, reward_range=(0, 1))[0]
+    array([0., 0., 1., 1.])
+
+    Source: Efron & Morris 1975, for why means that are drawn together err less.
+    """
+
+    shrinkage: PositiveFloat = 10.0
+    horizon: Annotated[float, Field(ge=100)] = 10_000.0
+    kind: Literal["tabular"] = field(default="tabular", kw_only=True, repr=False)
+
+    @property
+    def reads_choices(self) -> bool:
+        return True
+
+    def start(self) -> State:
+        return {"names": {}, "sums": np.zeros((0, 2)), "total": np.zeros(2)}
+
+    def fold(
+        self,
+        state: State,
+        sets: ActionSets,
+        reward: Array,
+        weight: Array,
+        block: int,
+        reward_range: tuple[float, float],
+        choices: Choices | None = None,
+    ) -> tuple[Array, State]:
+        names, codes = _coded(state["names"], sets, choices)
+        events, rows = sets.logged
+        blocks = max(1, len(reward) // block)
+        learned = np.stack([weight, weight * reward], axis=1)
+        learned[sets.index < 0] = 0.0
+        logged = np.zeros(len(reward), dtype=np.int64)
+        logged[events] = codes[rows]
+        fading = (1 - 1 / self.horizon) ** block
+        totals = decayed_path(state["total"], learned.reshape(blocks, -1, 2).sum(axis=1), fading)
+        before = np.concatenate([state["total"][None], totals[:-1]])
+        sums = np.zeros((len(names) + 1, 2))  # the last row is of all that are not in the table
+        sums[: len(state["sums"])] = state["sums"]
+        prediction = np.empty(len(codes))
+        ends = block_ends(sets, blocks)
+        for index, part in enumerate(np.split(np.arange(len(reward)), blocks)):
+            inside = slice(ends[index], ends[index + 1])
+            prediction[inside] = self._means(sums, before[index])[codes[inside]]
+            sums *= fading
+            np.add.at(sums, logged[part], learned[part])
+        return np.clip(prediction, *reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
+
+    def _means(self, sums: Array, total: Array) -> Array:
+        mean = total[1] / total[0] if total[0] > 0 else 0.0
+        means: Array = (sums[:, 1] + self.shrinkage * mean) / (sums[:, 0] + self.shrinkage)
+        means[-1] = mean
+        return means
+
+    def to_state(self, state: State) -> State:
+        plain: State = to_plain({**state, "names": json.dumps(list(state["names"]))})  # JSON knows integers of any size
+        return plain
+
+    def from_state(self, saved: State) -> State:
+        state = from_plain(saved)
+        return {**state, "names": {name: row for row, name in enumerate(json.loads(state["names"]))}}
+
+
+def _coded(known: Mapping[Any, int], sets: ActionSets, choices: Choices | None) -> tuple[Mapping[Any, int], Index]:
+    """The table's rows by name, with those of the logged actions, and the row of each action: -1 for one without."""
+    names = action_names(sets, choices)
+    logged = [names[row] for row in sets.logged[1].tolist()]
+    fresh = [name for name in dict.fromkeys(logged) if name not in known][: MOST_ACTIONS - len(known)]
+    table = {**known, **dict(zip(fresh, count(len(known)), strict=False))} if fresh else known
+    return table, np.fromiter(map(table.get, names, repeat(-1)), dtype=np.int64, count=len(names))

@@ -1,0 +1,1 @@
+"""The daemon: its loop, start-up, metrics, snapshots, dead letters, HTTP server and status page."""

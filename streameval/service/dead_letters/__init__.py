@@ -1,0 +1,1 @@
+"""Dead letters: rejected messages, kept in a file or a topic."""

@@ -1,0 +1,1 @@
+"""Snapshots: state and offsets in one file."""

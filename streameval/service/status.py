@@ -1,0 +1,219 @@
+"""What the daemon shows to the outside: one immutable value, replaced as a whole, so that no reader sees half of it.
+
+The last hours in a small ring: estimates at some hundred moments, which grow rarer as they reach farther back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.events import REASONS
+from streameval.ingest.base import SourceStatus
+from streameval.ingest.pipeline import Holding
+from streameval.ope.report import Report
+
+SPAN = 12 * 3600.0  # seconds
+MOST_POINTS = 240
+SHORTEST_SPACING = 0.5  # seconds: at first every Report is a point, so that a new daemon shows something at once
+
+Label: TypeAlias = tuple[str, str, str]
+"""Policy, estimator, average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """All estimates at one moment: `numbers[places[label]]` are value, lower and upper, NaN where not known."""
+
+    at: float
+    places: dict[Label, int]
+    numbers: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One estimate over time, oldest first; times in epoch seconds, NaN where nothing was known."""
+
+    at: NDArray[np.float64]
+    value: NDArray[np.float64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Points that lie at least `spacing` seconds apart, which doubles whenever there are too many.
+
+    At the end they lie 256 seconds apart and reach `SPAN` back, in `24 bytes x points x estimates`: some megabytes for
+    hundreds of estimates.
+
+    >>> len(History().points)
+    0
+    """
+
+    points: tuple[Point, ...] = ()
+    spacing: float = SHORTEST_SPACING
+
+    def after(self, at: float, report: Report | None) -> History:
+        """This history and a Report made at `at` (epoch seconds), if the last point is long enough ago.
+
+        A clock that was set back takes the points with it that now lie in the future.
+        """
+        if report is None:
+            return self
+        last = self.points[-1] if self.points else None
+        if last is not None and 0 <= at - last.at < self.spacing:
+            return self
+        kept = [point for point in self.points if at - SPAN <= point.at <= at]
+        points, spacing = (*kept, _point(at, report, last)), self.spacing
+        while len(points) > MOST_POINTS:
+            spacing *= 2
+            points = tuple(_spaced(points, spacing))
+        return History(points, spacing)
+
+    def series(self, label: Label) -> Series:
+        """What is remembered of one estimate."""
+        numbers = np.full((len(self.points), 3), np.nan)
+        for row, point in enumerate(self.points):
+            place = point.places.get(label)
+            if place is not None:
+                numbers[row] = point.numbers[place]
+        return Series(np.array([point.at for point in self.points]), *numbers.T)
+
+
+NO_HISTORY = History()
+
+
+def _spaced(points: Iterable[Point], spacing: float) -> Iterator[Point]:
+    last = -np.inf
+    for point in points:
+        if point.at - last >= spacing:
+            last = point.at
+            yield point
+
+
+def _point(at: float, report: Report, last: Point | None) -> Point:
+    places = {(each.policy, each.estimator, each.average): row for row, each in enumerate(report.estimates)}
+    if last is not None and last.places == places:
+        places = last.places  # hundreds of points share one
+    numbers = [(each.value, each.lower, each.upper) for each in report.estimates]
+    return Point(at, places, np.array(numbers, dtype=np.float64).reshape(-1, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Observations counted in fixed buckets: `counts[i]` lie in `(bounds[i-1], bounds[i]]`, the last above all bounds.
+
+    >>> Histogram.of(bounds=(1.0, 10.0)).add(np.array([-3.0, 1.0, 2.0, 50.0]))
+    Histogram(bounds=(1.0, 10.0), counts=(2, 1, 1), total=53.0)
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @classmethod
+    def of(cls, bounds: tuple[float, ...]) -> Histogram:
+        """An empty histogram over rising `bounds`."""
+        return cls(bounds, (0,) * (len(bounds) + 1), 0.0)
+
+    def add(self, values: NDArray[np.float64]) -> Histogram:
+        """This histogram and `values`; negative ones count as 0, so that the total never falls; NaN are left out."""
+        known = np.maximum(values[~np.isnan(values)], 0.0)
+        added = np.bincount(np.searchsorted(self.bounds, known), minlength=len(self.counts)).tolist()
+        counts = tuple(old + new for old, new in zip(self.counts, added, strict=True))
+        return Histogram(self.bounds, counts, self.total + float(known.sum()))
+
+    @property
+    def count(self) -> int:
+        """The number of observations."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean observation; None without any."""
+        return self.total / self.count if self.count else None
+
+    def cumulative(self) -> tuple[int, ...]:
+        """Observations up to each bound, and at last all of them."""
+        return tuple(accumulate(self.counts))
+
+
+NO_BATCHES = Histogram.of(bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
+NO_DELAYS = Histogram.of(
+    bounds=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilling:
+    """Candidates that came late and are given what has happened: events read, and about how many still wait."""
+
+    policies: tuple[str, ...]
+    read: int
+    waiting: int | None
+
+
+NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshotting:
+    """When the newest snapshot was made (epoch seconds), how long writing took, how many could not be written."""
+
+    written_at: float | None = None
+    durations: Histogram = NO_SNAPSHOTS
+    failures: int = 0
+
+    def after(self, written_at: float, seconds: float) -> Snapshotting:
+        """The same after one more was written."""
+        return Snapshotting(written_at, self.durations.add(np.array([seconds])), self.failures)
+
+    def failed(self) -> Snapshotting:
+        """The same after one could not be written."""
+        return Snapshotting(self.written_at, self.durations, self.failures + 1)
+
+
+NEVER = Snapshotting()
+
+
+@dataclass(frozen=True, slots=True)
+class LettersStatus:
+    """Rejected messages put aside: written and dropped in the life of this process, waiting, and what keeps them."""
+
+    written: int = 0
+    dropped: int = 0
+    waiting: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The state of a running daemon at the moment `at` (epoch seconds).
+
+    `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
+    says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
+    the Report counts from the start of the state. Histograms are of this process's life, in seconds. `snapshots` is
+    None where no state is kept, `dead_letters` where none are, `holding` where events count as they arrive. `history`
+    holds Reports of the last hours, since the process began.
+    """
+
+    source: SourceStatus
+    at: float
+    report: Report | None = None
+    ready: bool = False
+    detail: str = "starting"
+    accepted: int = 0
+    rejected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    batch_duration: Histogram = NO_BATCHES
+    event_delay: Histogram = NO_DELAYS
+    backfills: tuple[Backfilling, ...] = ()
+    snapshots: Snapshotting | None = None
+    dead_letters: LettersStatus | None = None
+    holding: Holding | None = None
+    history: History = NO_HISTORY

@@ -1,0 +1,271 @@
+"""What the top of the status page says: one estimator on one average, which candidate gains, and since when.
+
+Intervals in words: what the bars and bands of the status page are about, and how far one may trust them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from streameval.ope.report import Decision, Estimate, Report, TrustCheck
+from streameval.service.status import Published
+from streameval.service.status_page.charts import (
+    UNKNOWN,
+    Chart,
+    Row,
+    Scale,
+    Timeline,
+    Timelines,
+    between,
+    is_known,
+    make_chart,
+    make_lift_chart,
+    make_timelines,
+    memory,
+)
+
+ABOUT = {
+    "current": "about the value now",
+    "average": "about the mean over the events that are looked back on",
+    "estimand": "about what the estimator aims at, which is not quite the value",
+}
+KINDS = {
+    "normal": "They go by the spread of what was seen, and are too narrow while few large weights carry the value.",
+    "drift_aware": (
+        "They allow for chance, for short and long memories that disagree, and for drift; right after a jump they are "
+        "late."
+    ),
+    "empirical_bernstein": (
+        "They hold however few events there are, if no weight is larger than what was seen or configured."
+    ),
+    "empirical_likelihood": (
+        "They hold also where few large weights carry the value, or have yet to come, and lie unevenly around it."
+    ),
+    "confidence_sequence": "They hold at all times at once.",
+}
+WATCHED = {
+    True: "They may be watched all day.",
+    False: "Each is for one look at one number.",
+}
+
+OUTSIDE = (
+    "What lies outside its interval is no fault: the interval is cut to the range of rewards, or, by empirical "
+    "likelihood, knows that the mean weight is 1 in truth, which the value itself does not."
+)
+
+
+def meanings(estimates: Iterable[Estimate], confidence: float) -> tuple[str, ...]:
+    """What the intervals of these estimates say: a text, or one for each kind, where they are of several.
+
+    >>> known = {"lower": 0.1, "upper": 0.3, "kind": "confidence_sequence", "anytime": True, "covers": "average"}
+    >>> unknown = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
+    >>> (text,) = meanings([Estimate("a", "ips", "window", 0.2, **known, **unknown)], 0.95)
+    >>> text.partition(".")[0]
+    '95 % intervals (confidence sequence) about the mean over the events that are looked back on'
+    >>> text.endswith("They hold at all times at once. They may be watched all day.")
+    True
+    """
+    kinds: dict[tuple[str, str, bool], dict[str, None]] = {}
+    for each in estimates:
+        kinds.setdefault((each.kind, each.covers, each.anytime), {})[each.estimator] = None
+    whose = len(kinds) > 1
+    return tuple(
+        (f"{', '.join(estimators)}: " if whose else "") + _meaning(*kind, confidence)
+        for kind, estimators in kinds.items()
+    )
+
+
+def _meaning(kind: str, covers: str, anytime: bool, confidence: float) -> str:
+    head = f"{100 * confidence:g} % intervals ({kind.replace('_', ' ')}) {ABOUT.get(covers, '')}".rstrip()
+    return " ".join(filter(None, (f"{head}.", KINDS.get(kind), WATCHED[anytime])))
+
+
+def outside(estimates: Iterable[Estimate]) -> str:
+    """What to say where a value or a lift lies outside its interval; empty where none does.
+
+    >>> ends = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
+    >>> found = Estimate("a", "ips", "window", 1.02, 0.9, 1.0, "normal", False, "average", **ends)
+    >>> outside([found]) == OUTSIDE
+    True
+    """
+    return OUTSIDE if any(map(_is_outside, estimates)) else ""
+
+
+def _is_outside(each: Estimate) -> bool:
+    shown = ((each.value, each.lower, each.upper), (each.lift, each.lift_lower, each.lift_upper))
+    return any(_lies_outside(value, between(lower, upper)) for value, lower, upper in shown)
+
+
+def _lies_outside(value: float | None, ends: tuple[float, float] | None) -> bool:
+    if ends is None or not is_known(value):
+        return False
+    rounding = 1e-9 * max(map(abs, (value, *ends)))
+    return not ends[0] - rounding <= value <= ends[1] + rounding
+
+
+class Link(NamedTuple):
+    """Another choice of what the top of the page shows."""
+
+    text: str
+    query: str
+    current: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The estimator and average that the top of the page shows, and links to the others."""
+
+    estimator: str
+    average: str
+    averages: tuple[Link, ...]
+    estimators: tuple[Link, ...]
+
+    @classmethod
+    def of(cls, report: Report, wanted: Mapping[str, str]) -> Choice | None:
+        """What is `wanted`, as far as there is such a thing; else the last average, which is the best where nobody
+        configured others, and its last estimator."""
+        pairs = list(dict.fromkeys((each.average, each.estimator) for each in report.estimates))
+        known = {(each.average, each.estimator) for each in report.estimates if is_known(each.value)}
+        if not pairs:
+            return None
+        ranked = sorted(
+            pairs,
+            key=lambda pair: (pair[0] == wanted.get("average"), pair[1] == wanted.get("estimator"), pair in known),
+        )
+        average, estimator = ranked[-1]  # the sort is stable: of equals, the last
+        averages = tuple(dict.fromkeys(name for name, _ in pairs))
+        beside = tuple(name for shown, name in pairs if shown == average)
+        return cls(
+            estimator,
+            average,
+            tuple(_link(name, {"average": name, "estimator": estimator}, name == average) for name in averages),
+            tuple(_link(name, {"average": average, "estimator": name}, name == estimator) for name in beside),
+        )
+
+
+class Adaptation(NamedTuple):
+    """How far each average that forgets looks back at this moment, for one policy."""
+
+    policy: str
+    memories: tuple[str, ...]
+    drift_detections: int | None
+
+
+class Checks(NamedTuple):
+    """Whether the numbers of one policy can be believed: all checks, and those that say no."""
+
+    policy: str
+    checks: tuple[TrustCheck, ...]
+    failed: tuple[TrustCheck, ...]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The top of the page. `values` are the candidates' rows and the pictures of their last hours, where there are any.
+
+    `adapting`: the columns of the table `adaptation`. `outside`: what to say of a value outside its interval.
+    """
+
+    choice: Choice
+    lifts: Chart
+    lift_ticks: tuple[tuple[float, str], ...]
+    meanings: tuple[str, ...]
+    outside: str
+    production: Row | None
+    values: tuple[tuple[Row, Timeline | None], ...]
+    timelines: Timelines | None
+    decisions: tuple[Decision, ...]
+    adapting: tuple[str, ...]
+    adaptation: tuple[Adaptation, ...]
+    trust: tuple[Checks, ...]
+
+    @property
+    def doubted(self) -> tuple[Checks, ...]:
+        """The policies that do not pass all checks."""
+        return tuple(each for each in self.trust if each.failed)
+
+    @property
+    def checked(self) -> tuple[str, ...]:
+        """What is checked, in words."""
+        return tuple(dict.fromkeys(words(check) for each in self.trust for check in each.checks))
+
+
+def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> Overview | None:
+    """What there is to say of `report`; None while it has no estimates."""
+    choice = Choice.of(report, wanted)
+    if choice is None:
+        return None
+    shown = [each for each in report.estimates if (each.estimator, each.average) == (choice.estimator, choice.average)]
+    candidates = [each for each in shown if each.policy != report.production]
+    base = next((each for each in shown if each.policy == report.production), None)
+    lift_scale = Scale.of_lifts(candidates)
+    rows = make_chart(choice.estimator, shown, report.production, Scale.of(shown)).rows
+    timelines = make_timelines(now.history, now.at, candidates, base)
+    pictures: Sequence[Timeline | None] = timelines.pictures if timelines else [None] * len(candidates)
+    adapting = _adapting(report, choice.estimator)
+    return Overview(
+        choice=choice,
+        lifts=make_lift_chart(choice.estimator, candidates, lift_scale),
+        lift_ticks=tuple(lift_scale.tick_texts()) if lift_scale else (),
+        meanings=meanings(shown, report.confidence),
+        outside=outside(shown),
+        production=next((row for row in rows if row.production), None),
+        values=tuple(zip((row for row in rows if not row.production), pictures, strict=True)),
+        timelines=timelines,
+        decisions=tuple(sorted(report.promotion, key=lambda each: not each.promotable)),
+        adapting=tuple(adapting),
+        adaptation=tuple(_adaptation(report, adapting)),
+        trust=tuple(_checks(report)),
+    )
+
+
+def news(now: Published) -> str:
+    """What a person who hears the page is told when it changes.
+
+    >>> from streameval.ingest.base import SourceStatus
+    >>> news(Published(SourceStatus(reached=False), at=0.0, detail="no broker answers"))
+    'Not ready: no broker answers.'
+    """
+    decisions = now.report.promotion if now.report else ()
+    names = list(dict.fromkeys(each.policy for each in decisions if each.promotable))
+    told = "Ready." if now.ready else f"Not ready: {now.detail}."
+    return told + (
+        f" Promotable: {', '.join(names)}." if names else " No candidate is promotable." if decisions else ""
+    )
+
+
+def _link(text: str, query: Mapping[str, str], current: bool) -> Link:
+    return Link(text, "?" + urlencode(query), current)
+
+
+def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:
+    """By average that forgets, the estimates of all policies: by the estimator that is shown, else by its last one."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for each in report.estimates:
+        column = found.setdefault(each.average, {})
+        if each.estimator == estimator or column.get(each.policy, each).estimator != estimator:
+            column[each.policy] = each
+    return {
+        average: column for average, column in found.items() if any(memory(each) != UNKNOWN for each in column.values())
+    }
+
+
+def _adaptation(report: Report, adapting: Mapping[str, Mapping[str, Estimate]]) -> Iterator[Adaptation]:
+    for each in report.policies:
+        cells = (column.get(each.policy) for column in adapting.values())
+        yield Adaptation(each.policy, tuple(memory(cell) if cell else UNKNOWN for cell in cells), each.drift_detections)
+
+
+def _checks(report: Report) -> Iterator[Checks]:
+    for each in report.policies:
+        checks = tuple(check for check in report.trust if check.policy == each.policy)
+        if checks:
+            yield Checks(each.policy, checks, tuple(check for check in checks if not check.ok))
+
+
+def words(check: TrustCheck) -> str:
+    """What a check looks at, so that it reads well whether it is passed or not."""
+    return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))
