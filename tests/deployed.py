@@ -14,11 +14,11 @@ from factories import make_published, make_report
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from streameval.ingest.pipeline import Holding
+from streameval.ingest.pipeline import BufferStatus
 from streameval.ingest.stages.reward_join import RewardCounts
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
 from streameval.service.metrics import MetricsPage
-from streameval.service.status import Backfilling, LettersStatus
+from streameval.service.status import BackfillStatus, DeadLetterStatus
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
@@ -52,9 +52,11 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Every series that a daemon can export: one of which everything that can be configured is."""
     report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
-    holding = Holding(events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1), window=600.0)
-    late = Backfilling(("challenger-a",), read=10, waiting=20)
-    published = make_published(report, backfills=(late,), holding=holding, dead_letters=LettersStatus(written=3))
+    holding = BufferStatus(
+        events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1), window=600.0
+    )
+    late = BackfillStatus(("challenger-a",), read=10, waiting=20)
+    published = make_published(report, backfills=(late,), holding=holding, dead_letters=DeadLetterStatus(written=3))
     text = MetricsPage(lambda: published).render().decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 

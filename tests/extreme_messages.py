@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from streameval.events import DsjsonFormat, EventFormat
+from streameval.events import DsjsonDecoder, JsonDecoder
 
 BEGIN = b'{"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "reward": 1, '
 MILLION = 10**6
@@ -101,9 +101,9 @@ def forget_peak() -> None:
 
 def main() -> None:
     formats = {
-        "open": lambda: EventFormat(),
-        "scored": lambda: EventFormat(["p"], scores=["unit"]),
-        "dsjson": lambda: DsjsonFormat(["baseline"], scores=["c"]),
+        "open": lambda: JsonDecoder(),
+        "scored": lambda: JsonDecoder(["p"], scores=["unit"]),
+        "dsjson": lambda: DsjsonDecoder(["baseline"], scores=["c"]),
     }
     form = formats[sys.argv[1]]()
     for case, make in CASES.items():

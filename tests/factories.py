@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 
 from streameval.events import EventBatch, Rejected
-from streameval.ingest.base import Bookmark, Bookmarks, PartitionStatus, Records, SourceStatus
+from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus
 from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.service.daemon import Daemon
-from streameval.service.status import NEVER, NO_DELAYS, Published
+from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus
 
 NOW = 1_700_000_000.0
 ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")
@@ -87,10 +87,10 @@ def _lift(lift: float) -> dict[str, float]:
     return {"lift": lift, "lift_lower": lift - 0.0025, "lift_upper": lift + 0.0025}
 
 
-def make_published(report: Report | None = None, **fields: Any) -> Published:
+def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
     """What a daemon in good order shows, with `report`; `fields` replace what they name."""
     partitions = (PartitionStatus("interactions", 0, 60_001, 12), PartitionStatus("interactions", 1, 60_002, None))
-    good = Published(
+    good = DaemonStatus(
         source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
         at=NOW,
         report=report,
@@ -106,7 +106,7 @@ def make_published(report: Report | None = None, **fields: Any) -> Published:
 class View:
     """What the HTTP server asks of a daemon, to be set by hand."""
 
-    def __init__(self, published: Published, healthy: bool = True) -> None:
+    def __init__(self, published: DaemonStatus, healthy: bool = True) -> None:
         self.published, self.healthy, self.stalled_for = published, healthy, 0.0 if healthy else 90.0
 
 
@@ -134,9 +134,9 @@ class ListSource:
         """As reached as it was told to be."""
         return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
 
-    def bookmarks(self) -> Bookmarks:
+    def bookmarks(self) -> SourceOffsets:
         """How many polls have been handed out."""
-        return {"interactions": Bookmark({0: self.handed_out} if self.handed_out else {})}
+        return {"interactions": Offsets({0: self.handed_out} if self.handed_out else {})}
 
     def close(self) -> None:
         """Remember that it was closed."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from streameval.ingest.background import Lifeline
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
 from streameval.ingest.settings import KafkaSettings
@@ -36,7 +36,7 @@ class FakeCluster:
     epochs: dict[int, list[int]] = field(default_factory=dict)
     before_connect: Callable[[], object] = lambda: None
 
-    def connect(self, settings: KafkaSettings, timeout: float, lifeline: Lifeline) -> FakeClient:
+    def connect(self, settings: KafkaSettings, timeout: float, lifeline: ConnectionGroup) -> FakeClient:
         self.attempts += 1
         self.before_connect()
         self.require_answer()

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from fuzz_messages import FORMATS, POLICIES, Mutator, corpus
 
-from streameval.events import REASONS, DsjsonFormat, EventBatch, EventFormat
+from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardBatch, RewardFormat
+from streameval.events.reward_messages import RewardBatch, RewardDecoder
 from streameval.events.tolerances import NOISE
 from streameval.ope.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import (
@@ -65,7 +65,7 @@ class Subject:
         self.kind = kind
         chance = random.Random(seed)
         self._mutator = Mutator(corpus(kind, chance), chance)
-        form = DsjsonFormat if kind == "dsjson" else EventFormat
+        form = DsjsonDecoder if kind == "dsjson" else JsonDecoder
         names = ["baseline", "b"] if kind == "dsjson" else POLICIES
         self._format = form(names, reward_range=reward_range, scores=["scores"] if kind == "scored" else None)
         self._evaluator = Evaluator(
@@ -99,7 +99,7 @@ class LateRewards(Subject):
 
     def feed(self, count: int) -> None:
         messages = self._mutator.messages(count)
-        batch = RewardFormat().decode_batch(messages, Origin.of("rewards", [(0, range(count))]))
+        batch = RewardDecoder().decode_batch(messages, Origin.of("rewards", [(0, range(count))]))
         check_rejected(batch, messages)
         assert np.isfinite(batch.reward).all()
         assert np.isfinite(batch.timestamp).all()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.settings import SimulatedSettings
 from streameval.ingest.simulated import SimulatedRecommender
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.status import NO_DELAYS, History, Published, Snapshotting
+from streameval.service.status import NO_DELAYS, DaemonStatus, History, SnapshotStatus
 
 BEGIN = datetime(2026, 1, 31, 9, tzinfo=UTC)
 EVENTS_A_SECOND = 8.0
@@ -18,14 +18,14 @@ CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
 BATCH = 1000
 
 
-def hours(events: int, span: int = 60_000) -> Iterator[Published]:
+def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
     """What the daemon shows after each thousand of so many events."""
     settings = SimulatedSettings(
         events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=BEGIN
     )
     lines = SimulatedRecommender(settings).lines()
-    decoder, evaluator = EventFormat(CANDIDATES), Evaluator(CANDIDATES)
-    history, delays, snapshots = History(), NO_DELAYS, Snapshotting()
+    decoder, evaluator = JsonDecoder(CANDIDATES), Evaluator(CANDIDATES)
+    history, delays, snapshots = History(), NO_DELAYS, SnapshotStatus()
     for done in range(BATCH, events + 1, BATCH):
         batch = decoder.decode_batch([next(lines) for _ in range(BATCH)])
         evaluator.update(batch)
@@ -33,7 +33,7 @@ def hours(events: int, span: int = 60_000) -> Iterator[Published]:
         now = float(batch.timestamp[-1]) + 0.4
         history, delays = history.after(now, report), delays.add(now - batch.timestamp[-50:])
         snapshots = snapshots.after(now - 11.0, 0.02)
-        yield Published(
+        yield DaemonStatus(
             source=SourceStatus(reached=True, partitions=(PartitionStatus("interactions", 0, done, 3),)),
             at=now,
             report=report,

@@ -27,7 +27,7 @@ from streameval.config.model import Config, Http
 from streameval.errors import ConfigError, InputError
 from streameval.service.http import middleware as guards
 from streameval.service.http.auth import Access, PasswordHash, checked_name, read_tokens, read_users
-from streameval.service.http.middleware import MOST_CLIENTS, Buckets
+from streameval.service.http.middleware import MOST_CLIENTS, TokenBuckets
 from streameval.service.http.server import HttpServer
 from streameval.service.http.tls import Security
 
@@ -397,7 +397,7 @@ def test_the_command_line_makes_a_line_that_logs_in(tmp_path: Path) -> None:
 
 def test_buckets_refill_and_do_not_grow_without_end() -> None:
     now = [0.0]
-    buckets = Buckets(rate=2.0, burst=3, clock=lambda: now[0])
+    buckets = TokenBuckets(rate=2.0, burst=3, clock=lambda: now[0])
     assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
     now[0] = 0.5
     assert [buckets.take("a"), buckets.take("a")] == [True, False]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from strategies import encode
 
-from streameval.events import EventBatch, EventFormat
+from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.off_heap import AT_HAND, apart
 
@@ -85,7 +85,7 @@ def slates() -> EventBatch:
 
 def with_origin() -> EventBatch:
     messages = [encode(MESSAGE | {"event_id": row, "reward": row % 2}) for row in range(EVENTS)]
-    events = EventFormat(["x"], scores=[], identified=True)
+    events = JsonDecoder(["x"], scores=[], identified=True)
     return events.decode_batch(messages, Origin.of("clicks", [(7, range(EVENTS))]))
 
 

@@ -29,7 +29,7 @@ from streameval.ope.averages import (
     drift_rate as choice,
 )
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import Pace
+from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Estimate
@@ -280,7 +280,7 @@ def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
     """What the package chooses, which has a test of its own; here the question is what becomes of it."""
 
     def choose(k: float, variance: float, events: int) -> float:
-        return float(average.choose(Pace(np.array([[k]]), np.array([[variance]])), np.array([events]))[0, 0])
+        return float(average.choose(DriftRate(np.array([[k]]), np.array([[variance]])), np.array([events]))[0, 0])
 
     return choose
 
@@ -301,14 +301,14 @@ def test_the_chosen_alpha_has_the_least_risk_of_all(bias: typing.Literal["publis
 @given(k=st.floats(1e-12, 1e-2), variance=st.floats(1e-9, 1e4), bias_weight=st.sampled_from([0.5, 1.0, 2.0]))
 def test_the_chosen_window_has_the_least_risk_of_all(k: float, variance: float, bias_weight: float) -> None:
     average = AdaptiveWindow(bias_weight=bias_weight)
-    tau = float(average.choose(Pace(np.array([k]), np.array([variance])))[0])
+    tau = float(average.choose(DriftRate(np.array([k]), np.array([variance])))[0])
     expected = min(max(brute_force.mse_tau(bias_weight)(k, variance, 0), 500), 500_000)
     assert tau == pytest.approx(expected, rel=1e-9)
 
 
 @given(k=st.floats(0, 1), variance=st.floats(0, 1e12), bias_weight=st.floats(1e-6, 1))
 def test_the_choices_stay_within_their_limits(k: float, variance: float, bias_weight: float) -> None:
-    pace = Pace(np.array([[k]]), np.array([[variance]]))
+    pace = DriftRate(np.array([[k]]), np.array([[variance]]))
     for objective in ("mse", "published"):
         window = AdaptiveWindow(objective=objective, bias_weight=bias_weight).choose(pace)
         alpha = AdaptiveDecay(objective=objective, bias_weight=bias_weight).choose(pace, np.array([1_000]))
@@ -438,7 +438,7 @@ def test_the_moving_average_of_the_drift_only_ever_adds() -> None:
     assert rates[0] == pytest.approx(rates[1], rel=1e-9)
 
 
-UNKNOWN = Pace(np.full((1, 2), np.nan), np.full((1, 2), np.nan))
+UNKNOWN = DriftRate(np.full((1, 2), np.nan), np.full((1, 2), np.nan))
 
 
 def blocks_of(stream: Stream, count: int) -> Blocks:

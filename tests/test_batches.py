@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from strategies import POLICIES, encode, good_messages
 
-from streameval.events import EventBatch, EventFormat, Rejected
+from streameval.events import EventBatch, JsonDecoder, Rejected
 
 REJECTED = Rejected("malformed", "not a JSON object", b"[]")
 SET_COLUMNS = ("index", "offsets", "propensities", "features", "probabilities")
@@ -30,7 +30,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def decoded(messages: list[bytes]) -> EventBatch:
-    return EventFormat(POLICIES).decode_batch([*messages, b"[]"])
+    return JsonDecoder(POLICIES).decode_batch([*messages, b"[]"])
 
 
 def indexed(n: int = 3, **changes: Any) -> EventBatch:
@@ -89,7 +89,7 @@ def test_arrays_and_messages_of_the_same_events_give_the_same_columns() -> None:
         }
         for row in range(3)
     ]
-    assert same(EventFormat(["a", "b"]).decode_batch(map(encode, events)), indexed(timestamp=[0, 1, 2]))
+    assert same(JsonDecoder(["a", "b"]).decode_batch(map(encode, events)), indexed(timestamp=[0, 1, 2]))
 
 
 def test_what_the_caller_does_to_his_arrays_later_does_not_change_the_batch() -> None:

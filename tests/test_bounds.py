@@ -26,7 +26,7 @@ from streameval.ope.estimators import (
     WeightedPseudoInverse,
 )
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.intervals import AnyBound, EmpiricalBernstein, Normal
+from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, Normal
 from streameval.ope.policies import LOGGING
 from streameval.ope.report import Estimate
 
@@ -37,7 +37,7 @@ BLOCK = 20
 
 
 def estimates(
-    stream: Stream, average: AnyAverage, bound: AnyBound | str = "normal", **settings: Any
+    stream: Stream, average: AnyAverage, bound: AnyInterval | str = "normal", **settings: Any
 ) -> dict[str, Estimate]:
     """The candidate's estimates by estimator."""
     settings = {"estimators": ESTIMATORS, "block": BLOCK} | settings
@@ -237,7 +237,7 @@ def test_what_an_interval_says_of_itself() -> None:
     stream = random_stream(1, 400)
     for drift, covers in (("export", "average"), ("include", "current")):
         found = estimates(
-            stream, Window(tau=100), TypeAdapter(AnyBound).validate_python({"kind": "normal", "drift": drift})
+            stream, Window(tau=100), TypeAdapter(AnyInterval).validate_python({"kind": "normal", "drift": drift})
         )
         assert {label: (e.kind, e.anytime, e.covers) for label, e in found.items()} == {
             "ips": ("normal", False, covers),
@@ -276,7 +276,7 @@ def test_a_cumulative_interval_cannot_include_drift() -> None:
 )
 def test_wrong_bounds_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(AnyBound).validate_python(wrong)
+        TypeAdapter(AnyInterval).validate_python(wrong)
 
 
 def test_intervals_name_averages_that_are_there() -> None:

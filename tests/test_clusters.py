@@ -31,12 +31,12 @@ from streameval import (
     StratifiedIPS,
     Window,
 )
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.events.origin import fingerprints
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages import cluster_variance as clusters
 from streameval.ope.averages.cluster_signs import SIGNS, follow, signs_of, start
-from streameval.ope.averages.cluster_variance import ALONE, PAIRED, Rows
+from streameval.ope.averages.cluster_variance import ALONE, PAIRED, ClusterRows
 from streameval.ope.evaluator.cohort_changes import changed
 from streameval.ope.evaluator.plan import Plan
 
@@ -316,7 +316,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_units() -> None:
 
 def test_parts_of_a_stream_are_merged() -> None:
     rng = np.random.default_rng(12)
-    rows = [Rows(rng.normal(size=(6, 3, 15)), rng.normal(size=(6, 3, PAIRED - 15))) for _ in range(2)]
+    rows = [ClusterRows(rng.normal(size=(6, 3, 15)), rng.normal(size=(6, 3, PAIRED - 15))) for _ in range(2)]
     rows[1] = rows[1].widened(PAIRED + 2 * SIGNS)
     nothing, factor = np.zeros((3, 0)), 0.9
     early, late = (clusters.fold(nothing, part, np.full(6, factor)) for part in rows)
@@ -378,7 +378,7 @@ def line(**fields: Any) -> bytes:
 
 def test_events_carry_the_fingerprint_of_their_unit() -> None:
     messages = [line(unit="u-1"), line(), line(unit=17), line(unit="17"), line(unit=None), line(unit="")]
-    batch = EventFormat(["a"]).decode_batch(messages)
+    batch = JsonDecoder(["a"]).decode_batch(messages)
     assert batch.unit is not None
     assert batch.unit.tolist() == [*fingerprints(["u-1"]), 0, *fingerprints([17, 17]), 0, 0]
     arrays = EventBatch.from_arrays(
@@ -386,13 +386,13 @@ def test_events_carry_the_fingerprint_of_their_unit() -> None:
     )
     assert arrays.unit is not None
     assert arrays.unit.tolist() == batch.unit.tolist()
-    assert EventFormat(["a"]).decode_batch([line(), line(unit=None)]).unit is None
+    assert JsonDecoder(["a"]).decode_batch([line(), line(unit=None)]).unit is None
     actions = line(unit="u-1", actions=[1, 2], propensities=[0.5, 0.5])
-    assert EventFormat(["a"]).decode_batch([actions, line()]).unit.tolist() == [*fingerprints(["u-1"]), 0]
+    assert JsonDecoder(["a"]).decode_batch([actions, line()]).unit.tolist() == [*fingerprints(["u-1"]), 0]
 
 
 def test_what_cannot_name_a_unit_is_refused() -> None:
-    batch = EventFormat(["a"]).decode_batch([line(unit=1.5), line(unit=["u"]), line(unit="u")])
+    batch = JsonDecoder(["a"]).decode_batch([line(unit=1.5), line(unit=["u"]), line(unit="u")])
     assert [rejected.reason for rejected in batch.rejected] == ["malformed", "malformed"]
     assert len(batch) == 1
     with pytest.raises(ValueError, match=r"row 1: unit: expected a string or an integer, found 0\.5"):

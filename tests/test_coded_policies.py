@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
-from streameval.events import EventBatch, EventFormat
+from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Records
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import DM, IPS, SNIPS
@@ -45,9 +45,9 @@ def message(**changes: Any) -> bytes:
     return json.dumps({name: value for name, value in (event | changes).items() if value is not ...}).encode()
 
 
-def reading(policies: Any) -> EventFormat:
+def reading(policies: Any) -> JsonDecoder:
     logged = [name for name, policy in policies.items() if isinstance(policy, Logged)]
-    return EventFormat(logged, scores=fields_read(policies.values()))
+    return JsonDecoder(logged, scores=fields_read(policies.values()))
 
 
 def evaluated(policies: Any, *messages: bytes) -> Report:

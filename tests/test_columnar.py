@@ -373,10 +373,10 @@ def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path) ->
 
 def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     from streameval.ingest.files.tables import mapping, read_parquet
-    from streameval.ingest.settings import Columns
+    from streameval.ingest.settings import ColumnNames
 
     file = as_parquet(tmp_path / "x.parquet", columns(400_000), row_group_size=400_000)
-    wanted = mapping(Columns(timestamp="ts", action="a", propensity="p", reward="click"), "reward", ["even"], [])
+    wanted = mapping(ColumnNames(timestamp="ts", action="a", propensity="p", reward="click"), "reward", ["even"], [])
     before = pa.total_allocated_bytes()
     held = [pa.total_allocated_bytes() - before for _ in read_parquet(str(file), wanted, lambda read, total: None)]
     assert file.stat().st_size > 8e6

@@ -20,7 +20,7 @@ from streameval.ope.averages import (
 )
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.intervals import AnyBound, ConfidenceSequence, EmpiricalBernstein
+from streameval.ope.intervals import AnyInterval, ConfidenceSequence, EmpiricalBernstein
 from streameval.ope.policies import LOGGING
 from streameval.ope.report import Report
 
@@ -29,12 +29,12 @@ AVERAGES: list[AnyAverage] = [
     *(Window(span="5m", name="minutes"), Decay(half_life="3m", name="fading")),
     *(AdaptiveWindow(drift_span=500), AdaptiveDecay(drift_span=500)),
 ]
-SPREAD_BASED: list[AnyBound | str | None] = [None, "normal", "empirical_likelihood"]
-HONEST: list[AnyBound] = [EmpiricalBernstein(max_weight=12.0), ConfidenceSequence()]
+SPREAD_BASED: list[AnyInterval | str | None] = [None, "normal", "empirical_likelihood"]
+HONEST: list[AnyInterval] = [EmpiricalBernstein(max_weight=12.0), ConfidenceSequence()]
 
 
 def asked(
-    reward: Array, average: AnyAverage, bound: AnyBound | str | None, reward_range: tuple[float, float] = (0.0, 1.0)
+    reward: Array, average: AnyAverage, bound: AnyInterval | str | None, reward_range: tuple[float, float] = (0.0, 1.0)
 ) -> Report:
     """Of events in the seconds of a quarter of an hour, with weights that average to 1; `bound` None: the default."""
     weight = np.random.default_rng(7).choice([0.0, 0.5, 2.0, 10.0], p=[0.3, 0.5, 0.175, 0.025], size=len(reward)) / 0.85
@@ -50,13 +50,13 @@ def asked(
     return evaluator.report()
 
 
-def always_one(events: int, average: AnyAverage, bound: AnyBound | str | None, **settings: Any) -> Report:
+def always_one(events: int, average: AnyAverage, bound: AnyInterval | str | None, **settings: Any) -> Report:
     return asked(np.ones(events), average, bound, **settings)
 
 
 @pytest.mark.parametrize("bound", SPREAD_BASED, ids=str)
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda each: each.label)
-def test_kinds_that_count_what_was_seen_say_1(average: AnyAverage, bound: AnyBound | str | None) -> None:
+def test_kinds_that_count_what_was_seen_say_1(average: AnyAverage, bound: AnyInterval | str | None) -> None:
     report = always_one(1_234, average, bound)
     for policy in (CANDIDATE, LOGGING):
         found = report.get(policy, "snips", average.label)
@@ -80,7 +80,7 @@ def test_who_earns_the_same_on_a_mixture_has_the_lift_0_and_none_of_1e_17(bound:
 @pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
 @pytest.mark.parametrize("average", [Cumulative(), Window(tau=100_000)], ids=lambda each: each.label)
 def test_kinds_that_promise_more_leave_room_for_a_reward_that_has_not_come(
-    average: AnyAverage, bound: AnyBound
+    average: AnyAverage, bound: AnyInterval
 ) -> None:
     lows = []
     for events in (1_000, 4_000, 16_000):
@@ -93,13 +93,13 @@ def test_kinds_that_promise_more_leave_room_for_a_reward_that_has_not_come(
 
 
 @pytest.mark.parametrize("bound", [*HONEST, None], ids=str)
-def test_where_the_range_of_rewards_leaves_no_room_all_kinds_say_1(bound: AnyBound | None) -> None:
+def test_where_the_range_of_rewards_leaves_no_room_all_kinds_say_1(bound: AnyInterval | None) -> None:
     found = always_one(1_000, Cumulative(), bound, reward_range=(1 - 1e-9, 1.0)).get(CANDIDATE, "snips", "cumulative")
     assert (found.lower, found.upper) == (pytest.approx(1.0, abs=2e-9), pytest.approx(1.0, abs=2e-9))
 
 
 @pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
-def test_the_room_is_needed(bound: AnyBound) -> None:
+def test_the_room_is_needed(bound: AnyInterval) -> None:
     """Rewards of 1 but once in a thousand events: [1, 1] would be wrong until the first 0 comes."""
     reward = (np.random.default_rng(11).random(700) < 0.999).astype(float)
     assert reward.all()

@@ -18,7 +18,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
-from streameval.service.snapshots.store import Snapshots, found_in
+from streameval.service.snapshots.store import SnapshotStore, found_in
 from streameval.service.startup import daemon as daemon_of
 
 
@@ -283,7 +283,7 @@ def test_there_is_nothing_to_reset_where_no_state_is_kept(place: Place) -> None:
 
 def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
     place.state.mkdir()
-    snapshots = Snapshots(place.state)
+    snapshots = SnapshotStore(place.state)
     snapshots.write({"schema": 99})
     snapshots.close()
     with pytest.raises(StateError, match="schema 99, this version reads 1"):
@@ -296,7 +296,7 @@ def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_pa
     place.life(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
     _, document = load(place.state)
     document["roster"]["members"][0]["evaluator"]["settings"]["candidates"]["mine"]["target"] = "os:abort"
-    snapshots = Snapshots(place.state)
+    snapshots = SnapshotStore(place.state)
     path = snapshots.write(document)
     snapshots.close()
     assert contents(path, document)["report"]["events"]["accepted"] == 150, "looking at it runs nothing"

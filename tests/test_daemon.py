@@ -17,7 +17,7 @@ from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.service.daemon import SHORTEST_IDLE, Change, Daemon
 from streameval.service.log_summaries import RejectionLog
-from streameval.service.status import NEVER, NO_DELAYS, Histogram, LettersStatus, Published
+from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, DeadLetterStatus, Histogram
 
 
 def make_daemon(polls: list[Any], **options: Any) -> tuple[Daemon, ListSource, Recorder]:
@@ -139,7 +139,7 @@ def test_a_bug_is_not_swallowed() -> None:
 
 
 def test_what_is_published_does_not_change_afterwards() -> None:
-    shown: list[Published] = []
+    shown: list[DaemonStatus] = []
 
     def keep_what_is_shown() -> list[Any]:
         shown.append(daemon.published)
@@ -328,8 +328,8 @@ def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> No
         def put(self, records: Any, rejected: Any) -> None:
             self.put_aside.append((len(records), [each.value for each in rejected]))
 
-        def status(self) -> LettersStatus:
-            return LettersStatus(written=len(self.put_aside))
+        def status(self) -> DeadLetterStatus:
+            return DeadLetterStatus(written=len(self.put_aside))
 
         def close(self) -> None:
             self.closed = True
@@ -339,4 +339,4 @@ def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> No
     daemon.run()
     assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]
     assert letters.closed
-    assert daemon.published.dead_letters == LettersStatus(written=2)
+    assert daemon.published.dead_letters == DeadLetterStatus(written=2)

@@ -16,14 +16,14 @@ from factories import wait_until
 
 from streameval.config.model import Config, DeadLetterFile
 from streameval.errors import ConfigError, InputError
-from streameval.events import EventFormat, Rejected
+from streameval.events import JsonDecoder, Rejected
 from streameval.ingest.base import Records
 from streameval.ingest.settings import KafkaConnection
 from streameval.service.dead_letters import queue as deadletter
 from streameval.service.dead_letters.file import FileSink
 from streameval.service.dead_letters.queue import (
     DeadLetter,
-    DeadLetters,
+    DeadLetterQueue,
     SinkError,
     letters_of,
     open_dead_letters,
@@ -82,7 +82,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_letters_tell_what_was_wrong_where_and_when() -> None:
-    batch = EventFormat().decode_batch(value for part in RECORDS for value in part.values)
+    batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
     found = list(letters_of(RECORDS, batch.rejected))
     assert [(each.topic, each.partition, each.offset, each.timestamp) for each in found] == [
         ("clicks", 0, 3, 1000),
@@ -112,7 +112,7 @@ def test_a_huge_message_is_kept_in_part() -> None:
 
 def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
     box = Box()
-    letters = DeadLetters(box)
+    letters = DeadLetterQueue(box)
     letters.put(RECORDS, [])
     letters.put(RECORDS, rejected(0, 1))
     letters.put(RECORDS, rejected(2))
@@ -125,7 +125,7 @@ def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
     box = Box(failures=3)
-    letters = DeadLetters(box)
+    letters = DeadLetterQueue(box)
     letters.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
     wait_until(lambda: letters.status().waiting == 0)
     letters.close()
@@ -138,7 +138,7 @@ def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch:
     monkeypatch.setattr(deadletter, "PAUSE_FIRST", 60.0)
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)
     box = Box(failures=1)
-    letters = DeadLetters(box)
+    letters = DeadLetterQueue(box)
     letters.put(RECORDS, rejected(0, 1, 2))
     wait_until(lambda: letters.status().trouble != "")
     letters.close()
@@ -157,7 +157,7 @@ class Odd(Box):
 
 def test_an_error_that_nobody_thought_of_costs_its_letter_and_not_the_next_ones() -> None:
     box = Odd()
-    letters = DeadLetters(box)
+    letters = DeadLetterQueue(box)
     letters.put(RECORDS, rejected(0))
     wait_until(lambda: letters.status().dropped == 1)
     letters.put(RECORDS, rejected(1))
@@ -177,7 +177,7 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
     monkeypatch.setattr(deadletter, "MOST_BYTES", most_bytes)
     box = Box()
     box.open.clear()
-    letters = DeadLetters(box)
+    letters = DeadLetterQueue(box)
     begin = time.monotonic()
     for _ in range(200):
         letters.put(RECORDS, rejected(0))
@@ -193,7 +193,7 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
 @pytest.mark.usefixtures("impatient")
 def test_trouble_is_logged_once_and_the_rest_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     box = Box(failures=10**6)
-    letters = DeadLetters(box)
+    letters = DeadLetterQueue(box)
     letters.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
     wait_until(lambda: box.failures < 10**6 - 4)
     assert letters.status().trouble == "no space left"

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import streameval as se
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.promotion_lift import Chosen
+from streameval.ope.evaluator.promotion_lift import ChosenLift
 from streameval.ope.report import Report
 
 PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
@@ -163,7 +163,7 @@ def test_the_best_unbiased_lift_on_a_mixture_is_decided_by(
     if cell is None and "averages" not in options:
         options = {**options, "averages": [se.Window()]}
     evaluator = se.Evaluator(list(TARGETS), **options)
-    chosen = Chosen.of(evaluator.plan.grids(described))
+    chosen = ChosenLift.of(evaluator.plan.grids(described))
     assert (chosen and chosen.cell) == cell
     assert evaluator.decides_by(described) == cell
 
@@ -172,12 +172,12 @@ def plan(*candidates: str, **options: Any) -> Plan:
     return se.Evaluator(candidates, **{"promotion": EARLY, **options}).plan
 
 
-def join(roster: Roster, new: Plan) -> None:
+def join(roster: CohortEvaluator, new: Plan) -> None:
     for late in roster.adopt(new):
         roster.join(late)
 
 
-def ranks(roster: Roster) -> dict[str, int]:
+def ranks(roster: CohortEvaluator) -> dict[str, int]:
     return {
         name: member.evaluator.plan.ranks[name]
         for member in roster._members
@@ -187,12 +187,12 @@ def ranks(roster: Roster) -> dict[str, int]:
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
-    roster = Roster(plan("second"))
+    roster = CohortEvaluator(plan("second"))
     roster.update(log(300))
     join(roster, plan("second", "third"))
     assert ranks(roster) == {"second": 1, "third": 2}
     join(roster, plan("third"))
-    roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
     join(roster, plan("third", "same", "second"))
     assert ranks(roster) == {"third": 2, "same": 3, "second": 4}
     deciding = [member.evaluator._deciding for member in roster._members]
@@ -201,7 +201,7 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
 
 
 def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:
-    roster, batch = Roster(plan("second")), log(8_000)
+    roster, batch = CohortEvaluator(plan("second")), log(8_000)
     roster.update(batch[:6_000])
     before = decisions(roster.report())["second", "sea"]
     assert before.promotable
@@ -214,7 +214,7 @@ def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:
 
 
 def test_a_rule_that_is_added_begins_when_it_comes_and_one_that_is_gone_is_not_shown() -> None:
-    roster, batch = Roster(plan("second", promotion="paired")), log(8_000)
+    roster, batch = CohortEvaluator(plan("second", promotion="paired")), log(8_000)
     roster.update(batch[:6_000])
     join(roster, plan("second", promotion=["bsea"]))
     roster.update(batch[6_000:])
@@ -224,7 +224,7 @@ def test_a_rule_that_is_added_begins_when_it_comes_and_one_that_is_gone_is_not_s
 
 def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
-    roster, batch = Roster(plan("second", **few)), log(8_000)
+    roster, batch = CohortEvaluator(plan("second", **few)), log(8_000)
     roster.update(batch[:1_000])
     nothing = decisions(roster.report())["second", "paired"]
     assert nothing.lift is None

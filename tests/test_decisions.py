@@ -12,7 +12,7 @@ from commands import Outcome, command
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval.cli.plots.decisions import Timeline
+from streameval.cli.plots.decisions import DecisionTimeline
 from streameval.cli.plots.trace import Trace
 from streameval.cli.plots.values import Picture, Truth
 from streameval.errors import InputError
@@ -138,7 +138,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, **truth: Truth) -> Figu
     figures: list[Figure] = []
     monkeypatch.setattr("streameval.cli.plots.decisions.save", lambda figure, path: figures.append(figure))
     picture = Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log", truth)
-    Timeline(picture, margin=0.0).draw(trace)
+    DecisionTimeline(picture, margin=0.0).draw(trace)
     (figure,) = figures
     figure.canvas.draw()
     return figure
@@ -190,7 +190,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     trace = traced(60)
     trace.reports = trace.reports[:1]
     with pytest.raises(InputError, match="there is no line to draw"):
-        Timeline(Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log"), 0.0).draw(trace)
+        DecisionTimeline(Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log"), 0.0).draw(trace)
 
 
 @pytest.mark.parametrize(

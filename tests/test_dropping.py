@@ -15,7 +15,7 @@ from test_roster import adopt, events, plan
 import streameval as se
 from streameval.common.arrays import from_plain
 from streameval.ope.evaluator.cohort_changes import changed, left_with
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
 AVERAGES = (
@@ -40,7 +40,7 @@ def evaluator(
     return se.Evaluator(candidates, estimators, averages, intervals=intervals, drift="PageHinkley", promotion=RULES)
 
 
-def told(some: se.Evaluator | Roster, *keys: tuple[str, str, str]) -> list[str]:
+def told(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) -> list[str]:
     """The rows of the report to the last bit, of these policies, estimators and averages."""
     return [msgspec.json.encode(some.report().get(*key)).decode() for key in keys]
 
@@ -198,7 +198,7 @@ FEW = {
 }
 
 
-def computed(roster: Roster) -> list[tuple[list[str], list[tuple[str, str]]]]:
+def computed(roster: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
     """What each evaluator of a roster says of whom, shown or not."""
     found = []
     for member in roster.state()["members"]:
@@ -210,7 +210,7 @@ def computed(roster: Roster) -> list[tuple[list[str], list[tuple[str, str]]]]:
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
-    roster = Roster(plan("early", "late", **FEW))
+    roster = CohortEvaluator(plan("early", "late", **FEW))
     roster.update(events(500))
     size = len(msgspec.msgpack.encode(roster.state()))
     if live:
@@ -223,7 +223,7 @@ def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
 
 
 def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
-    roster = Roster(plan("early", **FEW))
+    roster = CohortEvaluator(plan("early", **FEW))
     late = roster.change(plan("early", "late", "later", **FEW))
     assert late is not None
     late.update(events(300))
@@ -235,7 +235,7 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
 
 
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
-    roster = Roster(plan("early", "late", **FEW))
+    roster = CohortEvaluator(plan("early", "late", **FEW))
     roster.update(events(100))
     roster.change(plan("late", **FEW))
     adopt(roster, plan("late", "early", **FEW))
@@ -247,11 +247,11 @@ def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() ->
 
 
 def test_what_is_left_need_not_be_each_estimator_on_each_average() -> None:
-    roster, straight = Roster(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
+    roster, straight = CohortEvaluator(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
     for each in (roster, straight):
         each.update(events(500))
     adopt(roster, plan("early"))  # the published estimators on the published averages, and the best on the mixture
-    roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
     assert computed(roster)[0] == (["logging", "early"], [*published, ("stratified_ips", "mixture")])
     for cell in computed(roster)[0][1]:
@@ -261,18 +261,18 @@ def test_what_is_left_need_not_be_each_estimator_on_each_average() -> None:
 
 
 def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> None:
-    roster = Roster(plan("early", "late", **FEW))
+    roster = CohortEvaluator(plan("early", "late", **FEW))
     roster.update(events(500))
     state = roster.state()
     state["members"][0] |= {"policies": ["logging", "late"], "cells": [["ips", "window"], ["snips", "window"]]}
-    read = Roster.from_state(state)
+    read = CohortEvaluator.from_state(state)
     assert computed(read) == [(["logging", "late"], [("ips", "window"), ("snips", "window")])]
     assert told(read, ("late", "snips", "window")) == told(roster, ("late", "snips", "window"))
 
 
 def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
-    roster = Roster(plan("early", **options))
+    roster = CohortEvaluator(plan("early", **options))
     roster.update(events(500, described=True))
     model = roster.state()["members"][0]["evaluator"]["predictions"]
     adopt(roster, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
@@ -285,7 +285,7 @@ def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_all_policies_have_the_same_rows_whatever_the_first_event_of_a_latecomer_tells(first: bool) -> None:
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     roster.update(events(150, described=first))
     adopt(roster, plan("early", "late"))
     roster.update(events(150, described=not first))

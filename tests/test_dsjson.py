@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError
-from streameval.events import REASONS, DsjsonFormat, EventBatch, Rejected
+from streameval.events import REASONS, DsjsonDecoder, EventBatch, Rejected
 from streameval.ingest.files.source import read_events
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import IPS, SNIPS, PseudoInverse
@@ -55,11 +55,11 @@ def line(base: dict[str, Any] = BANDIT, **changes: Any) -> bytes:
 
 
 def decoded(message: bytes, **options: Any) -> EventBatch:
-    return DsjsonFormat(**options).decode_batch([message])
+    return DsjsonDecoder(**options).decode_batch([message])
 
 
 def reason(message: bytes | None) -> tuple[str, str]:
-    found = DsjsonFormat().decode(message)
+    found = DsjsonDecoder().decode(message)
     assert isinstance(found, Rejected)
     assert found.reason in REASONS
     return found.reason, found.detail
@@ -77,7 +77,7 @@ def evaluated(name: str) -> Report:
         reward_range=(0, 100),
         intervals={"cumulative": "normal"},
     )
-    evaluator.update(DsjsonFormat().decode_batch(log(name)))
+    evaluator.update(DsjsonDecoder().decode_batch(log(name)))
     return evaluator.report()
 
 
@@ -110,7 +110,7 @@ def test_normal_intervals_are_those_of_the_reference_where_they_are_not_withheld
 
 
 def test_the_intervals_of_seven_events_follow_from_their_terms() -> None:
-    batch = DsjsonFormat().decode_batch(log("cb_deferred_apprentice_7"))
+    batch = DsjsonDecoder().decode_batch(log("cb_deferred_apprentice_7"))
     for policy, weight in (("logged", np.ones(7)), ("first", (batch.action_sets.index == 0) / batch.propensity)):
         terms = weight * batch.reward
         width = 1.959963984540054 * terms.std(ddof=1) / np.sqrt(7)
@@ -119,7 +119,7 @@ def test_the_intervals_of_seven_events_follow_from_their_terms() -> None:
 
 
 def test_a_broken_line_is_counted_and_costs_no_other() -> None:
-    batch = DsjsonFormat().decode_batch(log("cb_invalid"))
+    batch = DsjsonDecoder().decode_batch(log("cb_invalid"))
     assert len(batch) == 20
     assert [rejected.reason for rejected in batch.rejected] == ["malformed"]
     assert np.isnan(batch.timestamp).all()
@@ -134,15 +134,15 @@ def test_actions_are_put_in_the_order_of_their_numbers() -> None:
 
 
 def test_the_reward_of_apprentice_mode_is_in_the_original_cost() -> None:
-    agreed = DsjsonFormat().decode_batch(log("cb_deferred_apprentice_7")).reward
-    earned = DsjsonFormat(reward_field="_original_label_cost").decode_batch(log("cb_deferred_apprentice_7")).reward
+    agreed = DsjsonDecoder().decode_batch(log("cb_deferred_apprentice_7")).reward
+    earned = DsjsonDecoder(reward_field="_original_label_cost").decode_batch(log("cb_deferred_apprentice_7")).reward
     assert agreed.tolist() == [1, 0, 0, 0, 1, 0, 1]
     assert earned.tolist() == [5, 2, 1, 5, 1, 2, 3]
 
 
 def test_the_reward_can_only_be_one_of_the_costs() -> None:
     with pytest.raises(ValueError, match="one of reward, _label_cost, _original_label_cost; found 'clicks'"):
-        DsjsonFormat(reward_field="clicks")
+        DsjsonDecoder(reward_field="clicks")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_the_chosen_action_is_told_in_three_ways() -> None:
 def test_an_event_of_a_subsampled_log_stands_for_those_that_were_dropped() -> None:
     assert decoded(line(pdrop=0.75)).sampling_probability.tolist() == [0.25]
     evaluator = Evaluator(["none"], estimators=[IPS()], averages=[Cumulative()])
-    evaluator.update(DsjsonFormat().decode_batch([line(pdrop=0.75), line(_label_cost=0)]))
+    evaluator.update(DsjsonDecoder().decode_batch([line(pdrop=0.75), line(_label_cost=0)]))
     assert evaluator.report().get("logging", "ips", "cumulative").value == pytest.approx(4 / 5)
 
 
@@ -269,15 +269,15 @@ JSON = st.recursive(
 @given(changes=st.dictionaries(st.sampled_from([*BANDIT, *SLATE, "pdrop", "_ba", "o", "_skipLearn"]), JSON, max_size=3))
 def test_any_value_in_any_field_is_an_event_or_rejected_with_a_reason(changes: dict[str, Any]) -> None:
     messages = [line(), line(**changes), line(SLATE, **changes), line(SLOTS, **changes)]
-    batch = DsjsonFormat(policies=["baseline"], reward_range=(-10, 10)).decode_batch(messages)
+    batch = DsjsonDecoder(policies=["baseline"], reward_range=(-10, 10)).decode_batch(messages)
     assert len(batch) + len(batch.rejected) == 4
     assert len(batch) >= 1
 
 
 def test_one_by_one_the_verdicts_are_those_of_a_batch() -> None:
     messages = [line(), line(p=[1]), line(SLATE), b"{}", line(SLOTS, _ba=[0, 1])]
-    batch = DsjsonFormat().decode_batch(messages)
-    one_by_one = [DsjsonFormat().decode(message) for message in messages]
+    batch = DsjsonDecoder().decode_batch(messages)
+    one_by_one = [DsjsonDecoder().decode(message) for message in messages]
     rejected = [replace(each, place=place) for place, each in enumerate(one_by_one) if isinstance(each, Rejected)]
     assert rejected == list(batch.rejected)
     assert len(batch) == 3
@@ -291,7 +291,7 @@ def many_actions(probability: float) -> bytes:
 def test_ten_thousand_actions_are_an_event_like_any_other() -> None:
     evaluator = Evaluator({"even": "uniform"}, estimators=[IPS()], averages=[Cumulative()])
     before = time.process_time()
-    batch = DsjsonFormat().decode_batch([many_actions(1e-4), many_actions(1.1e-4)])
+    batch = DsjsonDecoder().decode_batch([many_actions(1e-4), many_actions(1.1e-4)])
     evaluator.update(batch)
     assert time.process_time() - before < 2 * slowness()
     assert evaluator.report().get("even", "ips", "cumulative").value == pytest.approx(1)
@@ -321,8 +321,8 @@ def test_replay_and_daemon_read_decision_logs_as_configured(tmp_path: Path) -> N
     report = Replay(config).read([str(log_file)], lambda read, total: None)
     value = report.get("first", "ips", "cumulative").value
     assert value == pytest.approx(REFERENCE["cb_loop_100/first"]["ips"])
-    assert isinstance(config.event_format(), DsjsonFormat)
-    assert not isinstance(config.event_format("json"), DsjsonFormat)
+    assert isinstance(config.event_format(), DsjsonDecoder)
+    assert not isinstance(config.event_format("json"), DsjsonDecoder)
 
 
 def test_a_reward_that_dsjson_does_not_have_is_a_problem_with_its_place(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from arrivals import TOPIC, Arrival, arrivals_of, batch_of, through_a_file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.events.origin import Origin, fingerprints
-from streameval.ingest.stages import Duplicates
+from streameval.ingest.stages import Deduplication
 
 identifiers = st.text(max_size=70) | st.integers(-(2**70), 2**70)
 
@@ -47,14 +47,14 @@ def first_times(ids: Sequence[str], remembered: int) -> list[int]:
 def test_what_passes_is_what_a_set_of_the_last_ids_lets_pass(
     ids: list[str], remembered: int, cuts: list[int], restarts: bool
 ) -> None:
-    stage, passed, rejected = Duplicates(remembered), [], []
+    stage, passed, rejected = Deduplication(remembered), [], []
     for first, last in pairwise(sorted([0, *cuts, 60])):
         out = stage.take(batch_of(arrivals(ids)[first:last]))
         passed += [offset for _, _, offset in arrivals_of(out)]
         rejected += [(each.reason, each.origin) for each in out.rejected]
         if restarts:
             state = through_a_file(stage.state())
-            stage = Duplicates(remembered)
+            stage = Deduplication(remembered)
             stage.restore(state)
             assert through_a_file(stage.state()) == state
     assert passed == first_times(ids, remembered)
@@ -62,7 +62,7 @@ def test_what_passes_is_what_a_set_of_the_last_ids_lets_pass(
 
 
 def test_a_shorter_memory_goes_on_with_the_newest_ids() -> None:
-    stage, shorter = Duplicates(100), Duplicates(2)
+    stage, shorter = Deduplication(100), Deduplication(2)
     stage.take(batch_of(arrivals(list("abcde"))))
     shorter.restore(stage.state())
     assert len(shorter.take(batch_of(arrivals(list("de"))))) == 0
@@ -100,13 +100,13 @@ def message(event_id: int) -> bytes:
 
 def test_events_know_their_origin_when_the_messages_do() -> None:
     origin = Origin.of("clicks", [(2, [10, 12]), (5, [7])])
-    batch = EventFormat([], identified=True).decode_batch([message(1), b"{}", message(3)], origin)
+    batch = JsonDecoder([], identified=True).decode_batch([message(1), b"{}", message(3)], origin)
     assert batch.origin is not None
     assert [batch.origin.place(row) for row in range(2)] == [("clicks", 2, 10), ("clicks", 5, 7)]
     assert batch.origin.identity is not None
     assert batch.origin.identity.tolist() == fingerprints([1, 3]).tolist()
     assert batch.rejected[0].origin == ("clicks", 2, 12)
-    assert EventFormat([]).decode_batch([message(1)]).origin is None
+    assert JsonDecoder([]).decode_batch([message(1)]).origin is None
 
 
 def test_an_origin_follows_its_events_through_cuts_and_files() -> None:
@@ -122,7 +122,7 @@ def test_an_origin_follows_its_events_through_cuts_and_files() -> None:
 def test_decisions_without_rewards_are_events_where_rewards_come_apart() -> None:
     decision = b'{"event_id": 1, "timestamp": 1, "action": 1, "propensity": 0.5}'
     odd = decision[:-1] + b', "reward": {"pending": true}}'
-    batch = EventFormat([], rewarded=False, reward_range=(0, 1)).decode_batch([decision, odd])
+    batch = JsonDecoder([], rewarded=False, reward_range=(0, 1)).decode_batch([decision, odd])
     assert np.isnan(batch.reward).all()
     assert len(batch) == 2
-    assert EventFormat([]).decode_batch([decision]).rejected[0].reason == "missing_field"
+    assert JsonDecoder([]).decode_batch([decision]).rejected[0].reason == "missing_field"

@@ -13,7 +13,7 @@ from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.intervals import AnyBound, EmpiricalLikelihood
+from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, likely, reach
 from streameval.ope.report import Estimate
 
@@ -29,7 +29,7 @@ def estimate(
     stream: Stream,
     estimator: AnyEstimator,
     average: AnyAverage,
-    bound: AnyBound | str = "empirical_likelihood",
+    bound: AnyInterval | str = "empirical_likelihood",
     policy: str = CANDIDATE,
 ) -> Estimate:
     evaluator = evaluated(

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from strategies import encode
 
-from streameval.events import DsjsonFormat, EventBatch, EventFormat, Rejected
+from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, Rejected
 
 BARE = {"event_id": 1, "timestamp": 0, "reward": 1}
 
 
 def batch_of(*events: Any, **settings: Any) -> EventBatch:
-    return EventFormat(**settings).decode_batch(encode(event) for event in events)
+    return JsonDecoder(**settings).decode_batch(encode(event) for event in events)
 
 
 def rounded(actions: int, digits: int, seed: int = 1) -> dict[str, Any]:
@@ -77,14 +77,14 @@ def test_details_of_rejected_messages_are_short_and_may_be_printed() -> None:
         b'{"\\ud800\\u001b[2J": NaN, "reward": {}}',
         b'{"event_id": 1, "unit": NaN, "%s": 1}' % (b"x" * 10**6),
     ):
-        found = EventFormat(reward_field="x").decode(message)
+        found = JsonDecoder(reward_field="x").decode(message)
         assert isinstance(found, Rejected)
         assert found.detail.isprintable()
         assert len(found.detail) < 600
 
 
-@pytest.mark.parametrize("format", [EventFormat(), DsjsonFormat()])
-def test_a_message_that_is_longer_than_any_event_is_not_read(format: EventFormat) -> None:
+@pytest.mark.parametrize("format", [JsonDecoder(), DsjsonDecoder()])
+def test_a_message_that_is_longer_than_any_event_is_not_read(format: JsonDecoder) -> None:
     good = encode(BARE | {"action": "a", "propensity": 0.5})
     long = good[:-1] + b', "context": "' + b"x" * 17 * 2**20 + b'"}'
     batch = format.decode_batch([long])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from strategies import POLICIES, encode
 
-from streameval.events import REASONS, Event, EventBatch, EventFormat, Rejected, json_schema
+from streameval.events import REASONS, Event, EventBatch, JsonDecoder, Rejected, json_schema
 
 COMPACT: dict[str, Any] = {
     "event_id": "e-81",
@@ -38,11 +38,11 @@ ACTION_SET: dict[str, Any] = {
 
 
 def decode(event: Any, **settings: Any) -> Any:
-    return EventFormat(**settings).decode(event if event is None or isinstance(event, bytes) else encode(event))
+    return JsonDecoder(**settings).decode(event if event is None or isinstance(event, bytes) else encode(event))
 
 
 def batch_of(*events: Any, **settings: Any) -> EventBatch:
-    return EventFormat(**settings).decode_batch(encode(event) for event in events)
+    return JsonDecoder(**settings).decode_batch(encode(event) for event in events)
 
 
 def test_a_compact_event_is_decoded_as_it_was_written() -> None:
@@ -159,12 +159,12 @@ def test_the_reward_is_read_from_the_configured_field() -> None:
 
 def test_the_reward_cannot_be_a_field_that_means_something_else() -> None:
     with pytest.raises(ValueError, match="'propensity' has another meaning"):
-        EventFormat(reward_field="propensity")
+        JsonDecoder(reward_field="propensity")
 
 
 def test_a_policy_cannot_be_named_twice() -> None:
     with pytest.raises(ValueError, match="twice"):
-        EventFormat(["a", "b", "a"])
+        JsonDecoder(["a", "b", "a"])
 
 
 def test_an_optional_field_may_be_null() -> None:
@@ -249,7 +249,7 @@ REJECTED: list[tuple[dict[str, Any], str, str]] = [
 def test_what_is_wrong_is_rejected_with_its_reason(change: dict[str, Any], reason: str, detail: str) -> None:
     message = big_encode(COMPACT | change)
     for settings in ({}, {"policies": ["bts"]}):
-        rejected = EventFormat(reward_range=(0, 1), **settings).decode(message)
+        rejected = JsonDecoder(reward_range=(0, 1), **settings).decode(message)
         assert rejected == Rejected(reason, detail, message)
 
 
@@ -279,7 +279,7 @@ def big_encode(event: Any) -> bytes:
     ],
 )
 def test_what_is_no_json_object_is_malformed(message: bytes | None, detail: str) -> None:
-    assert EventFormat().decode(message) == Rejected("malformed", detail, message or b"")
+    assert JsonDecoder().decode(message) == Rejected("malformed", detail, message or b"")
 
 
 def test_every_reason_that_needs_no_memory_has_a_test() -> None:
@@ -324,21 +324,21 @@ def test_bad_events_are_rejected_in_order_and_the_others_keep_their_numbers() ->
 
 def test_no_messages_are_an_empty_batch() -> None:
     for policies in (None, [], ["a", "b"]):
-        batch = EventFormat(policies).decode_batch([])
+        batch = JsonDecoder(policies).decode_batch([])
         assert len(batch) == 0
         assert batch.probabilities.shape == (0, len(policies or []))
 
 
 @given(st.lists(strategies.good_messages, max_size=6))
 def test_good_events_are_accepted(messages: list[bytes]) -> None:
-    assert EventFormat(POLICIES).decode_batch(messages).rejected == ()
+    assert JsonDecoder(POLICIES).decode_batch(messages).rejected == ()
 
 
 @given(st.lists(strategies.messages, max_size=6), st.sampled_from([None, POLICIES, POLICIES[1:]]))
 def test_whatever_comes_no_number_that_is_not_finite_enters_a_column(
     messages: list[bytes | None], policies: Any
 ) -> None:
-    batch = EventFormat(policies, reward_range=(-1e300, 1e300)).decode_batch(messages)
+    batch = JsonDecoder(policies, reward_range=(-1e300, 1e300)).decode_batch(messages)
     assert len(batch) + len(batch.rejected) == len(messages)
     assert {each.reason for each in batch.rejected} <= set(REASONS)
     assert np.isfinite(batch.reward).all()
@@ -361,7 +361,7 @@ def within(values: Any, low: float, high: float) -> bool:
 def test_one_by_one_and_all_at_once_have_the_same_verdicts_and_numbers(
     messages: list[bytes | None], reward_range: Any
 ) -> None:
-    events = EventFormat(POLICIES, reward_range=reward_range)
+    events = JsonDecoder(POLICIES, reward_range=reward_range)
     together = events.decode_batch(messages)
     singles = [events.decode(message) for message in messages]
     rejected = [replace(each, place=place) for place, each in enumerate(singles) if isinstance(each, Rejected)]

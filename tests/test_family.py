@@ -35,7 +35,7 @@ from streameval.ope.estimators import (
 from streameval.ope.estimators.interpolated import TABLE
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Need
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.reward_models import Ridge, Tabular
 
 Array = NDArray[np.float64]
@@ -149,7 +149,10 @@ def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap
 
 def test_the_table_and_the_needs_are_those_of_the_classes() -> None:
     assert {estimator.kind for estimator in FAMILY} == set(TABLE)
-    model, whole = {Need.TARGET, Need.PREDICTION}, {Need.TARGET, Need.PREDICTION, Need.LOGGING}
+    model, whole = (
+        {Requirement.TARGET, Requirement.PREDICTION},
+        {Requirement.TARGET, Requirement.PREDICTION, Requirement.LOGGING},
+    )
     assert {estimator.kind: set(estimator.needs) for estimator in FAMILY} == {
         "ips": set(),
         "clipped_ips": set(),

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from strategies import encode
 
 from streameval.errors import InputError, SourceError
-from streameval.events import EventFormat
-from streameval.ingest.base import Bookmark, Records
+from streameval.events import JsonDecoder
+from streameval.ingest.base import Offsets, Records
 from streameval.ingest.files.lines import EXCERPT, LineSplitter
 from streameval.ingest.files.source import FileSource, read_events
 
@@ -204,7 +204,7 @@ def test_a_line_longer_than_memory_allows_is_cut_and_malformed() -> None:
     for cut in (lines[1], lines[4]):
         assert len(cut) < EXCERPT + 100
         assert cut.endswith(b"(cut: a line of %d bytes)" % len(long))
-        assert EventFormat().decode_batch([cut]).rejected[0].reason == "malformed"
+        assert JsonDecoder().decode_batch([cut]).rejected[0].reason == "malformed"
 
 
 @given(st.lists(st.binary(max_size=6), max_size=6), st.lists(st.integers(0, 40), max_size=4))
@@ -301,11 +301,11 @@ LONG = b"".join(
 )
 
 
-def put_down(source: FileSource) -> dict[str, Bookmark]:
+def put_down(source: FileSource) -> dict[str, Offsets]:
     """Where a source is, over what a snapshot holds; it is closed."""
     state = {path: bookmark.to_state() for path, bookmark in source.bookmarks().items()}
     source.close()
-    return {path: Bookmark.from_state(each) for path, each in json.loads(json.dumps(state)).items()}
+    return {path: Offsets.from_state(each) for path, each in json.loads(json.dumps(state)).items()}
 
 
 def another_life(source: FileSource, paths: Any, **options: Any) -> FileSource:

@@ -18,8 +18,8 @@ from streameval.ingest.base import SourceStatus
 from streameval.ope.report import PolicyCounts, Report
 from streameval.service.http import server as http
 from streameval.service.http.server import HttpServer
-from streameval.service.status import Published
-from streameval.service.status_page.charts import Scale, verdict
+from streameval.service.status import DaemonStatus
+from streameval.service.status_page.charts import ChartScale, verdict
 from streameval.service.status_page.page import StatusPage, is_suspect, source_hash
 
 ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/api/v1/report")
@@ -296,20 +296,20 @@ def test_the_page_does_without_evidence() -> None:
 
 
 def test_a_place_on_the_axis_is_clipped_to_it() -> None:
-    scale = Scale.over([0.0, 1.0])
+    scale = ChartScale.over([0.0, 1.0])
     assert (scale.at(-5.0), scale.at(0.5), scale.at(5.0)) == (0.0, 50.0, 100.0)
 
 
 @pytest.mark.parametrize("values", [[0.0], [1e-9, 2e-9], [-3.0, 4e6], [5.0, 5.0], [1e300, -1e300]])
 def test_every_axis_has_ticks_inside_it(values: list[float]) -> None:
-    scale = Scale.over(values)
+    scale = ChartScale.over(values)
     assert 1 <= len(scale.ticks) <= 8
     assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
 
 
 def test_one_very_wide_band_does_not_squash_the_others() -> None:
     narrow = [make_estimate(name, "ips", "window", 0.05 + 0.001 * place) for place, name in enumerate("abc")]
-    scale = Scale.of([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
+    scale = ChartScale.of([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
     assert scale is not None
     assert scale.high - scale.low < 0.1
 
@@ -344,7 +344,7 @@ def test_the_page_is_titled_and_scales_to_a_phone(client: httpx.Client) -> None:
 
 
 def test_what_is_published_is_read_anew_for_every_answer(client: httpx.Client, view: View) -> None:
-    before: Published = view.published
+    before: DaemonStatus = view.published
     try:
         view.published = make_published(None, detail="the broker went away")
         assert client.get("/readyz").json() == {"ready": False, "reason": "the broker went away"}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from streameval.events import EventBatch
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.reward_messages import RewardBatch, RewardFormat
-from streameval.ingest.stages import Duplicates, Joining, RewardCounts
+from streameval.events.reward_messages import RewardBatch, RewardDecoder
+from streameval.ingest.stages import Deduplication, RewardCounts, RewardJoin
 from streameval.ingest.stages.watermark import CONFIRMED_BY
 
 REWARDS = "rewards"
@@ -33,8 +33,8 @@ class Earned(NamedTuple):
     reward: float = 1.0
 
 
-def fresh(combine: Any = "first", most_bytes: int = PLENTY, partitions: tuple[int, int] = (1, 1)) -> Joining:
-    joining = Joining(
+def fresh(combine: Any = "first", most_bytes: int = PLENTY, partitions: tuple[int, int] = (1, 1)) -> RewardJoin:
+    joining = RewardJoin(
         TOPIC,
         REWARDS,
         window=WINDOW,
@@ -263,7 +263,7 @@ def test_memory_is_bounded_when_decisions_never_come() -> None:
 
 def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
     joining, twice = fresh(), decided(100)
-    once = Duplicates(1000).take(batch_of([*twice, *[each._replace(offset=each.offset + 100) for each in twice]]))
+    once = Deduplication(1000).take(batch_of([*twice, *[each._replace(offset=each.offset + 100) for each in twice]]))
     joining.take(once)
     assert len(once) == 100
     joining.take_rewards(rewards_of(earned_for(twice, after=1.0)))
@@ -301,7 +301,7 @@ def test_a_message_that_is_no_reward_is_rejected_with_its_reason(
     message: bytes | None, reason: str, detail: str
 ) -> None:
     good = b'{"event_id": "e-1", "timestamp": "2026-01-31T00:00:00Z", "reward": true, "who": "me"}'
-    batch = RewardFormat().decode_batch([good, message, good], Origin.of(REWARDS, [(4, [7, 8, 9])]))
+    batch = RewardDecoder().decode_batch([good, message, good], Origin.of(REWARDS, [(4, [7, 8, 9])]))
     assert batch.reward.tolist() == [1.0, 1.0]
     assert batch.timestamp[0] == 1769817600.0
     assert batch.origin.offset.tolist() == [7, 9]
@@ -317,7 +317,7 @@ def test_a_message_that_is_no_reward_is_rejected_with_its_reason(
 )
 def test_nonsense_is_told_from_rewards(messages: list[bytes | None]) -> None:
     origin = Origin.of(REWARDS, [(0, range(len(messages)))])
-    batch = RewardFormat().decode_batch(messages, origin)
+    batch = RewardDecoder().decode_batch(messages, origin)
     assert len(batch) + len(batch.rejected) == len(messages)
     assert np.isfinite(batch.reward).all()
     assert sorted([*batch.origin.offset.tolist(), *[each.place for each in batch.rejected]]) == [*range(len(messages))]

@@ -14,20 +14,20 @@ from fake_kafka import TOPIC, FakeCluster
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
-from streameval.ingest.base import Bookmark, Records, SourceStatus
+from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
 from streameval.ingest.kafka.offset_commits import OffsetCommitter
 from streameval.ingest.kafka.reader import PROBE_INTERVAL
 from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource
-from streameval.ingest.multi import SeveralSources
+from streameval.ingest.multi import MultiSource
 from streameval.ingest.settings import KafkaConnection, KafkaSettings
 
 
 class Bench:
     """A source over a cluster in memory, with a clock that moves by hand."""
 
-    def __init__(self, cluster: FakeCluster, bookmark: Bookmark | None = None, **changes: object) -> None:
+    def __init__(self, cluster: FakeCluster, bookmark: Offsets | None = None, **changes: object) -> None:
         self.cluster = cluster
         self.now, self.chance = 1000.0, 0.0
         self.seen: list[bytes | None] = []
@@ -270,7 +270,7 @@ def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
     cluster.epochs[0] = [4] * 6 + [5] * 20
     if between == "two lives":
         (state,) = [mark.to_state() for mark in bench.source.bookmarks().values()]
-        bench = Bench(cluster, Bookmark.from_state(state))
+        bench = Bench(cluster, Offsets.from_state(state))
     else:
         cluster.faults = [ClientError("the broker went away")]
     status = bench.poll(12)
@@ -351,13 +351,13 @@ def test_the_first_start_begins_where_it_is_told() -> None:
 
 
 def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
-    bench = Bench(cluster, Bookmark({0: 8}), start="latest")
+    bench = Bench(cluster, Offsets({0: 8}), start="latest")
     bench.poll(12)
     assert bench.seen_of(0) == cluster.logs[0][8:]
     assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away
 
 
-def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Bookmark]:
+def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Offsets]:
     bench = Bench(cluster)
     bench.poll(polls)
     bench.source.close()
@@ -367,7 +367,7 @@ def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Bookmark]
 @pytest.mark.parametrize("polls", [1, 2, 3, 4, 8])
 def test_another_life_goes_on_exactly_where_the_bookmark_is(cluster: FakeCluster, polls: int) -> None:
     before, bookmark = read_a_while(cluster, polls)
-    after = Bench(cluster, Bookmark.from_state(bookmark.to_state()), start="latest")
+    after = Bench(cluster, Offsets.from_state(bookmark.to_state()), start="latest")
     after.poll(12)
     assert before.seen_of(0) + after.seen_of(0) == cluster.logs[0]
     assert before.seen_of(1) + after.seen_of(1) == cluster.logs[1]
@@ -382,7 +382,7 @@ def test_a_topic_made_anew_between_two_lives_is_read_from_its_beginning(cluster:
     status = after.poll(20)
     assert after.seen == cluster.logs[0]
     assert status.gaps == {"replaced": 1}
-    assert after.source.bookmarks()[TOPIC] == Bookmark({0: 30}, "id-2")
+    assert after.source.bookmarks()[TOPIC] == Offsets({0: 30}, "id-2")
 
 
 def test_without_topic_ids_a_partition_that_is_gone_tells_that_the_topic_was_made_anew(cluster: FakeCluster) -> None:
@@ -463,7 +463,7 @@ class Ends:
 def test_what_one_source_hands_out_is_not_lost_when_another_fails() -> None:
     """A snapshot that is taken after the failure says that it has been read."""
     decisions = [Records(TOPIC, 0, [7], [b"7"])]
-    several = SeveralSources([Ends(decisions, []), Ends(SourceError("cut", hint="mend it"), [])])  # type: ignore[list-item]
+    several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="mend it"), [])])  # type: ignore[list-item]
     assert several.poll(0.0) == decisions
     for _ in range(2):
         with pytest.raises(SourceError, match="cut"):

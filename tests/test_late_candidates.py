@@ -17,17 +17,17 @@ from structlog.testing import capture_logs
 from streameval.config.model import Config
 from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
-from streameval.ingest.backfill_reader import MOST_AHEAD, SecondReading
-from streameval.ingest.base import PartitionStatus, Place, Records, SourceStatus
+from streameval.ingest.backfill_reader import MOST_AHEAD, BackfillReader
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus, TopicPartition
 from streameval.ingest.factory import beginning, open_again
-from streameval.ingest.pipeline import Intake
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.backfill import Backfill
 from streameval.service.daemon import Change, Daemon
 from streameval.service.metrics import MetricsPage
-from streameval.service.reload import Reloading, needing_restart
-from streameval.service.status import Backfilling
+from streameval.service.reload import Reload, needing_restart
+from streameval.service.status import BackfillStatus
 
 
 class Log:
@@ -74,9 +74,9 @@ def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
     sizes: list[int], live_lots: list[int], late_lots: list[int], turns: list[bool], gap: int | None
 ) -> None:
     live, source = Log(sizes, live_lots, gap), Log(sizes, late_lots, gap)
-    reading, seen = SecondReading(source), []
+    reading, seen = BackfillReader(source), []
 
-    def positions() -> dict[Place, int]:
+    def positions() -> dict[TopicPartition, int]:
         return live.status().positions
 
     for lives in turns:
@@ -99,7 +99,7 @@ def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
 
 def test_what_lies_beyond_the_live_reader_is_kept_within_bounds() -> None:
     source = Log([10 * MOST_AHEAD], lots=[5000])
-    reading = SecondReading(source)
+    reading = BackfillReader(source)
     for _ in range(100):
         assert reading.poll({("log", 0): 0}, 0.0) == []
     assert source.asked * 5000 == MOST_AHEAD
@@ -107,13 +107,13 @@ def test_what_lies_beyond_the_live_reader_is_kept_within_bounds() -> None:
 
 
 def test_live_positions_that_fall_are_of_another_log() -> None:
-    reading = SecondReading(Log([10]))
+    reading = BackfillReader(Log([10]))
     reading.poll({("log", 0): 5}, 0.0)
     with pytest.raises(SourceError, match="made anew"):
         reading.poll({("log", 0): 2}, 0.0)
 
 
-def polled_often(reading: SecondReading, live: dict[Place, int]) -> None:
+def polled_often(reading: BackfillReader, live: dict[TopicPartition, int]) -> None:
     for _ in range(10):
         reading.poll(live, 0.01)
 
@@ -186,7 +186,7 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch.setattr("streameval.service.backfill.SLICE", 0.001)
     live, source, newcomer = Log([120, 80], live_lots), Log([120, 80], late_lots), Newcomer()
     everybody = Everybody(newcomer)
-    changes = iter([Change(NumberFormat(), Backfill(newcomer, lambda _: SecondReading(source)))])
+    changes = iter([Change(NumberFormat(), Backfill(newcomer, lambda _: BackfillReader(source)))])
     daemon = Daemon(live, NumberFormat(), everybody, reload=lambda: next(changes))
     with capture_logs() as logs, running(daemon):
         wait_until(lambda: daemon.published.accepted > 0)
@@ -203,12 +203,12 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
 def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
     source, newcomer = Log([5]), Newcomer()
     live = Log([9])
-    change = Change(NumberFormat(), Backfill(newcomer, lambda _: SecondReading(source)))
+    change = Change(NumberFormat(), Backfill(newcomer, lambda _: BackfillReader(source)))
     daemon = Daemon(live, NumberFormat(), Recorder(), reload=lambda: change)
     with running(daemon):
         wait_until(lambda: daemon.published.accepted == 9)
         daemon.reload()
-        wait_until(lambda: daemon.published.backfills == (Backfilling(("late",), 5, 4),))
+        wait_until(lambda: daemon.published.backfills == (BackfillStatus(("late",), 5, 4),))
     assert source.closed
     assert newcomer.joined == []
 
@@ -219,11 +219,11 @@ def test_a_log_that_cannot_be_read_again_is_logged_and_the_candidate_begins_with
             return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 0, 1),))
 
     source, newcomer = Broken([[records(b"1", b"2")], SourceError("gone", hint="keep it longer")]), Newcomer()
-    backfill = Backfill(newcomer, lambda _: SecondReading(source))
+    backfill = Backfill(newcomer, lambda _: BackfillReader(source))
     live = SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 9, 0),))
     with capture_logs() as logs:
-        assert not backfill.slice(Intake(NumberFormat()), SourceStatus(False), 0)
-        assert backfill.slice(Intake(NumberFormat()), live, 0)
+        assert not backfill.slice(EventPipeline(NumberFormat()), SourceStatus(False), 0)
+        assert backfill.slice(EventPipeline(NumberFormat()), live, 0)
     assert newcomer.joined == [True]
     assert source.closed
     assert [(entry["event"], entry["error"]) for entry in logs] == [("backfill_failed", "gone")]
@@ -241,7 +241,7 @@ def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
         def status(self) -> SourceStatus:
             return SourceStatus(True, partitions=tuple(PartitionStatus(t, 0, self.read, 0) for t in ("orders", "log")))
 
-    reading = SecondReading(Two([]), first=2, of="log")
+    reading = BackfillReader(Two([]), first=2, of="log")
     live = {("log", 0): 7, ("orders", 0): 4}
     seen = [(part.topic, value) for _ in range(3) for part in reading.poll(live, 0.0) for value in part.values]
     assert sorted(seen) == [("log", b"%d" % n) for n in range(2, 7)] + [("orders", b"%d" % n) for n in range(4)]
@@ -252,19 +252,19 @@ def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
 def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:
     newcomer = Newcomer()
     newcomer.awaited = False
-    backfill = Backfill(newcomer, lambda _: SecondReading(Log([5])))
-    assert backfill.slice(Intake(NumberFormat()), SourceStatus(True), 0)
+    backfill = Backfill(newcomer, lambda _: BackfillReader(Log([5])))
+    assert backfill.slice(EventPipeline(NumberFormat()), SourceStatus(True), 0)
     assert newcomer.joined == []
 
 
 def test_a_slice_reads_at_least_as_much_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.service.backfill.SLICE", 0.0)
     newcomer = Newcomer()
-    backfill = Backfill(newcomer, lambda _: SecondReading(Log([500], lots=[10])))
+    backfill = Backfill(newcomer, lambda _: BackfillReader(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))
-    assert not backfill.slice(Intake(NumberFormat()), live, 95)
+    assert not backfill.slice(EventPipeline(NumberFormat()), live, 95)
     assert len(newcomer.rewards) == 100
-    assert backfill.progress(live) == Backfilling(("late",), 100, 300)
+    assert backfill.progress(live) == BackfillStatus(("late",), 100, 300)
 
 
 def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
@@ -276,7 +276,7 @@ def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
 
 
 def test_the_metrics_tell_how_far_a_back_fill_is() -> None:
-    page = MetricsPage(lambda: make_published(backfills=(Backfilling(("late", "later"), 70, 30),)))
+    page = MetricsPage(lambda: make_published(backfills=(BackfillStatus(("late", "later"), 70, 30),)))
     lines = page.render().decode().splitlines()
     for policy in ("late", "later"):
         assert f'streameval_backfill_read_events{{policy="{policy}"}} 70.0' in lines
@@ -296,11 +296,11 @@ def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(
 def test_code_that_fails_to_load_is_told_and_the_old_candidates_go_on(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    roster = Roster(config.plan())
+    roster = CohortEvaluator(config.plan())
     code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
     written(path, policies={"candidates": {"early": "logged", "late": code}})
     with capture_logs() as logs:
-        assert Reloading(path, config, roster)() is None
+        assert Reload(path, config, roster)() is None
     assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
     assert roster.policies == ("logging", "early")
 
@@ -314,8 +314,8 @@ def written(path: Path, **parts: Any) -> Path:
 def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    roster = Roster(config.plan())
-    reload = Reloading(path, config, roster)
+    roster = CohortEvaluator(config.plan())
+    reload = Reload(path, config, roster)
     both = {"candidates": ["early", "late"], "production": "incumbent"}
     written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
     with capture_logs() as logs:
@@ -328,8 +328,8 @@ def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path)
 def test_a_reload_adds_and_removes_candidates_and_says_so(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    roster = Roster(config.plan())
-    reload = Reloading(path, config, roster)
+    roster = CohortEvaluator(config.plan())
+    reload = Reload(path, config, roster)
     written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
     with capture_logs() as logs:
         change = reload()
@@ -343,7 +343,7 @@ def test_a_reload_adds_and_removes_candidates_and_says_so(tmp_path: Path) -> Non
 def test_a_file_of_no_use_is_logged_and_the_old_configuration_goes_on(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    reload = Reloading(path, config, Roster(config.plan()))
+    reload = Reload(path, config, CohortEvaluator(config.plan()))
     path.write_text(text)
     with capture_logs() as logs:
         assert reload() is None

@@ -13,8 +13,8 @@ from factories import crowding, wait_until
 
 from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
-from streameval.ingest.background import Lifeline
-from streameval.ingest.base import Bookmark, Records
+from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.offset_commits import CLOSE_TIMEOUT
 from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
@@ -34,7 +34,7 @@ class Connection:
 
 
 def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> None:
-    lifeline, one, other, late = Lifeline(), Connection(), Connection(), Connection()
+    lifeline, one, other, late = ConnectionGroup(), Connection(), Connection(), Connection()
     lifeline.hold(one)
     lifeline.hold(other)
     assert (one.closed, other.closed) == (0, 0)
@@ -44,7 +44,7 @@ def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> No
 
 
 def test_a_connection_that_is_gone_is_not_remembered() -> None:
-    lifeline = Lifeline()
+    lifeline = ConnectionGroup()
     for _ in range(100):
         lifeline.hold(Connection())
     gc.collect()
@@ -83,7 +83,7 @@ def test_a_source_that_is_closed_while_it_connects_leaves_no_thread(address: str
 def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> None:
     before = set(threading.enumerate())
     source = KafkaSource(KafkaSettings(bootstrap_servers=[silent_server], topic="clicks", group_id="lag"))
-    source.commit({"clicks": Bookmark({0: 1})})
+    source.commit({"clicks": Offsets({0: 1})})
     begin = time.monotonic()
     source.close()
     wait_until(lambda: threads_since(before) == [])

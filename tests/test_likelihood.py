@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from streameval.common.arrays import Array
-from streameval.ope.estimators.term_range import Extremes
-from streameval.ope.intervals import Ends
+from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.intervals import Bounds
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, distance, likely, reach
 
 CHI_SQUARED = NormalDist().inv_cdf(0.975) ** 2
@@ -60,7 +60,7 @@ def extras(means: Means, low: float = 0.0, high: float = 1.0, heaviest: float = 
     )
 
 
-def interval(means: Means, heaviest: float = np.inf) -> Ends:
+def interval(means: Means, heaviest: float = np.inf) -> Bounds:
     points = extras(means, heaviest=heaviest)
     return reach(means, points, likely(means, points, CHI_SQUARED))
 
@@ -84,7 +84,7 @@ def simulated(world: World, value: float, events: int, seed: int) -> tuple[Means
     return Means(np.full(RUNS, float(events)), *(each / events for each in sums)), truth
 
 
-def missed(ends: Ends, truth: float) -> float:
+def missed(ends: Bounds, truth: float) -> float:
     return float(np.mean((ends.lower > truth + 1e-12) | (ends.upper < truth - 1e-12)))
 
 
@@ -105,9 +105,9 @@ def test_one_more_event_of_the_largest_weight_there_is_will_do_too(world: str) -
     assert missed(interval(means, heaviest=max(WORLDS[world].weights)), truth) <= PROMISED
 
 
-def gaussian(means: Means) -> Ends:
+def gaussian(means: Means) -> Bounds:
     width = np.sqrt(CHI_SQUARED * np.maximum(means.term_square - means.term**2, 0) / (means.events - 1))
-    return Ends(means.term - width, means.term + width)
+    return Bounds(means.term - width, means.term + width)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_lift_over_production_is_missed_no_more_often_either(
     production = np.sqrt(weight) / (np.sqrt(weight) @ share) if named else np.ones(len(weight))
     means, truth = simulated_lift(WORLDS[world], value, events, 10, production)
     heaviest = production.max()
-    reward = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(2, np.inf))
+    reward = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(2, np.inf))
     lift = reward.over_production(1, heaviest)
     one = np.ones(RUNS)
     weights = (0.0, 1.0, np.inf)

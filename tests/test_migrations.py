@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import streameval as se
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.report import Report
 from streameval.service.snapshots.file_format import read_document
 from streameval.service.snapshots.untrusted import roster_from
@@ -85,6 +85,6 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
     evaluator = se.Evaluator(["a"])
     batch = se.EventBatch.from_arrays(reward=np.ones(250), propensity=np.ones(250), policies={"a": np.ones(250)})
     evaluator.update(batch)
-    roster = Roster(evaluator.plan)
+    roster = CohortEvaluator(evaluator.plan)
     roster.update(batch)
     assert roster_from(roster.state()).report() == roster.report()

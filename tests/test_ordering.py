@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streameval.events import EventBatch
-from streameval.ingest.stages import Ordering
+from streameval.ingest.stages import EventTimeOrder
 from streameval.ingest.stages.watermark import CONFIRMED_BY
 
 LATENESS, IDLE = 5.0, 10.0
 PLENTY = 1 << 30
 
 
-def fresh(most_bytes: int = PLENTY, partitions: int = 0) -> Ordering:
-    ordering = Ordering(TOPIC, LATENESS, IDLE, most_bytes)
+def fresh(most_bytes: int = PLENTY, partitions: int = 0) -> EventTimeOrder:
+    ordering = EventTimeOrder(TOPIC, LATENESS, IDLE, most_bytes)
     ordering.expect([(TOPIC, partition) for partition in range(partitions)])
     return ordering
 

@@ -12,8 +12,8 @@ from factories import NOW, make_estimate, make_published, make_report, make_unkn
 from msgspec.structs import replace
 
 from streameval.ope.report import Decision, Report, TrustCheck
-from streameval.service.status import Backfilling, History, Snapshotting
-from streameval.service.status_page.charts import HEIGHT, WIDTH, Scale, make_lift_chart, make_timelines
+from streameval.service.status import BackfillStatus, History, SnapshotStatus
+from streameval.service.status_page.charts import HEIGHT, WIDTH, ChartScale, make_lift_chart, make_timelines
 from streameval.service.status_page.overview import OUTSIDE, Choice, make_overview, meanings, news, outside
 from streameval.service.status_page.page import MANY, StatusPage
 
@@ -72,7 +72,7 @@ def test_a_lift_is_drawn_against_zero() -> None:
         make_estimate("c", "ips", "window", lift=0.001, lift_lower=None, lift_upper=None),
         make_estimate("d", "ips", "window"),
     ]
-    chart = make_lift_chart("ips", estimates, Scale.of_lifts(estimates))
+    chart = make_lift_chart("ips", estimates, ChartScale.of_lifts(estimates))
     assert chart.reference is not None
     assert [row.verdict for row in chart.rows] == ["better", "open", "", ""]
     assert [(row.value, row.interval) for row in chart.rows] == [
@@ -284,9 +284,9 @@ def test_a_picture_says_in_words_what_it_shows() -> None:
 
 def test_the_pipeline_tells_of_snapshots_and_backfills() -> None:
     assert "none is kept" in page(make_report(), snapshots=None)
-    assert "none yet" in page(make_report(), snapshots=Snapshotting())
-    snapshots = with_fields(Snapshotting(NOW - 90.0), failures=2)
-    shown = page(make_report(), snapshots=snapshots, backfills=(Backfilling(("late",), 1_234, None),))
+    assert "none yet" in page(make_report(), snapshots=SnapshotStatus())
+    snapshots = with_fields(SnapshotStatus(NOW - 90.0), failures=2)
+    shown = page(make_report(), snapshots=snapshots, backfills=(BackfillStatus(("late",), 1_234, None),))
     assert "1.5 min ago" in shown
     assert "snapshots that failed" in shown
     assert "read again for late" in shown

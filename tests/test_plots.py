@@ -84,12 +84,12 @@ def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
 
 
 def test_rejected_events_are_counted_once_although_their_batch_is_cut() -> None:
-    from streameval.events import EventFormat
+    from streameval.events import JsonDecoder
 
     good = (
         b'{"event_id": "e", "timestamp": 1, "action": "a", "propensity": 0.5, "reward": 1, "policies": {"better": 1}}'
     )
-    mixed = EventFormat(list(POLICIES)).decode_batch([good] * 120 + [b"oops"] * 3)
+    mixed = JsonDecoder(list(POLICIES)).decode_batch([good] * 120 + [b"oops"] * 3)
     trace, evaluated = Trace(), evaluator()
     trace.update(evaluated, mixed)
     assert trace.finish(evaluated).events.rejected == {"malformed": 3}

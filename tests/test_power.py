@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from streameval import IPS, SNIPS, Cumulative, Estimate, Evaluator, EventBatch
 from streameval.common.arrays import Array
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.power import Exploration, Need, Outlook, Span, Wish, events_needed, outlook, smallest_lift
+from streameval.ope.power import (
+    EventsNeeded,
+    Exploration,
+    LogSpan,
+    PowerReport,
+    TargetLift,
+    events_needed,
+    outlook,
+    smallest_lift,
+)
 from streameval.ope.power.forecast import USUAL
 
 CANDIDATE = "challenger"
@@ -56,21 +65,21 @@ def seen(events: EventBatch, estimator: AnyEstimator) -> Estimate:
 
 
 def looked_at(
-    events: EventBatch, wishes: list[Wish], estimator: AnyEstimator | None = None, **wanted: float
-) -> Outlook:
+    events: EventBatch, wishes: list[TargetLift], estimator: AnyEstimator | None = None, **wanted: float
+) -> PowerReport:
     chosen = estimator or SNIPS()
     evaluator = Evaluator([CANDIDATE], [chosen], [Cumulative()], intervals=NORMAL, drift=None)
     evaluator.update(events)
     exploration = Exploration(evaluator.policies, {}, (0.0, 1.0))
     exploration.update(events)
     times = events.timestamp
-    span = Span(float(times.min()), float(times.max()), len(times))
+    span = LogSpan(float(times.min()), float(times.max()), len(times))
     kinds = {chosen.label: chosen.kind}
     return outlook(evaluator.report(), kinds, wishes, wanted.get("power", 0.8), span, exploration, {"window": 10_000.0})
 
 
-def needed(events: EventBatch, lift: float, estimator: AnyEstimator) -> Need:
-    (candidate,) = looked_at(events, [Wish(lift)], estimator).candidates
+def needed(events: EventBatch, lift: float, estimator: AnyEstimator) -> EventsNeeded:
+    (candidate,) = looked_at(events, [TargetLift(lift)], estimator).candidates
     assert candidate.reason is None
     return candidate.needed[0]
 
@@ -121,7 +130,7 @@ def test_events_that_stand_for_different_numbers_of_events_count_less(estimator:
     estimate = seen(log, estimator)
     assert estimate.lift_lower is not None
     assert estimate.lift is not None
-    (candidate,) = looked_at(log, [Wish(0.01)], estimator).candidates
+    (candidate,) = looked_at(log, [TargetLift(0.01)], estimator).candidates
     error = (estimate.lift - estimate.lift_lower) / NormalDist().inv_cdf(0.975)
     shown = error * (NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8))
     assert candidate.detectable == pytest.approx(shown, rel=0.02)
@@ -147,31 +156,31 @@ def test_without_times_there_is_no_duration() -> None:
         reward=log.reward, propensity=log.propensity, policies={CANDIDATE: log.probabilities[:, 0]}
     )
     assert np.isnan(timeless.timestamp).all()
-    found = looked_at(timeless, [Wish(0.01)])
+    found = looked_at(timeless, [TargetLift(0.01)])
     assert found.events_per_second is None
     assert found.candidates[0].needed[0].seconds is None
 
 
 def test_lifts_are_parts_of_what_production_earns_unless_they_are_numbers() -> None:
-    found = looked_at(MILD.log(20_000, seed=4), [*USUAL, Wish(0.01)])
+    found = looked_at(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
     assert found.value is not None
     parts = {round(share * found.value, 9) for share in (0.02, 0.05, 0.1, 0.2)}
     assert {round(lift, 9) for lift in found.lifts} == parts | {0.01}
 
 
 def test_where_production_earns_nothing_the_range_of_rewards_is_the_measure() -> None:
-    assert Wish(0.05, relative=True).absolute(0.0) is None
-    assert Wish(0.05, relative=True).of_range(2.0) == Wish(0.1)
+    assert TargetLift(0.05, relative=True).absolute(0.0) is None
+    assert TargetLift(0.05, relative=True).of_range(2.0) == TargetLift(0.1)
 
 
 @pytest.mark.parametrize("wrong", ["x", "0", "-1", "nan", "inf", "%", ""])
 def test_what_is_no_lift_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="expected a number above 0, or a percentage"):
-        Wish.read(wrong)
+        TargetLift.read(wrong)
 
 
 def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
-    (candidate,) = looked_at(MILD.log(20_000, seed=5), [Wish(0.01)]).candidates
+    (candidate,) = looked_at(MILD.log(20_000, seed=5), [TargetLift(0.01)]).candidates
     (limit,) = candidate.limits
     assert candidate.deviation is not None
     assert limit.lift == pytest.approx(smallest_lift(candidate.deviation, 1.0, 10_000, **SURE), rel=0.1)
@@ -179,7 +188,7 @@ def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
 
 def test_the_exploration_that_is_said_to_halve_the_events_does() -> None:
     log = RARE.log(200_000, seed=6)
-    (candidate,) = looked_at(log, [Wish(0.01)]).candidates
+    (candidate,) = looked_at(log, [TargetLift(0.01)]).candidates
     relief = candidate.relief
     assert relief is not None
     assert relief.over == 32.0
@@ -193,7 +202,7 @@ def test_the_exploration_that_is_said_to_halve_the_events_does() -> None:
 
 
 def test_of_noise_that_comes_from_everywhere_nothing_is_said() -> None:
-    (candidate,) = looked_at(MILD.log(50_000, seed=8), [Wish(0.01)]).candidates
+    (candidate,) = looked_at(MILD.log(50_000, seed=8), [TargetLift(0.01)]).candidates
     assert candidate.reason is None
     assert candidate.relief is None
 
@@ -233,7 +242,7 @@ def rows(events: int, **columns: object) -> EventBatch:
     ],
 )
 def test_who_cannot_be_planned_for_is_told_why(events: EventBatch, reason: str) -> None:
-    (candidate,) = looked_at(events, [Wish(0.01)]).candidates
+    (candidate,) = looked_at(events, [TargetLift(0.01)]).candidates
     assert candidate.reason is not None
     assert reason in candidate.reason
     assert candidate.needed == ()
@@ -250,5 +259,5 @@ def test_what_is_never_logged_is_no_question_of_how_many_events() -> None:
         policies={CANDIDATE: np.tile([0.45, 0.45, 0.1], (events, 1))},
         timestamp=np.arange(events) / 10,
     )
-    (candidate,) = looked_at(batch, [Wish(0.01)]).candidates
+    (candidate,) = looked_at(batch, [TargetLift(0.01)]).candidates
     assert candidate.reason == "10.0% of what it does is never logged: no number of events tells what that earns"

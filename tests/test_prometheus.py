@@ -16,11 +16,11 @@ from structlog.testing import capture_logs
 
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
-from streameval.ingest.pipeline import Holding
+from streameval.ingest.pipeline import BufferStatus
 from streameval.ingest.stages import RewardCounts
 from streameval.ope.report import Estimate, EventCounts
 from streameval.service.metrics import MetricsPage, StreamevalCollector, exposition
-from streameval.service.status import NEVER, Published
+from streameval.service.status import NEVER, DaemonStatus
 
 PER_ESTIMATE = {"policy", "estimator", "average"}
 PROMISED: dict[str, set[str]] = {
@@ -64,7 +64,7 @@ PROMISED: dict[str, set[str]] = {
 }
 
 
-def scrape(published: Published) -> dict[str, list[Sample]]:
+def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
     text = MetricsPage(lambda: published).render().decode()
     samples: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families(text):
@@ -161,7 +161,7 @@ def test_a_log_without_events_has_no_newest_event() -> None:
 
 
 def test_every_reason_for_a_rejection_counts_from_zero() -> None:
-    samples = scrape(Published(source=SourceStatus(reached=False), at=0.0))
+    samples = scrape(DaemonStatus(source=SourceStatus(reached=False), at=0.0))
     assert {
         sample.labels["reason"]: sample.value for sample in samples["streameval_events_rejected_total"]
     } == dict.fromkeys(REASONS, 0.0)
@@ -236,14 +236,14 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
 
 def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
-    samples = scrape(make_published(holding=Holding(42, watermark=NOW, hurried=7, rewards=rewards, window=600.0)))
+    samples = scrape(make_published(holding=BufferStatus(42, watermark=NOW, hurried=7, rewards=rewards, window=600.0)))
     assert one(samples, "streameval_events_held") == 42
     assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
     assert one(samples, "streameval_events_hurried_total") == 7
     assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
     assert one(samples, "streameval_rewards_late_share") == 0.1
     assert one(samples, "streameval_rewards_window_seconds") == 600
-    early = scrape(make_published(holding=Holding(0, watermark=float("-inf"))))
+    early = scrape(make_published(holding=BufferStatus(0, watermark=float("-inf"))))
     assert "streameval_watermark_timestamp_seconds" not in early
     assert "streameval_rewards_total" not in early
     assert "streameval_events_held" not in scrape(make_published())

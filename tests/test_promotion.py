@@ -22,7 +22,7 @@ from streameval.events import EventBatch
 from streameval.events.rejection import rejection
 from streameval.ingest.files.source import read_events
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import Arrivals, Contest, LiftPath, Promotion, Seen, Trust, read
+from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionMonitor, Trust, TrustFigures, read
 from streameval.ope.promotion.hold import held
 
 Array = NDArray[np.float64]
@@ -33,12 +33,14 @@ LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 """Trust checks that never fail, for tests of the rules alone."""
 
 
-def make_contest(candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any) -> Contest:
+def make_contest(
+    candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
+) -> PromotionMonitor:
     """A contest of so many candidates against the logging policy, under all rules that need no sequences."""
     given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
     policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
     ranks = tuple(range(1, candidates + 1))
-    return Contest(Promotion(**given_), policies, ranks, logged, (0.0, 1.0), 0.95, BLOCK)
+    return PromotionMonitor(Promotion(**given_), policies, ranks, logged, (0.0, 1.0), 0.95, BLOCK)
 
 
 class Log:
@@ -58,29 +60,29 @@ class Log:
         self.variance = rng.uniform(0, 1e-4, (2, blocks, candidates))
         self.variance[1] /= 4.0
 
-    def folded(self, contest: Contest, state: Any = None, first: int = 0, last: int | None = None) -> Any:
+    def folded(self, contest: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
         """The state of the contest after the blocks from `first` to `last`."""
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
-        path = LiftPath(self.value[blocks], *self.variance[:, blocks], counts[blocks])
+        path = LiftSeries(self.value[blocks], *self.variance[:, blocks], counts[blocks])
         evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
         state = contest.start() if state is None else state
         return contest.fold(state, evidence, path, self.timestamp[events], self.propensity[events])
 
 
-def seen(**more: Any) -> Seen:
+def seen(**more: Any) -> TrustFigures:
     """The moment of a Report in good order."""
-    return Seen(**{"arrivals": Arrivals(), "newest": None, "estimates": (), **more})
+    return TrustFigures(**{"arrivals": Arrivals(), "newest": None, "estimates": (), **more})
 
 
-def found(contest: Contest, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
+def found(contest: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """The decisions by candidate and rule."""
     decisions = read(contest, state, seen(**more)).decisions
     return {(each.policy, each.rule): each for each in decisions}
 
 
-def history(contest: Contest, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
+def history(contest: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
     """All transitions of a log that is folded `step` blocks at a time."""
     state = None
     for first in range(0, len(log.value), step):
@@ -361,10 +363,10 @@ def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Arra
     return weight, np.where(first, propensity, 1 - propensity)[:, 0]
 
 
-def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> LiftPath:
+def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> LiftSeries:
     """A path that leaves no doubt about the present lift."""
     value, nothing = np.broadcast_to(np.asarray(lift), (blocks, candidates)), np.zeros((blocks, candidates))
-    return LiftPath(value, nothing, nothing, nothing)
+    return LiftSeries(value, nothing, nothing, nothing)
 
 
 def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
@@ -441,7 +443,7 @@ def test_all_candidates_ever_added_share_one_error() -> None:
     assert Promotion(family_size=20).errors(0.9, [1, 7]) == pytest.approx([0.005, 0.005])
 
 
-def checks_of(contest: Contest, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
+def checks_of(contest: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
     """The trust checks of a policy by name."""
     return {each.check: each for each in read(contest, state, seen(**more)).trust if each.policy == policy}
 
@@ -573,7 +575,7 @@ def open_bandit_checks(planted: float | None) -> dict[str, Any]:
         propensity[5000] = planted
     batch = replace(batch, propensity=propensity).with_policies(["random"])
     policies = ("logging", "random")
-    contest = Contest(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
+    contest = PromotionMonitor(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
     evidence = Evidence.from_batch(batch, policies, BLOCK)
     state = contest.fold(contest.start(), evidence, None, batch.timestamp, batch.propensity)
     return checks_of(contest, state, "random")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from strategies import encode
 
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
-from streameval.ingest.pipeline import Intake, Stages
+from streameval.ingest.pipeline import EventPipeline, PipelineSettings
 from streameval.ingest.settings import KafkaSettings
 
 TOPIC = "clicks"
@@ -27,9 +27,9 @@ def messages() -> list[Records]:
 
 @pytest.mark.parametrize("read_before", [0, 1, 57, 99, 100])
 def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before: int) -> None:
-    stages = Stages.of(KafkaSettings(topic=TOPIC), "reward")
-    both, early = EventFormat(["early", "late"]), EventFormat(["early"])
-    live = Intake(early, stages)
+    stages = PipelineSettings.of(KafkaSettings(topic=TOPIC), "reward")
+    both, early = JsonDecoder(["early", "late"]), JsonDecoder(["early"])
+    live = EventPipeline(early, stages)
     passed = []
     cuts = [0, read_before, EVENTS // 2]
     for form, (start, stop) in zip((early, both), pairwise(cuts), strict=True):
@@ -38,7 +38,7 @@ def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before
             Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
         ]
         passed.append(live.take(lots, STATUS))
-    again = Intake(both, stages)
+    again = EventPipeline(both, stages)
     history = again.take(messages(), STATUS)
     rest = again.held_beyond(live)
     assert live._merging is not None

@@ -19,8 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
-from streameval.events import ActionSets, EventBatch, EventFormat
-from streameval.events.raw_fields import Choices
+from streameval.events import ActionSets, EventBatch, JsonDecoder
+from streameval.events.raw_fields import RawFields
 from streameval.ingest.base import SourceStatus
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import DM, DR, IPS, AnyEstimator
@@ -36,7 +36,7 @@ from streameval.ope.reward_models import (
 )
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
 from streameval.service.metrics import StreamevalCollector
-from streameval.service.status import Published
+from streameval.service.status import DaemonStatus
 
 Array = NDArray[np.float64]
 
@@ -83,7 +83,7 @@ def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
     """The batch with names for the actions of each event."""
     known = contexts or [None] * len(batch)
-    return replace(batch, choices=Choices(contexts=known, actions=[list(names)] * len(batch), scores={}))
+    return replace(batch, choices=RawFields(contexts=known, actions=[list(names)] * len(batch), scores={}))
 
 
 @by_kind
@@ -203,7 +203,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tabular, "MOST_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
     names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
-    never_again = replace(batch, choices=Choices([None] * 200, names, {}))
+    never_again = replace(batch, choices=RawFields([None] * 200, names, {}))
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
     state = crowded.state()["predictions"]["model"]
@@ -256,7 +256,7 @@ def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them
         found[model["kind"]] = dm(made.report())
     assert found["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
     assert found["river"] == pytest.approx(0.75, abs=0.05)
-    assert EventFormat([CANDIDATE]).decode_batch(lines).choices is None
+    assert JsonDecoder([CANDIDATE]).decode_batch(lines).choices is None
 
 
 def test_a_model_of_the_user_is_asked_and_taught_block_by_block_in_order() -> None:
@@ -384,7 +384,9 @@ def test_a_model_that_cannot_be_saved_says_so() -> None:
 def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
     report = fed(PythonModel(target="own_models:Raising", name="mine"), REWARDING.log(100, seed=18)).report()
     registry = CollectorRegistry()
-    registry.register(StreamevalCollector(lambda: Published(source=SourceStatus(reached=True), at=0.0, report=report)))
+    registry.register(
+        StreamevalCollector(lambda: DaemonStatus(source=SourceStatus(reached=True), at=0.0, report=report))
+    )
     lines = generate_latest(registry).decode().splitlines()
     told = report.reward_model
     assert told is not None

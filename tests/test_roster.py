@@ -12,7 +12,7 @@ import pytest
 import streameval as se
 from streameval.errors import ConfigError, StateError
 from streameval.events import Rejected
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import PythonPolicy
 from streameval.ope.report import EventCounts, Report
@@ -50,7 +50,7 @@ def counts(report: Report) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("described", [False, True])
 def test_a_late_candidate_has_the_rows_of_a_stream_that_began_when_it_came(described: bool) -> None:
     batch = events(1234, described=described)
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     roster.update(batch[:777])
     late = roster.change(plan("early", "late"))
     assert late is not None
@@ -69,14 +69,14 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_began_when_it_came(descr
 
 
 def test_a_roster_to_which_nobody_comes_reports_what_its_evaluator_would() -> None:
-    roster, evaluator = Roster(plan("early", "late")), se.Evaluator(["early", "late"])
+    roster, evaluator = CohortEvaluator(plan("early", "late")), se.Evaluator(["early", "late"])
     for each in (roster, evaluator):
         each.update(events(350))
     assert roster.report() == evaluator.report()
 
 
 def test_who_has_not_joined_gets_no_events_and_has_no_rows_but_keeps_what_it_was_given() -> None:
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     late = roster.change(plan("early", "late"))
     assert late is not None
     late.update(events(100, seed=2))
@@ -90,7 +90,7 @@ def test_who_has_not_joined_gets_no_events_and_has_no_rows_but_keeps_what_it_was
 
 
 def test_joining_anew_forgets_what_was_given_before() -> None:
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     late = roster.change(plan("early", "late"))
     assert late is not None
     late.update(events(100))
@@ -100,7 +100,7 @@ def test_joining_anew_forgets_what_was_given_before() -> None:
 
 
 def test_joining_twice_counts_once() -> None:
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     late = roster.change(plan("early", "late"))
     assert late is not None
     roster.join(late)
@@ -110,7 +110,7 @@ def test_joining_twice_counts_once() -> None:
 
 
 def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     late = roster.change(plan("early", "late", "later"))
     assert late is not None
     roster.join(late)
@@ -122,7 +122,7 @@ def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
 
 
 def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
-    roster = Roster(plan("early"))
+    roster = CohortEvaluator(plan("early"))
     late = roster.change(plan("early", "late"))
     assert late is not None
     roster.change(plan("early"))
@@ -132,7 +132,7 @@ def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
 
 
 def test_a_candidate_that_comes_back_begins_anew() -> None:
-    roster = Roster(plan("early", "late"))
+    roster = CohortEvaluator(plan("early", "late"))
     roster.update(events(200))
     roster.change(plan("early"))
     again = roster.change(plan("early", "late"))
@@ -143,7 +143,7 @@ def test_a_candidate_that_comes_back_begins_anew() -> None:
 
 
 def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
-    roster = Roster(plan(named={"early": "uniform", "late": "first"}))
+    roster = CohortEvaluator(plan(named={"early": "uniform", "late": "first"}))
     roster.update(events(100))
     changed = roster.change(plan(named={"early": "uniform", "late": "uniform"}))
     assert changed is not None
@@ -154,7 +154,7 @@ def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
 
 
 def test_a_change_that_cannot_be_made_changes_nothing() -> None:
-    roster = Roster(plan("early", "late"))
+    roster = CohortEvaluator(plan("early", "late"))
     broken = PythonPolicy("math:sqrt", options={"no": 1})
     with pytest.raises(ConfigError, match="math:sqrt fails"):
         roster.change(replace(plan("early", "code"), coded={"code": broken}))
@@ -163,14 +163,14 @@ def test_a_change_that_cannot_be_made_changes_nothing() -> None:
 
 def test_a_roster_goes_on_from_its_state_to_the_last_bit() -> None:
     batch = events(900)
-    roster = Roster(plan("early", "late"))
+    roster = CohortEvaluator(plan("early", "late"))
     roster.update(batch[:333])
     later = roster.change(plan("early", "later"))
     assert later is not None
     roster.join(later)
     roster.update(batch[333:610])
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state()), strict=False)
-    other = Roster.from_state(saved)
+    other = CohortEvaluator.from_state(saved)
     for each in (roster, other):
         each.update(batch[610:])
     assert other.report() == roster.report()
@@ -179,24 +179,24 @@ def test_a_roster_goes_on_from_its_state_to_the_last_bit() -> None:
 
 def test_a_state_of_another_schema_is_refused() -> None:
     with pytest.raises(StateError, match="schema 99"):
-        Roster.from_state({"schema": 99, "members": []})
+        CohortEvaluator.from_state({"schema": 99, "members": []})
 
 
-def opened(count: int = 0, **options: Any) -> tuple[Roster, se.EventBatch]:
+def opened(count: int = 0, **options: Any) -> tuple[CohortEvaluator, se.EventBatch]:
     """A roster that has had so many of 2,000 events."""
     batch = events(2000, described=True)
-    roster = Roster(plan("early", **options))
+    roster = CohortEvaluator(plan("early", **options))
     if count:
         roster.update(batch[:count])
     return roster, batch
 
 
-def adopt(roster: Roster, changed: Plan) -> None:
+def adopt(roster: CohortEvaluator, changed: Plan) -> None:
     for late in roster.adopt(changed):
         roster.join(late)
 
 
-def ranks_of(roster: Roster) -> dict[str, int]:
+def ranks_of(roster: CohortEvaluator) -> dict[str, int]:
     """The how many-th each candidate is that was ever added, which says how large its part of the error is."""
     members = roster.state()["members"]
     known = [(member["policies"], member["evaluator"]["settings"]["ranks"]) for member in members]
@@ -219,7 +219,7 @@ def test_what_a_plan_adds_begins_anew_and_all_else_goes_on(saved: bool) -> None:
     }
     adopt(roster, plan("early", "late", **more))
     if saved:
-        roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+        roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
     roster.update(batch[1000:])
     long, short = se.Evaluator(["early"], **more), se.Evaluator(["early", "late"], **more)
     long.update(batch)
@@ -327,7 +327,7 @@ def test_a_new_production_keeps_all_values_and_lifts_begin_anew(production: str,
     first = values(roster.report())
     adopt(roster, se.Evaluator(others, production=production, **FEW).plan)
     if saved:
-        roster = Roster.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+        roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
     for place, estimate in values(roster.report()).items():
         if place in first:
             assert estimate.value == pytest.approx(first[place].value, rel=1e-9)
@@ -347,14 +347,14 @@ def test_a_new_production_keeps_all_values_and_lifts_begin_anew(production: str,
 
 
 def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() -> None:
-    roster = Roster(plan("early", "late", production="later", **FEW))
+    roster = CohortEvaluator(plan("early", "late", production="later", **FEW))
     roster.update(events(300))
     assert ranks_of(roster) == {"early": 1, "late": 2}
     adopt(roster, se.Evaluator(["late", "later"], production="early", **FEW).plan)
     assert ranks_of(roster) == {"late": 2, "later": 3}
     adopt(roster, se.Evaluator(["late", "later", "new"], production="early", **FEW).plan)
     assert ranks_of(roster) == {"late": 2, "later": 3, "new": 4}
-    roster = Roster.from_state(roster.state())
+    roster = CohortEvaluator.from_state(roster.state())
     adopt(roster, se.Evaluator(["early", "late", "new", "newer"], production="later", **FEW).plan)
     assert ranks_of(roster) == {"late": 2, "new": 4, "early": 5, "newer": 6}
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
 from streameval import IPS, Cumulative, Evaluator, EventBatch, Promotion, Window
-from streameval.ope.intervals.sequences.bounded import EmpiricalBernstein
+from streameval.ope.intervals.sequences.bounded import BernsteinWealth
 from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
-from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart, Span
-from streameval.ope.intervals.sequences.wealth import Engine, running_centre
+from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart
+from streameval.ope.intervals.sequences.wealth import WealthProcess, running_centre
 
 Array = NDArray[np.float64]
 
@@ -70,7 +70,7 @@ def observations(weight: Array, reward: Array) -> Array:
 
 
 def ever_missed(
-    engine: Engine, span: Span, weights: Weights, mean: Array, runs: int, scale: float = 1.0
+    engine: WealthProcess, span: RestartSchedule, weights: Weights, mean: Array, runs: int, scale: float = 1.0
 ) -> tuple[Array, float]:
     """In how many runs the lower and the upper bound of value and lift ever miss, [4]; and how wide the interval of the
     value is in the end."""
@@ -123,14 +123,14 @@ def test_the_restarted_sequence_seldom_ever_misses_the_mean_of_its_window(weight
 
 @pytest.mark.parametrize(("weights", "mean"), CASES[::2])
 def test_the_empirical_bernstein_sequence_seldom_ever_misses(weights: Weights, mean: Array) -> None:
-    missed, _ = ever_missed(EmpiricalBernstein(), SinceStart(), weights, mean, runs=200, scale=weights.weight.max() + 1)
+    missed, _ = ever_missed(BernsteinWealth(), SinceStart(), weights, mean, runs=200, scale=weights.weight.max() + 1)
     assert as_promised(missed, 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("span", [SinceStart(), Restarted(1000, BLOCK)], ids=["since start", "restarted"])
 @pytest.mark.parametrize(("weights", "mean"), CASES[3::4])
-def test_in_a_thousand_runs_no_sequence_misses_too_often(weights: Weights, mean: Array, span: Span) -> None:
+def test_in_a_thousand_runs_no_sequence_misses_too_often(weights: Weights, mean: Array, span: RestartSchedule) -> None:
     missed, _ = ever_missed(HeavyTailed(), span, weights, mean, runs=1000)
     assert as_promised(missed, 1000)
 

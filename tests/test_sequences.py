@@ -28,33 +28,33 @@ from streameval.ope.estimators import (
     StratifiedIPS,
     Terms,
 )
-from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals import Claim, ConfidenceSequence, Ends
+from streameval.ope.intervals import Bounds, ConfidenceSequence, IntervalRequest
 from streameval.ope.intervals.sequences import (
-    LiftProof,
-    Look,
+    BlockView,
+    LiftTest,
     Restarted,
     SinceStart,
-    Watched,
+    TrackedBounds,
     watch,
 )
 from streameval.ope.intervals.sequences import (
     bounded as boundaries,
 )
-from streameval.ope.intervals.sequences.bounded import EmpiricalBernstein
+from streameval.ope.intervals.sequences.bounded import BernsteinWealth
 from streameval.ope.intervals.sequences.heavy_tailed import EDGES, LARGEST_OBSERVATION, HeavyTailed
-from streameval.ope.intervals.sequences.restarts import LEVELS, Span
-from streameval.ope.intervals.sequences.tracker import SequenceWatch
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, Engine, running_centre
+from streameval.ope.intervals.sequences.restarts import LEVELS, RestartSchedule
+from streameval.ope.intervals.sequences.tracker import BlockSequenceTracker
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess, running_centre
 
 Array = NDArray[np.float64]
 
 CASES = {
     case["id"]: case for case in json.loads((Path(__file__).parent / "data" / "estimators.json").read_text())["cases"]
 }
-ENGINES: list[Engine] = [HeavyTailed(), EmpiricalBernstein()]
+ENGINES: list[WealthProcess] = [HeavyTailed(), BernsteinWealth()]
 
 
 def published(case: str, name: str) -> Any:
@@ -67,20 +67,20 @@ def both_sides(weight: Any, reward: Any) -> Array:
     return np.stack([weight * reward, weight * (1 - reward)])
 
 
-def sums_of(engine: Engine, observed: Array, present: Any = None) -> Array:
+def sums_of(engine: WealthProcess, observed: Array, present: Any = None) -> Array:
     """The sums of whole streams, [rows, width]."""
     centre, _ = running_centre(observed, present, np.zeros((len(observed), 2)))
     return engine.sums(observed, centre, present)
 
 
-def interval(engine: Engine, observed: Array, error: float) -> list[float]:
+def interval(engine: WealthProcess, observed: Array, error: float) -> list[float]:
     lower = engine.lower(sums_of(engine, observed), np.full(2, error / 2))
     return [float(lower[0]), float(1 - lower[1])]
 
 
-def exact_up_to_a_line(engine: Engine, deviation: float) -> Array:
+def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
     """What one deviation from the centre of a block costs."""
-    if isinstance(engine, EmpiricalBernstein):
+    if isinstance(engine, BernsteinWealth):
         return np.array([deviation**2])
     least, most = (end * engine.lambdas for end in (-1.0, 3.0))  # type: ignore[attr-defined]
     steep = [(staked - np.log1p(staked)) / end**2 for staked, end in ((least, -1.0), (most, 3.0))]
@@ -88,7 +88,7 @@ def exact_up_to_a_line(engine: Engine, deviation: float) -> Array:
     return line * deviation**2 if deviation <= 3 else engine.sums(np.array([deviation]), np.zeros(1), None)[2:]
 
 
-def by_blocks(engine: Engine, observed: Array, present: Array | None = None, since: int = 0) -> Array:
+def by_blocks(engine: WealthProcess, observed: Array, present: Array | None = None, since: int = 0) -> Array:
     """The sums of one row of observations from event `since` on, block by block: the centre of each is what was known
     when it began, but every observation has its own while fewer than 100 came before the block."""
     sums, count, total = np.zeros(engine.width), 0.0, 0.0
@@ -108,7 +108,7 @@ def by_blocks(engine: Engine, observed: Array, present: Array | None = None, sin
     return sums
 
 
-def interval_by_blocks(engine: Engine, observed: Array, error: float, **more: Any) -> list[float]:
+def interval_by_blocks(engine: WealthProcess, observed: Array, error: float, **more: Any) -> list[float]:
     lower = engine.lower(np.stack([by_blocks(engine, row, **more) for row in observed]), np.full(2, error / 2))
     return [float(lower[0]), float(1 - lower[1])]
 
@@ -163,12 +163,12 @@ def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str,
 
 
 def test_the_empirical_bernstein_sequence_is_the_published_one() -> None:
-    found = interval(EmpiricalBernstein(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
+    found = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
     assert found == published("vw_cs_4000", "gamma_exponential")
 
 
 def test_the_stitched_sequence_is_the_published_one() -> None:
-    sums = sums_of(EmpiricalBernstein(), PUBLISHED_STREAMS["vw_cs_4000"])
+    sums = sums_of(BernsteinWealth(), PUBLISHED_STREAMS["vw_cs_4000"])
     reach = boundaries.polynomial_stitching(np.maximum(sums[:, 2], 1.0), 0.025, v_min=1 / 1.1, c=1.0, s=1.1, eta=1.1)
     lower = (sums[:, TOTAL] - reach) / sums[:, COUNT]
     assert [lower[0], 1 - lower[1]] == published("vw_cs_4000", "stitched")
@@ -215,7 +215,7 @@ def test_the_cost_of_a_bet_is_never_below_the_exact_one_and_near_it() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_the_evidence_against_the_lower_bound_is_exactly_enough(engine: Engine) -> None:
+def test_the_evidence_against_the_lower_bound_is_exactly_enough(engine: WealthProcess) -> None:
     sums = sums_of(engine, stream(2) / 50)
     error = np.array([0.5, 0.1, 0.05, 0.025, 1e-3, 1e-6])
     lower = engine.lower(sums, error)
@@ -225,14 +225,14 @@ def test_the_evidence_against_the_lower_bound_is_exactly_enough(engine: Engine) 
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_a_smaller_error_gives_a_lower_bound(engine: Engine) -> None:
+def test_a_smaller_error_gives_a_lower_bound(engine: WealthProcess) -> None:
     sums = np.repeat(sums_of(engine, stream(3, rows=1) / 50), 4, axis=0)
     lower = engine.lower(sums, np.array([0.5, 0.05, 1e-3, 1e-9]))
     assert (np.diff(lower) < 0).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_sums_of_two_stretches_add_up_to_those_of_both(engine: Engine) -> None:
+def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) -> None:
     observed = stream(4) / 50
     centre, _ = running_centre(observed, None, np.zeros((6, 2)))
     parts = [engine.sums(observed[:, part], centre[:, part], None) for part in (slice(0, 300), slice(300, None))]
@@ -240,7 +240,7 @@ def test_sums_of_two_stretches_add_up_to_those_of_both(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_absent_observations_are_as_if_they_had_never_been(engine: Engine) -> None:
+def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess) -> None:
     observed = stream(5, rows=1) / 50
     present = np.random.default_rng(6).random(observed.shape) < 0.7
     expected = sums_of(engine, observed[present][None])
@@ -278,7 +278,7 @@ def test_without_observations_there_is_no_bound() -> None:
 
 
 def test_an_observation_above_its_promised_limit_withholds_the_empirical_bernstein_bound() -> None:
-    engine = EmpiricalBernstein()
+    engine = BernsteinWealth()
     sums = sums_of(engine, np.array([[0.5, 1.2, 0.5], [0.5, 1.0, 0.5]]))
     assert np.isnan(engine.lower(sums, np.array([0.05, 0.05]))).tolist() == [True, False]
 
@@ -311,7 +311,7 @@ def watching(
     estimators: list[AnyEstimator] | None = None,
     reward_range: tuple[float, float] = (0.0, 1.0),
     logging: bool = True,
-) -> tuple[SequenceWatch, list[AnyEstimator]]:
+) -> tuple[BlockSequenceTracker, list[AnyEstimator]]:
     chosen = ESTIMATORS if estimators is None else estimators
     sequences = watch(bound or ConfidenceSequence(), average or Cumulative(), chosen, reward_range, 100, logging)
     return sequences, chosen
@@ -324,7 +324,10 @@ def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
 
 
 def folded(
-    watching: tuple[SequenceWatch, list[AnyEstimator]], whole: Evidence, cuts: tuple[int, ...] = (), state: Any = None
+    watching: tuple[BlockSequenceTracker, list[AnyEstimator]],
+    whole: Evidence,
+    cuts: tuple[int, ...] = (),
+    state: Any = None,
 ) -> Any:
     """The state after these events, cut before these."""
     sequences, estimators = watching
@@ -332,21 +335,23 @@ def folded(
     state = sequences.start(policies, whole.block) if state is None else state
     for first, last in pairwise((0, *cuts, len(whole.reward))):
         part = part_of(whole, slice(first, last))
-        state = sequences.fold(state, Look(part, terms_of(estimators, part)))
+        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
     return state
 
 
-def seen(watching: tuple[SequenceWatch, list[AnyEstimator]], whole: Evidence, error: float = 0.05) -> Watched:
+def seen(
+    watching: tuple[BlockSequenceTracker, list[AnyEstimator]], whole: Evidence, error: float = 0.05
+) -> TrackedBounds:
     """The intervals after these events, by policy and estimator; what is no whole block is the tail."""
     sequences, estimators = watching
     full = len(whole.reward) // whole.block * whole.block
     state = folded(watching, part_of(whole, slice(0, full)))
     rest = part_of(whole, slice(full, None))
-    tail = Look(rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
+    tail = BlockView(rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
     found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
     ends = [end.reshape(shape) for end in found[:4]]
-    return Watched(*ends, {name: column.reshape(shape) for name, column in found.details.items()})
+    return TrackedBounds(*ends, {name: column.reshape(shape) for name, column in found.details.items()})
 
 
 def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None:
@@ -370,7 +375,7 @@ def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
     whole = evidence(12, events=1000)
     found = seen(watching(), whole)
     terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
-    expected = 5.0 * np.array(interval_by_blocks(EmpiricalBernstein(), np.stack([terms, 1 - terms]), 0.05))
+    expected = 5.0 * np.array(interval_by_blocks(BernsteinWealth(), np.stack([terms, 1 - terms]), 0.05))
     assert [found.lower[1, 1], found.upper[1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
 
 
@@ -518,7 +523,7 @@ def test_powers_of_observations_are_those_of_each_observation(named: bool, prese
     there = rng.random((600, 4)) <= present
     whole = Evidence.of(np.asfortranarray(weight.T), rng.random(600), averaging_weight=np.asfortranarray(there * 1.0))
     for group in watching(logging=not named)[0].groups:
-        look = Look(whole, terms_of(ESTIMATORS, whole))
+        look = BlockView(whole, terms_of(ESTIMATORS, whole))
         found = look.powers(group)
         for block in range(6):
             for side, (observed, mask) in enumerate(look.one_by_one(group, block)):
@@ -555,11 +560,11 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
     whole = evidence(26, events=9000)
     for block in range(90):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, Look(part, terms_of(estimators, part)))
+        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
         tail = part_of(whole, slice(100 * block, 100 * block + 99))
         done = 100 * (block + 1)
         events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
-        more = sequences.read(state, Look(tail, terms_of(estimators, tail)), np.full(4, 0.05)).details[
+        more = sequences.read(state, BlockView(tail, terms_of(estimators, tail)), np.full(4, 0.05)).details[
             "interval_events"
         ]
         assert (events > min(done, tau / 2) - 1).all()
@@ -598,17 +603,17 @@ def test_the_shares_of_all_restarts_of_all_levels_add_up_to_no_more_than_the_err
 @pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
 @pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
 def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above_the_margin(
-    span: Span, margin: float
+    span: RestartSchedule, margin: float
 ) -> None:
     whole = evidence(28, events=6000)
     average = Cumulative() if isinstance(span, SinceStart) else Window(tau=400)
     sequences, estimators = watching(average, estimators=[IPS()])
-    proof = LiftProof((0.0, 1.0), margin, span)
+    proof = LiftTest((0.0, 1.0), margin, span)
     evidences, _ = proof.fold(proof.start(4), whole)
     state, agreed = sequences.start(4, 100), 0
     for block in range(60):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, Look(part, terms_of(estimators, part)))
+        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
         lower = sequences.read(state, None, np.full(4, 0.5)).lift_lower
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
         agreed += int((lower[1:] > margin).sum())
@@ -617,7 +622,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above
 
 def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
     whole = evidence(29, events=3000)
-    proof = LiftProof((0.0, 1.0), span=Restarted(tau=400, block=100))
+    proof = LiftTest((0.0, 1.0), span=Restarted(tau=400, block=100))
     at_once, end = proof.fold(proof.start(4), whole)
     state, path = proof.start(4), []
     for first, last in ((0, 100), (100, 1200), (1200, 3000)):
@@ -631,7 +636,7 @@ def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once(
 def test_a_negative_weight_ends_all_evidence() -> None:
     whole = evidence(30, events=300)
     whole.importance_weight[150, 1] = -1.0
-    proof = LiftProof((0.0, 1.0))
+    proof = LiftTest((0.0, 1.0))
     evidences, state = proof.fold(proof.start(4), whole)
     assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True]
     assert np.isnan(proof.lower(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
@@ -640,10 +645,10 @@ def test_a_negative_weight_ends_all_evidence() -> None:
 def test_large_weights_may_follow_a_negative_one() -> None:
     """As among slates: nothing can be proven of that policy any more, and the others go on."""
     whole = evidence(30, events=400)
-    alone, _ = LiftProof((0.0, 1.0)).fold(LiftProof((0.0, 1.0)).start(4), whole)
+    alone, _ = LiftTest((0.0, 1.0)).fold(LiftTest((0.0, 1.0)).start(4), whole)
     whole.importance_weight[150, 1] = -1.0
     whole.importance_weight[[160, 250, 350], 1] = [7.0, 2.5, 1e6]
-    proof = LiftProof((0.0, 1.0))
+    proof = LiftTest((0.0, 1.0))
     evidences, _ = proof.fold(proof.start(4), whole)
     assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True, True]
     assert evidences[:, 2:] == pytest.approx(alone[:, 2:], rel=1e-9)
@@ -653,9 +658,9 @@ def test_large_weights_may_follow_a_negative_one() -> None:
 
 
 def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
-    extremes = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
-    watched = Ends(np.array([0.1]), np.array([0.5]))
-    claim = Claim(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, watched)
+    extremes = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    watched = Bounds(np.array([0.1]), np.array([0.5]))
+    claim = IntervalRequest(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, watched)
     for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
         reading = SimpleNamespace(design_effect=np.array([effect]))
         ends = ConfidenceSequence().ends(reading, claim)  # type: ignore[arg-type]
@@ -663,9 +668,9 @@ def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
 
 
 def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
-    extremes = Extremes.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
-    crossed, estimates = Ends(np.array([0.3]), np.array([0.2])), Ends(np.array([0.35]), np.array([0.1]))
-    claim = Claim(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, crossed, estimates)
+    extremes = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    crossed, estimates = Bounds(np.array([0.3]), np.array([0.2])), Bounds(np.array([0.35]), np.array([0.1]))
+    claim = IntervalRequest(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, crossed, estimates)
     for effect, expected in ((9.0, (0.2, 0.4)), (1.0, (0.3, 0.2))):
         ends = ConfidenceSequence().ends(SimpleNamespace(design_effect=np.array([effect])), claim)  # type: ignore[arg-type]
         assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
@@ -721,7 +726,7 @@ def test_what_is_sampled_unevenly_from_some_block_on_is_proof_until_then() -> No
     weight[:, 0] = 1.0
     sampling = np.ones((1_000, 2))
     sampling[430:, 1] = rng.choice([1.0, 2.0], 570)
-    proof = LiftProof((0.0, 1.0))
+    proof = LiftTest((0.0, 1.0))
 
     def wealth(step: int) -> list[list[float]]:
         state, path = proof.start(2), []

@@ -15,10 +15,10 @@ from test_joining import Earned, fresh, rewards_of
 
 import streameval as se
 from streameval.cli.show import load
-from streameval.ingest.base import Bookmark
-from streameval.ingest.stages import Duplicates
-from streameval.ope.evaluator.cohorts import Roster
-from streameval.service.snapshots.store import DAMAGED, Snapshots, found_in
+from streameval.ingest.base import Offsets
+from streameval.ingest.stages import Deduplication
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service.snapshots.store import DAMAGED, SnapshotStore, found_in
 
 Run = Callable[..., Outcome]
 
@@ -32,8 +32,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     """A directory with two snapshots, of 100 and of 200 events."""
-    snapshots = Snapshots(tmp_path / "state")
-    roster = Roster(se.Evaluator(["challenger"], [se.IPS()], [se.Cumulative()]).plan)
+    snapshots = SnapshotStore(tmp_path / "state")
+    roster = CohortEvaluator(se.Evaluator(["challenger"], [se.IPS()], [se.Cumulative()]).plan)
     for _ in range(2):
         ones = np.ones(100)
         events = se.EventBatch.from_arrays(
@@ -45,7 +45,7 @@ def state(tmp_path: Path) -> Path:
             "version": "0.1.0",
             "fingerprint": {"source.topic": "clicks", "reward.max": 1.0},
             "written": 1_700_000_000.0,
-            "bookmarks": {"clicks": Bookmark({0: 70, 3: 30}, "topic-id").to_state()},
+            "bookmarks": {"clicks": Offsets({0: 70, 3: 30}, "topic-id").to_state()},
             "intake": {"decided": True, "duplicates": None, "merging": None},
             "roster": roster.state(),
         }
@@ -83,12 +83,12 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
 @pytest.fixture
 def holding(state: Path) -> Path:
     """The same with events and rewards that wait, and ids that are remembered."""
-    joining, duplicates = fresh(partitions=(2, 1)), Duplicates(10)
+    joining, duplicates = fresh(partitions=(2, 1)), Deduplication(10)
     first = [Arrival(1_700_000_000.0 + second, 0, second, f"e-{second}") for second in range(40)]
     joining.take(duplicates.take(batch_of(first)))
     joining.take_rewards(rewards_of([Earned(1_700_000_000.0 + second, 0, second, "e-7") for second in (8, 9, 300)]))
     _, document = load(state)
-    snapshots = Snapshots(state)
+    snapshots = SnapshotStore(state)
     document["intake"] = {"decided": True, "duplicates": duplicates.state(), "copies": None, "merging": joining.state()}
     snapshots.write(document)
     snapshots.close()
@@ -120,7 +120,7 @@ def test_what_waits_is_told_as_json(run: Run, holding: Path) -> None:
 
 
 def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, state: Path) -> None:
-    running = Snapshots(state)
+    running = SnapshotStore(state)
     newest = found_in(state)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
     outcome = run("show", str(state))

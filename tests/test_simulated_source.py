@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from streameval.errors import InputError
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.base import Records
 from streameval.ingest.settings import SimulatedSettings
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSource
@@ -57,7 +57,7 @@ def values_of(records: list[Records]) -> list[bytes]:
 @pytest.mark.parametrize("action_sets", [False, True])
 def test_the_bytes_decode_to_the_columns_that_were_drawn(action_sets: bool) -> None:
     recommender = SimulatedRecommender(settings(action_sets=action_sets))
-    decoded = EventFormat(CANDIDATES, reward_range=(0.0, 1.0)).decode_batch(recommender.lines())
+    decoded = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0)).decode_batch(recommender.lines())
     drawn = [draw_block(recommender.world, recommender.drift, block, seed=1) for block in (0, 1)]
     assert len(decoded) == 3_000
     assert decoded.rejected == ()

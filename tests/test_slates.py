@@ -32,7 +32,7 @@ from streameval import (
     WeightedPseudoInverse,
     Window,
 )
-from streameval.events import EventFormat, Rejected
+from streameval.events import JsonDecoder, Rejected
 from streameval.events.slates import SlateColumns
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
 
@@ -54,7 +54,7 @@ def coin(action: int, target: float = 0.8, **fields: Any) -> dict[str, Any]:
 
 
 def batch_of(messages: Iterable[bytes]) -> EventBatch:
-    batch = EventFormat([POLICY]).decode_batch(messages)
+    batch = JsonDecoder([POLICY]).decode_batch(messages)
     assert not batch.rejected
     return batch
 
@@ -65,7 +65,7 @@ def weight(**fields: Any) -> float:
 
 
 def rejection(**fields: Any) -> tuple[str, str]:
-    event = EventFormat([POLICY]).decode(message(**fields))
+    event = JsonDecoder([POLICY]).decode(message(**fields))
     assert isinstance(event, Rejected)
     return event.reason, event.detail
 
@@ -292,7 +292,7 @@ def test_slates_of_any_number_of_slots_and_plain_events_are_one_stream() -> None
 def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
     slots = [coin(0), coin(1) | {"policies": {"other": 0.5}}]
     slots[0]["policies"] = {POLICY: 0.8, "other": 0.5}
-    batch = EventFormat([POLICY, "other"]).decode_batch([message(slots=slots)])
+    batch = JsonDecoder([POLICY, "other"]).decode_batch([message(slots=slots)])
     assert np.isnan(slate_weights(batch, [POLICY])[0, 0])
     evaluator = Evaluator([POLICY, "other"], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch)
@@ -393,7 +393,7 @@ def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:
 
 def test_policies_found_in_slots_alone_become_columns_when_none_are_configured() -> None:
     events = [message(action=1, propensity=0.5, policies={"b": 0.5}), message(slots=[coin(0), coin(1)])]
-    batch = EventFormat().decode_batch(events)
+    batch = JsonDecoder().decode_batch(events)
     assert batch.policies == ("b", POLICY)
     assert batch.probabilities[1, 1] == close(0.64)
 
@@ -467,7 +467,7 @@ def test_a_slot_that_is_none_has_its_reason_and_its_number(slots: Any, reason: s
 
 def test_numbers_that_are_not_finite_are_named_by_their_slot() -> None:
     text = message(slots=[coin(0), coin(1, propensity="@")]).replace(b'"@"', b"1e999")
-    event = EventFormat([POLICY]).decode(text)
+    event = JsonDecoder([POLICY]).decode(text)
     assert isinstance(event, Rejected)
     assert (event.reason, event.detail) == ("not_finite", "slots.1.propensity: inf is not a finite number")
 
@@ -559,7 +559,7 @@ def test_a_slate_that_is_never_shown_cannot_have_been_shown() -> None:
 def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
     good = message(slots=[coin(0), coin(1, 0.2)])
     bad = [message(slots=[]), message(slots=[coin(0, propensity=2)]), b"{}", message(slots=[coin(0)], action=1)]
-    batch = EventFormat([POLICY]).decode_batch([good, *bad, good])
+    batch = JsonDecoder([POLICY]).decode_batch([good, *bad, good])
     assert [rejected.reason for rejected in batch.rejected] == [
         "malformed",
         "propensity_range",
@@ -570,7 +570,7 @@ def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
 
 
 def test_a_policy_of_no_use_in_a_slot_is_missing_there() -> None:
-    event = EventFormat([POLICY]).decode(message(slots=[coin(0, "huh"), coin(1, None)]))  # type: ignore[arg-type]
+    event = JsonDecoder([POLICY]).decode(message(slots=[coin(0, "huh"), coin(1, None)]))  # type: ignore[arg-type]
     assert not isinstance(event, Rejected)
     assert event.slots is not None
     assert [slot.policies for slot in event.slots] == [{}, {}]

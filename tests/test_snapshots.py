@@ -25,22 +25,22 @@ import streameval as se
 from streameval.common.arrays import to_plain
 from streameval.common.snapshot_buffer import Room, copied
 from streameval.errors import StateError, StreamevalError
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots.file_format import pieces, read_document
-from streameval.service.snapshots.store import DAMAGED, STEPS, SUFFIX, WRITING, Snapshots, found_in
-from streameval.service.snapshots.writer import Checkpoints
+from streameval.service.snapshots.store import DAMAGED, STEPS, SUFFIX, WRITING, SnapshotStore, found_in
+from streameval.service.snapshots.writer import SnapshotWriter
 
 
 @pytest.fixture
-def snapshots(tmp_path: Path) -> Snapshots:
-    return Snapshots(tmp_path / "state")
+def snapshots(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(tmp_path / "state")
 
 
-def numbers(snapshots: Snapshots, suffix: str = SUFFIX) -> list[int]:
+def numbers(snapshots: SnapshotStore, suffix: str = SUFFIX) -> list[int]:
     return [int(path.stem) for path in found_in(snapshots.directory, suffix)]
 
 
-def newest(snapshots: Snapshots) -> Any:
+def newest(snapshots: SnapshotStore) -> Any:
     found = snapshots.newest()
     return None if found is None else found[1]
 
@@ -70,7 +70,7 @@ def test_large_arrays_are_written_as_they_are() -> None:
     assert msgspec.msgpack.decode(b"".join(pieces(document))) == document
 
 
-def test_the_newest_of_several_is_read_and_the_last_three_are_kept(snapshots: Snapshots) -> None:
+def test_the_newest_of_several_is_read_and_the_last_three_are_kept(snapshots: SnapshotStore) -> None:
     assert newest(snapshots) is None
     for number in range(1, 6):
         snapshots.write({"number": number, "sums": b"\x00" * 1000})
@@ -78,10 +78,10 @@ def test_the_newest_of_several_is_read_and_the_last_three_are_kept(snapshots: Sn
     assert numbers(snapshots) == [3, 4, 5]
 
 
-def test_numbers_go_on_after_a_restart(snapshots: Snapshots) -> None:
+def test_numbers_go_on_after_a_restart(snapshots: SnapshotStore) -> None:
     snapshots.write({"number": 1})
     snapshots.close()
-    again = Snapshots(snapshots.directory)
+    again = SnapshotStore(snapshots.directory)
     again.write({"number": 2})
     assert numbers(again) == [1, 2]
     assert newest(again) == {"number": 2}
@@ -109,7 +109,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_set_aside_with_a_warning_and_the_one_before_is_used(
-    snapshots: Snapshots, damage: str
+    snapshots: SnapshotStore, damage: str
 ) -> None:
     snapshots.write({"number": 1})
     path = snapshots.write({"number": 2})
@@ -120,12 +120,12 @@ def test_a_damaged_one_is_set_aside_with_a_warning_and_the_one_before_is_used(
     assert logs[0]["set_aside_as"] == str(path.with_suffix(DAMAGED))
     assert numbers(snapshots) == [1]
     snapshots.close()
-    again = Snapshots(snapshots.directory)
+    again = SnapshotStore(snapshots.directory)
     again.write({"number": 3})
     assert numbers(again) == [1, 3], "no number is used twice"
 
 
-def test_when_all_are_damaged_there_is_none(snapshots: Snapshots) -> None:
+def test_when_all_are_damaged_there_is_none(snapshots: SnapshotStore) -> None:
     for number in range(3):
         path = snapshots.write({"number": number})
         path.write_bytes(torn(path.read_bytes()))
@@ -133,7 +133,7 @@ def test_when_all_are_damaged_there_is_none(snapshots: Snapshots) -> None:
     assert len(numbers(snapshots, DAMAGED)) == 3
 
 
-def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapshots: Snapshots) -> None:
+def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapshots: SnapshotStore) -> None:
     path = snapshots.write({"number": 1})
     later = path.read_bytes()[:-32].replace(b"streameval snapshot 1\n", b"streameval snapshot 2\n")
     from hashlib import blake2b
@@ -144,23 +144,23 @@ def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapsho
     assert numbers(snapshots) == [1]
 
 
-def test_what_a_killed_process_left_half_written_is_removed(snapshots: Snapshots) -> None:
+def test_what_a_killed_process_left_half_written_is_removed(snapshots: SnapshotStore) -> None:
     snapshots.close()
     left = snapshots.directory / f"000000000001{WRITING}"
     left.write_bytes(b"half")
-    Snapshots(snapshots.directory)
+    SnapshotStore(snapshots.directory)
     assert not left.exists()
 
 
-def test_two_processes_cannot_have_one_directory(snapshots: Snapshots) -> None:
+def test_two_processes_cannot_have_one_directory(snapshots: SnapshotStore) -> None:
     with pytest.raises(StateError, match=f"in use by another streameval .process {os.getpid()}"):
-        Snapshots(snapshots.directory)
+        SnapshotStore(snapshots.directory)
     snapshots.close()
-    Snapshots(snapshots.directory).close()
+    SnapshotStore(snapshots.directory).close()
 
 
 def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
-    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots.write({"number": 1})
     snapshots.close()
@@ -169,23 +169,23 @@ def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    begun = Snapshots(snapshots.directory)
+    begun = SnapshotStore(snapshots.directory)
     found = begun.newest()
     assert found is not None
     assert found[1] == {"number": 1}
     with pytest.raises(StateError, match=r"in use by another streameval .process unknown"):
-        Snapshots(snapshots.directory)
+        SnapshotStore(snapshots.directory)
     begun.close()
 
 
 def test_a_directory_that_cannot_be_made_is_told_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StreamevalError, match="cannot be used for snapshots") as error:
-        Snapshots(tmp_path / "file" / "state")
+        SnapshotStore(tmp_path / "file" / "state")
     assert "state.dir" in error.value.hint
 
 
-def test_beginning_anew_leaves_the_old_ones_under_other_names(snapshots: Snapshots) -> None:
+def test_beginning_anew_leaves_the_old_ones_under_other_names(snapshots: SnapshotStore) -> None:
     snapshots.write({"number": 1})
     snapshots.set_aside()
     assert newest(snapshots) is None
@@ -199,7 +199,7 @@ def nothing_can_be_renamed(_path: Path, _target: Path) -> Path:
 
 
 def test_a_damaged_one_that_cannot_be_set_aside_is_passed_over_with_a_warning(
-    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots.write({"number": 1})
     path = snapshots.write({"number": 2})
@@ -213,7 +213,9 @@ def test_a_damaged_one_that_cannot_be_set_aside_is_passed_over_with_a_warning(
     assert newest(snapshots) == {"number": 3}
 
 
-def test_old_ones_that_cannot_be_set_aside_stop_a_reset(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_ones_that_cannot_be_set_aside_stop_a_reset(
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshots.write({"number": 1})
     monkeypatch.setattr(Path, "rename", nothing_can_be_renamed)
     with pytest.raises(StreamevalError, match="cannot be set aside: Permission denied") as error:
@@ -222,7 +224,7 @@ def test_old_ones_that_cannot_be_set_aside_stop_a_reset(snapshots: Snapshots, mo
 
 
 def test_what_a_killed_process_left_and_nobody_may_remove_does_not_stop_the_start(
-    snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_path: Path, missing_ok: bool = False) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -231,12 +233,12 @@ def test_what_a_killed_process_left_and_nobody_may_remove_does_not_stop_the_star
     snapshots.close()
     (snapshots.directory / f"000000000007{WRITING}").write_bytes(b"half")
     monkeypatch.setattr(Path, "unlink", refuse)
-    assert newest(Snapshots(snapshots.directory)) == {"number": 1}
+    assert newest(SnapshotStore(snapshots.directory)) == {"number": 1}
 
 
 def test_the_steps_are_reached_in_their_order(tmp_path: Path) -> None:
     steps: list[str] = []
-    checkpoints = Checkpoints(Snapshots(tmp_path, steps.append), interval=0.0)
+    checkpoints = SnapshotWriter(SnapshotStore(tmp_path, steps.append), interval=0.0)
     checkpoints.turn(lambda: {"number": 1})
     checkpoints.close()
     assert tuple(steps) == STEPS
@@ -249,7 +251,7 @@ def test_a_write_that_fails_at_any_step_leaves_the_one_before_and_nothing_half(t
             raise OSError(28, "No space left on device")
 
     failing = False
-    snapshots = Snapshots(tmp_path, fail)
+    snapshots = SnapshotStore(tmp_path, fail)
     snapshots.write({"number": 1})
     failing = True
     with pytest.raises(OSError, match="No space"):
@@ -286,7 +288,7 @@ def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> Non
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-class Filled(Snapshots):
+class Filled(SnapshotStore):
     """A directory on a disk that is full for a while."""
 
     full = True
@@ -300,7 +302,7 @@ class Filled(Snapshots):
 def test_a_failed_write_is_counted_and_logged_once_a_while_and_the_next_interval_tries_again(tmp_path: Path) -> None:
     snapshots = Filled(tmp_path)
     kept: list[Any] = []
-    checkpoints = Checkpoints(snapshots, interval=0.0, after=kept.append, clock=lambda: 50.0)
+    checkpoints = SnapshotWriter(snapshots, interval=0.0, after=kept.append, clock=lambda: 50.0)
     with capture_logs() as logs:
         wait_until(lambda: checkpoints.turn(lambda: {"number": 1}) or checkpoints.status.failures > 3)
         assert [entry["event"] for entry in logs] == ["snapshot_failed"]
@@ -317,7 +319,7 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
     at_once, at_work, made = 0, 0, 0
     going_on = threading.Event()
 
-    class Slow(Snapshots):
+    class Slow(SnapshotStore):
         def write(self, document: Any) -> Path:
             nonlocal at_once, at_work
             at_work += 1
@@ -331,7 +333,7 @@ def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> Non
         made += 1
         return {"number": made}
 
-    checkpoints = Checkpoints(Slow(tmp_path), interval=0.0)
+    checkpoints = SnapshotWriter(Slow(tmp_path), interval=0.0)
     for _ in range(100):
         checkpoints.turn(document)
     wait_until(lambda: at_once == 1)
@@ -350,7 +352,7 @@ def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_t
         asked.append(known)
         return known
 
-    checkpoints = Checkpoints(Snapshots(tmp_path), interval=3600.0)
+    checkpoints = SnapshotWriter(SnapshotStore(tmp_path), interval=3600.0)
     for known in (None, None, {"number": 1}, {"number": 2}):
         checkpoints.turn(lambda known=known: document(known))
         time.sleep(0.05)
@@ -361,7 +363,7 @@ def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_t
 
 
 def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(Snapshots(tmp_path), interval=0.0)
+    checkpoints = SnapshotWriter(SnapshotStore(tmp_path), interval=0.0)
     with pytest.raises(TypeError):
         checkpoints.finish(lambda: {"number": object()})
 
@@ -380,7 +382,7 @@ def stalls(work: threading.Thread | None) -> float:
 
 
 @pytest.mark.slow
-def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: Snapshots) -> None:
+def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: SnapshotStore) -> None:
     rng = np.random.default_rng(1)
     document = {
         "arrays": to_plain([rng.random(1_000_000) for _ in range(11)]),
@@ -434,10 +436,10 @@ def test_taking_100_megabytes_of_state_does_not_hold_up_the_loop_not_even_the_fi
 
 def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    roster = Roster(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
+    roster = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
     going_on, kept = threading.Event(), []
 
-    class Slow(Snapshots):
+    class Slow(SnapshotStore):
         def write(self, document: Any) -> Path:
             going_on.wait(10.0)
             return super().write(document)
@@ -446,7 +448,7 @@ def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> No
         policies = {"a": rng.random(1_500)}
         return se.EventBatch.from_arrays(reward=rng.random(1_500), propensity=np.ones(1_500), policies=policies)
 
-    checkpoints = Checkpoints(Slow(tmp_path), interval=0.0, capacity=lambda: roster.capacity)
+    checkpoints = SnapshotWriter(Slow(tmp_path), interval=0.0, capacity=lambda: roster.capacity)
     for _ in range(3):
         roster.update(batch())
         going_on.clear()
@@ -473,11 +475,11 @@ def test_copies_go_where_there_is_room_and_elsewhere_when_there_is_none() -> Non
     assert not np.shares_memory(np.frombuffer(copied(arrays[0]), np.uint8), room._memory)
 
 
-def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: Snapshots) -> None:
+def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: SnapshotStore) -> None:
     assert snapshots.write({"number": 1}).stat().st_mode & 0o077 == 0
 
 
-def test_nothing_but_what_streameval_wrote_is_taken_for_a_snapshot(snapshots: Snapshots) -> None:
+def test_nothing_but_what_streameval_wrote_is_taken_for_a_snapshot(snapshots: SnapshotStore) -> None:
     for name in ("notes.snapshot", "000000000009.snapshot.bak", "42.snapshot"):
         (snapshots.directory / name).write_bytes(io.BytesIO(b"mine").getvalue())
     assert newest(snapshots) is None

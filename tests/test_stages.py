@@ -13,9 +13,9 @@ import pytest
 from factories import make_published
 from prometheus_client.parser import text_string_to_metric_families
 
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
-from streameval.ingest.pipeline import Intake, Stages
+from streameval.ingest.pipeline import EventPipeline, PipelineSettings
 from streameval.ingest.settings import KafkaSettings
 from streameval.ope.averages import Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS
@@ -71,26 +71,29 @@ def polls(
         yield records, SourceStatus(True, partitions=tuple(partitions))
 
 
-def stages(rewards: bool) -> Stages:
+def stages(rewards: bool) -> PipelineSettings:
     late = {"rewards": {"topic": REWARDS, "window": "45s"}} if rewards else {}
     kafka = KafkaSettings(topic=DECISIONS, duplicates=1000, max_lateness="4s", idle_timeout="5s", **late)
-    return Stages(kafka.duplicates, kafka)
+    return PipelineSettings(kafka.duplicates, kafka)
 
 
 def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
     """The Report of somebody who begins to read at some time."""
-    form = EventFormat(["challenger"], rewarded=not rewards, identified=True)
+    form = JsonDecoder(["challenger"], rewarded=not rewards, identified=True)
     evaluator = Evaluator(
         ["challenger"],
         estimators=[IPS(), SNIPS()],
         averages=[Cumulative(), Window(tau=700), Decay(half_life=90), Window(span="80s", name="time")],
     )
-    intake = Intake(form, stages(rewards))
+    intake = EventPipeline(form, stages(rewards))
     for number, (records, status) in enumerate(polls(written, np.random.default_rng(seed), start, every)):
         evaluator.update(intake.take(records, status))
         if restarts and number % 7 == 3:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
-            intake, evaluator = Intake.from_state(state[0], form, stages(rewards)), Evaluator.from_state(state[1])
+            intake, evaluator = (
+                EventPipeline.from_state(state[0], form, stages(rewards)),
+                Evaluator.from_state(state[1]),
+            )
     held = intake.holding()
     assert held is not None
     assert held.events == 0
@@ -141,7 +144,10 @@ def test_late_clicks_are_rejected_and_all_others_count() -> None:
 
 
 def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
-    written, intake = logs(seed=11), Intake(EventFormat(["challenger"], rewarded=False, identified=True), stages(True))
+    written, intake = (
+        logs(seed=11),
+        EventPipeline(JsonDecoder(["challenger"], rewarded=False, identified=True), stages(True)),
+    )
     for records, status in polls(written, np.random.default_rng(1), 0.0, 1.0):
         if status.partitions[-1].position > 300:
             break

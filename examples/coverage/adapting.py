@@ -13,8 +13,8 @@ from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.adaptive import INITIAL_WINDOW
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.cluster_variance import Rows
-from streameval.ope.averages.drift_rate import SHORTEST, Pace
+from streameval.ope.averages.cluster_variance import ClusterRows
+from streameval.ope.averages.drift_rate import SHORTEST, DriftRate
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
 from streameval.ope.averages.moments import fade, fold, nothing, total
 from streameval.ope.averages.variance import LONGER
@@ -29,7 +29,7 @@ class Stretch:
     """Some blocks in a row: of these, what is added to a spread."""
 
     spread: Floats
-    clusters: Rows | None
+    clusters: ClusterRows | None
     size: int
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Stretch:
     @classmethod
     def of(cls, blocks: Blocks, part: slice) -> Stretch:
         """Some of these blocks."""
-        units = None if blocks.clusters is None else Rows(*(rows[part] for rows in blocks.clusters))
+        units = None if blocks.clusters is None else ClusterRows(*(rows[part] for rows in blocks.clusters))
         return cls(blocks.spread[part], units, blocks.size)
 
 
@@ -64,7 +64,7 @@ def _spreads(blocks: Blocks, horizon: Floats, every: int) -> Floats:
     return np.array(found)
 
 
-def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: Pace, every: int) -> tuple[Floats, Floats, Kernel]:
+def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
     """Moments at the looks, horizon of the spread at all blocks, and the kernel."""
     limits = np.where(np.isnan(pace.rate), INITIAL_WINDOW, average.choose(pace))
     lengths = limits.copy()
@@ -86,7 +86,7 @@ def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: Pace, every: int) 
     return np.array(moments), LONGER * np.maximum(lengths, SHORTEST), kernel
 
 
-def _on_decay(average: AdaptiveDecay, blocks: Blocks, pace: Pace, every: int) -> tuple[Floats, Floats, Kernel]:
+def _on_decay(average: AdaptiveDecay, blocks: Blocks, pace: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
     """As of the window."""
     events = BLOCK * np.arange(1.0, len(blocks) + 1)
     chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, average.choose(pace, events))

@@ -17,19 +17,19 @@ from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 from streameval.common.arrays import ratio
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import Estimator
-from streameval.ope.estimators.term_range import Extremes, Line
+from streameval.ope.estimators.term_range import LinearBound, TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import (
-    AnyBound,
-    Claim,
+    AnyInterval,
+    Bounds,
     ConfidenceSequence,
     DriftAware,
     EmpiricalBernstein,
     EmpiricalLikelihood,
-    Ends,
+    IntervalRequest,
     Normal,
 )
-from streameval.ope.intervals.sequences import Watched, error_shares
+from streameval.ope.intervals.sequences import TrackedBounds, error_shares
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, VALUE_LOWER
 
 CONFIDENCE = 0.95
@@ -98,7 +98,7 @@ class Run(NamedTuple):
         return np.asarray(np.maximum.accumulate(self.evidence.importance_weight, axis=0).T[:, self.places])
 
 
-Said = tuple[Sequence[str], str, str, Target, Ends, Ends]
+Said = tuple[Sequence[str], str, str, Target, Bounds, Bounds]
 """Estimators, average, kind, what is true, and the ends of values and of lifts."""
 
 
@@ -177,7 +177,7 @@ def _labels(estimators: Sequence[Estimator]) -> list[str]:
     return [estimator.label for estimator in estimators]
 
 
-def kinds(world: World) -> Mapping[str, AnyBound]:
+def kinds(world: World) -> Mapping[str, AnyInterval]:
     """Those that are computed from what any average knows."""
     return {
         "normal": Normal(),
@@ -187,7 +187,7 @@ def kinds(world: World) -> Mapping[str, AnyBound]:
     }
 
 
-def of_mixture(world: World) -> Mapping[str, AnyBound]:
+def of_mixture(world: World) -> Mapping[str, AnyInterval]:
     """Those that a mixture knows enough for."""
     return {"drift_aware": DriftAware()} | {
         kind: bound for kind, bound in kinds(world).items() if not isinstance(bound, EmpiricalBernstein)
@@ -195,13 +195,15 @@ def of_mixture(world: World) -> Mapping[str, AnyBound]:
 
 
 def _ends(
-    bound: AnyBound, known: Known, estimators: Sequence[Estimator], seen: Floats, kept: Watched | None = None
-) -> tuple[Ends, Ends]:
+    bound: AnyInterval, known: Known, estimators: Sequence[Estimator], seen: Floats, kept: TrackedBounds | None = None
+) -> tuple[Bounds, Bounds]:
     """The intervals of values and of lifts, as reports make them; `seen` [policies, looks]: the largest weights."""
     limit = bound.largest_weight(seen)
     term_range = _by_column([each.term_range(REWARDS, limit) for each in estimators])
     ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
-    claim = Claim(CONFIDENCE, term_range, ratios, _extremes(estimators, limit), kept and Ends(kept.lower, kept.upper))
+    claim = IntervalRequest(
+        CONFIDENCE, term_range, ratios, _extremes(estimators, limit), kept and Bounds(kept.lower, kept.upper)
+    )
     claim = claim._replace(estimates=_estimates(kept, VALUE_LOWER))
     value = bound.ends(known.value, claim)
     first, others = slice(None, len(estimators)), slice(len(estimators), None)
@@ -210,24 +212,26 @@ def _ends(
         term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
         ratio=ratios[others],
         extremes=claim.extremes.over_production(len(estimators), heaviest=seen[0]),
-        watched=kept and Ends(kept.lift_lower[others], kept.lift_upper[others]),
+        watched=kept and Bounds(kept.lift_lower[others], kept.lift_upper[others]),
         estimates=_estimates(kept, LIFT_LOWER, others),
     )
     return value, bound.ends(known.lift, difference)
 
 
-def _estimates(kept: Watched | None, side: int, columns: slice = slice(None)) -> Ends | None:
+def _estimates(kept: TrackedBounds | None, side: int, columns: slice = slice(None)) -> Bounds | None:
     """What the lower ends of confidence sequences lie below, and the upper ones above."""
-    return None if kept is None or kept.estimates is None else Ends(*kept.estimates[side : side + 2, columns])
+    return None if kept is None or kept.estimates is None else Bounds(*kept.estimates[side : side + 2, columns])
 
 
-def _extremes(estimators: Sequence[Estimator], limit: Floats) -> Extremes:
+def _extremes(estimators: Sequence[Estimator], limit: Floats) -> TermRange:
     """Between which lines terms lie, [columns, looks]; they do not change with the looks but for the heaviest."""
     found = [each.extremes(REWARDS, limit) for each in estimators]
-    low = Line(_by_column([each.low.offset for each in found]), _by_column([each.low.slope for each in found]))
-    high = Line(_by_column([each.high.offset for each in found]), _by_column([each.high.slope for each in found]))
+    low = LinearBound(_by_column([each.low.offset for each in found]), _by_column([each.low.slope for each in found]))
+    high = LinearBound(
+        _by_column([each.high.offset for each in found]), _by_column([each.high.slope for each in found])
+    )
     controlled = _by_column([each.controlled.astype(float) for each in found]) > 0
-    return Extremes(low, high, _by_column([each.heaviest for each in found]), controlled)
+    return TermRange(low, high, _by_column([each.heaviest for each in found]), controlled)
 
 
 def _by_column(estimators: Sequence[Floats]) -> Floats:

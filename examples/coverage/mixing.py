@@ -12,20 +12,20 @@ from streameval.common.arrays import ratio
 from streameval.ope.averages import Reading
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.mixture import DIAGNOSTICS, TERM_ROWS, Course, Mixture, moments_of
+from streameval.ope.averages.mixture import DIAGNOSTICS, TERM_ROWS, Mixture, MixturePath, moments_of
 from streameval.ope.averages.mixture_bank import (
     HORIZONS,
     MEMORY,
-    Bank,
-    Layout,
-    Mixed,
-    Parts,
+    BankReading,
+    ColumnLayout,
+    ComponentBlocks,
+    DecayBank,
     mix,
     overlaps_of,
     path,
 )
 from streameval.ope.averages.mixture_lift import lift_blocks, lift_layout
-from streameval.ope.averages.moments import Row
+from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import Estimator, StratifiedIPS
 from streameval.ope.evidence.evidence import Evidence
 
@@ -35,12 +35,12 @@ MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
 def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known:
     """The readings of the mixture after each so many blocks."""
     mixture, count = Mixture(), len(policies)
-    layout = Layout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
+    layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
     terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
     blocks = whole_blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
     components = [component for term in terms for component in term.parts(evidence.recent.reward)]
     priors = [component.prior for component in components if component.prior is not None]
-    parts = Parts(
+    parts = ComponentBlocks(
         whole_blocks(evidence, [(component.u, component.v) for component in components], paired=False),
         np.stack(priors, axis=-1).reshape(evidence.blocks, -1),
         np.repeat(evidence.recent.weight_square * evidence.recent.reward_square[:, None], len(components), axis=1),
@@ -54,19 +54,21 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     )
 
 
-def _at_looks(mixture: Mixture, course: Course, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> Reading:
+def _at_looks(
+    mixture: Mixture, course: MixturePath, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout, every: int
+) -> Reading:
     """What a mixture knows of some terms after each so many blocks, having fared so."""
     moments = _moments(mixture, blocks, parts, layout, every)
     spread = spreads.path(mixture.start(layout, BLOCK)["spread"], blocks, MEMORY)[every - 1 :: every]
     return reading_of(moments, spread, _deviations(course, slice(every - 1, None, every)))
 
 
-def _deviations(course: Course, looks: slice) -> dict[str, Floats]:
+def _deviations(course: MixturePath, looks: slice) -> dict[str, Floats]:
     variances = {"se": course.sampling, "spread": course.apart, "drift": course.drift}
     return {name: np.sqrt(values[looks].T) for name, values in variances.items()}
 
 
-def _moments(mixture: Mixture, blocks: Blocks, parts: Parts, layout: Layout, every: int) -> Floats:
+def _moments(mixture: Mixture, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout, every: int) -> Floats:
     """The moments of the mixed kernel at each look."""
     start, component = mixture.start(layout, BLOCK), parts.blocks.moments
     fading = np.exp(-BLOCK / HORIZONS)
@@ -76,14 +78,14 @@ def _moments(mixture: Mixture, blocks: Blocks, parts: Parts, layout: Layout, eve
         [path(start["terms"][:, place], blocks.moments[..., row, None], fading) for place, row in enumerate(TERM_ROWS)],
         axis=2,
     )
-    largest = np.maximum.accumulate(component[..., Row.LARGEST_IMPORTANCE], axis=0)
+    largest = np.maximum.accumulate(component[..., MomentRow.LARGEST_IMPORTANCE], axis=0)
     looks = slice(every, None, every)
     told = {name: _side_by_side(values[looks]) for name, values in kept.items()}
     told |= {"weight": _side_by_side(bank.weight[looks]), "terms": _side_by_side(terms[looks])}
     told["largest"] = _side_by_side(largest[every - 1 :: every])
     count = len(bank.weight[looks])
     every_look = layout._replace(candidates=layout.candidates * count)
-    found = moments_of(told, Mixed(*(_side_by_side(values[looks]) for values in mixed)), every_look)
+    found = moments_of(told, BankReading(*(_side_by_side(values[looks]) for values in mixed)), every_look)
     return found.reshape(count, -1, found.shape[-1])
 
 
@@ -92,15 +94,17 @@ def _side_by_side(values: Floats) -> Floats:
     return values.reshape(-1, *values.shape[2:])
 
 
-def _mixed(mixture: Mixture, start: dict[str, Floats], parts: Parts, layout: Layout) -> tuple[Bank, Mixed]:
+def _mixed(
+    mixture: Mixture, start: dict[str, Floats], parts: ComponentBlocks, layout: ColumnLayout
+) -> tuple[DecayBank, BankReading]:
     """The bank and the mixture before the first block and after each."""
     component = parts.blocks.moments
-    weight, mean = component[..., Row.WEIGHT], ratio(component[..., Row.U], component[..., Row.V])
-    bank = Bank.after(start, parts, slice(None), weight, mean)
+    weight, mean = component[..., MomentRow.WEIGHT], ratio(component[..., MomentRow.U], component[..., MomentRow.V])
+    bank = DecayBank.after(start, parts, slice(None), weight, mean)
     with np.errstate(divide="ignore", invalid="ignore"):
         losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
     charged = np.where(np.isfinite(losses), losses, 0.0)
     loss = path(start["loss"], charged, np.full(len(HORIZONS), np.exp(-BLOCK / MEMORY)))
-    squares = component[..., Row.WEIGHT_SQUARE].reshape(len(component), len(layout.candidates), -1)
+    squares = component[..., MomentRow.WEIGHT_SQUARE].reshape(len(component), len(layout.candidates), -1)
     overlaps = overlaps_of(start["overlap"], squares, BLOCK)
     return bank, mix(bank, mixture.shares(loss, layout), overlaps, layout)

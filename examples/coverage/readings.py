@@ -19,15 +19,15 @@ from streameval.ope.averages import cluster_signs as signs
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
-from streameval.ope.averages.variance import LONGER, Spread
+from streameval.ope.averages.variance import LONGER, VarianceMoments
 from streameval.ope.estimators import IPS, SNIPS, Estimator
 from streameval.ope.evidence import recent_moments as recent
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import ConfidenceSequence
-from streameval.ope.intervals.sequences import Watched, watch
+from streameval.ope.intervals.sequences import TrackedBounds, watch
 from streameval.ope.intervals.sequences.measuring import measure
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
-from streameval.ope.intervals.sequences.tracker import Look
+from streameval.ope.intervals.sequences.tracker import BlockView
 from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL
 
 BLOCK = 100
@@ -97,15 +97,17 @@ def reading_of(moments: Floats, spread: Floats, parts: dict[str, Floats] | None 
     """One reading of arrays [looks, columns, rows]."""
     by_column = Moments(moments.swapaxes(0, 1))
     bias = np.full(by_column.array.shape[:2], np.nan)
-    return Reading(by_column, Spread(spread.swapaxes(0, 1)), tail=None, bias=bias, parts=parts or {})
+    return Reading(by_column, VarianceMoments(spread.swapaxes(0, 1)), tail=None, bias=bias, parts=parts or {})
 
 
-def watched(average: Cumulative | Window, evidence: Evidence, logging: bool, errors: Floats, every: int) -> Watched:
+def watched(
+    average: Cumulative | Window, evidence: Evidence, logging: bool, errors: Floats, every: int
+) -> TrackedBounds:
     """The confidence sequences after each so many blocks; their columns are those of the plain estimators."""
     sequences = watch(ConfidenceSequence(), average, PLAIN, REWARDS, BLOCK, logging)
     (group,) = sequences.groups
     policies = len(errors)
-    look = Look(evidence, [])
+    look = BlockView(evidence, [])
     before, each_block = np.zeros((SIDES, policies, 2)), [1] * evidence.blocks
     sums, _ = measure(group.engine, look.powers(group), before, each_block, partial(look.one_by_one, group))
     span, kept, shares = sequences.span, [], []
@@ -123,4 +125,4 @@ def watched(average: Cumulative | Window, evidence: Evidence, logging: bool, err
     lower, upper, lift_lower, lift_upper = (np.repeat(side, len(PLAIN), axis=0) for side in bounds)
     events = np.repeat(seen[VALUE_LOWER, ..., COUNT], len(PLAIN), axis=0)
     details = {"interval_events": events}
-    return Watched(lower, upper, lift_lower, lift_upper, details, np.repeat(estimates, len(PLAIN), axis=1))
+    return TrackedBounds(lower, upper, lift_lower, lift_upper, details, np.repeat(estimates, len(PLAIN), axis=1))

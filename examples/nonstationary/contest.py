@@ -29,7 +29,7 @@ from streameval import (
 )
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.intervals import AnyBound
+from streameval.ope.intervals import AnyInterval
 from streameval.simulation import Moment, World
 
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ class Contestant:
 
     estimator: AnyEstimator
     average: AnyAverage
-    bound: AnyBound | None = None
+    bound: AnyInterval | None = None
 
     @property
     def name(self) -> str:
@@ -55,7 +55,7 @@ class Contestant:
         return f"{self.estimator.label} / {self.average.label}"
 
 
-def _usual(average: AnyAverage) -> AnyBound:
+def _usual(average: AnyAverage) -> AnyInterval:
     return DriftAware() if isinstance(average, Mixture) else Normal()
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from streameval import Evaluator, EventBatch, Mixture, Promotion, StratifiedIPS
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.error_budget import error_shares
-from streameval.ope.intervals.sequences.lift_test import LiftProof
+from streameval.ope.intervals.sequences.lift_test import LiftTest
 
 Floats = NDArray[np.float64]
 
@@ -74,7 +74,7 @@ def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVE
     names = [f"candidate {place}" for place in range(1, candidates + 1)]
     promotion = Promotion(rule=RULES, family_size=1)
     evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)
-    proof = LiftProof((0.0, 1.0))
+    proof = LiftTest((0.0, 1.0))
     memory, largest = proof.start(1 + candidates), np.full(1 + candidates, -np.inf)
     for reward, weight in _draw(KINDS[kind], kind, seed, candidates, events):
         evaluator.update(_batch(reward, weight, KINDS[kind].propensity, names))

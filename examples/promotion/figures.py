@@ -17,7 +17,7 @@ from worlds import leads
 
 from streameval import Report
 from streameval.cli.plots.values import COLOURS, FAINT, GRID, INK, make_plain, save
-from streameval.simulation.scenarios import Scene
+from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
@@ -33,7 +33,7 @@ class Looks(NamedTuple):
     upper: Floats
 
 
-def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
+def one_run(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
     """Smooth: lift, true lead and what each rule said of the candidate that `sea` was wrong about for longest."""
     world = scene.make()
     drift = scene.drift("smooth", world)

@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.simulation import Drift, DriftKind, World
-from streameval.simulation.scenarios import Scene, find_scene
+from streameval.simulation.scenarios import Scenario, find_scenario
 from streameval.simulation.stream import BATCH
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
 
 
-SYNTHETIC: Mapping[str, Scene] = {
-    "softmax": Scene("softmax", partial(World.synthetic, 101, temperature=0.3), span=40_000, cycle=True)
+SYNTHETIC: Mapping[str, Scenario] = {
+    "softmax": Scenario("softmax", partial(World.synthetic, 101, temperature=0.3), span=40_000, cycle=True)
 }
 """Softmax candidates with continuous importance weights."""
 
 
-def scene(name_or_path: str) -> Scene:
+def scene(name_or_path: str) -> Scenario:
     """A synthetic scene by its name, or a prepared world from an `.npz` file; InputError for anything else."""
-    return find_scene(name_or_path, SYNTHETIC)
+    return find_scenario(name_or_path, SYNTHETIC)
 
 
 def leads(world: World, drift: Drift, events: NDArray[np.int64]) -> NDArray[np.float64]:

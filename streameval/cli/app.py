@@ -21,7 +21,7 @@ from streameval.config.model import Config
 from streameval.errors import SourceError
 from streameval.events import json_schema
 from streameval.ingest.settings import KafkaConnection, KafkaSettings, SimulatedSettings
-from streameval.ope.evaluator.missing_fields import Shortfall
+from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.service.logging import configure_logging
 
 PATIENCE = 15.0
@@ -382,7 +382,7 @@ def _try_source(config: Config) -> None:
     _require_needs(config.evaluator().shortfalls(found.events))
 
 
-def _require_needs(lacking: list[Shortfall]) -> None:
+def _require_needs(lacking: list[MissingField]) -> None:
     """Say what the events lack; SourceError when an estimator gets none at all."""
     for shortfall in lacking:
         if shortfall.of_all:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.events import EventBatch, EventFormat
+from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Source, SourceStatus
 
 ENOUGH = 100
@@ -38,7 +38,7 @@ class Probe:
         return [policy for policy, count in zip(self.events.policies, named, strict=True) if not count]
 
 
-def probe(source: Source, events: EventFormat, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:
+def probe(source: Source, events: JsonDecoder, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:
     """Read the first events and close the source.
 
     Gives it `timeout` seconds to be reached or to tell of trouble, and then a few more to deliver or to get over it.

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from streameval.common.text import counted
 from streameval.errors import StreamevalError
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.settings import KafkaSettings, SimulatedSettings
@@ -85,7 +85,7 @@ def run_demo(
 
 def _daemon(broker: EmbeddedBroker) -> Daemon:
     settings = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
-    events = EventFormat(CANDIDATES, reward_range=(0.0, 1.0))
+    events = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
     evaluator = Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
     return Daemon(KafkaSource(settings), events, evaluator, publish_interval=PUBLISH_EVERY)
 

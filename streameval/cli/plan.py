@@ -16,7 +16,7 @@ from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.intervals import Normal
-from streameval.ope.power import Exploration, Outlook, Span, Wish, outlook
+from streameval.ope.power import Exploration, LogSpan, PowerReport, TargetLift, outlook
 from streameval.ope.power.forecast import USUAL
 
 BEST = ("stratified_dr", "stratified_ips", "snips", "ips")
@@ -26,7 +26,7 @@ BEST = ("stratified_dr", "stratified_ips", "snips", "ips")
 class Planner(Evaluator):
     """An evaluator that looks, besides, at what is explored, and at the times of events."""
 
-    span: Span
+    span: LogSpan
     exploration: Exploration
 
     @classmethod
@@ -34,7 +34,7 @@ class Planner(Evaluator):
         """A fresh planner of a plan."""
         planner = super().of(plan, described)
         assert isinstance(planner, cls)
-        planner.span, planner.exploration = Span(), Exploration(plan.policies, plan.coded, plan.reward_range)
+        planner.span, planner.exploration = LogSpan(), Exploration(plan.policies, plan.coded, plan.reward_range)
         return planner
 
     def update(self, batch: EventBatch) -> None:
@@ -44,7 +44,7 @@ class Planner(Evaluator):
         known = batch.timestamp[~np.isnan(batch.timestamp)]
         if len(known):
             first, last, events = self.span
-            self.span = Span(min(first, float(known.min())), max(last, float(known.max())), events + len(known))
+            self.span = LogSpan(min(first, float(known.min())), max(last, float(known.max())), events + len(known))
 
 
 class Planning:
@@ -68,7 +68,7 @@ class Planning:
         self.replay = Replay(config)
         self.replay.evaluator = self.planner
 
-    def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> tuple[Outlook, list[str]]:
+    def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> tuple[PowerReport, list[str]]:
         """The outlook after all files, and what a person should know about their events."""
         report = self.replay.read(files, advance, written)
         complaints = list(self.replay.complaints(report))
@@ -80,9 +80,9 @@ class Planning:
         return found, complaints
 
 
-def _wishes(lifts: Sequence[str]) -> list[Wish]:
+def _wishes(lifts: Sequence[str]) -> list[TargetLift]:
     try:
-        return [Wish.read(lift) for lift in lifts]
+        return [TargetLift.read(lift) for lift in lifts]
     except ValueError as error:
         raise InputError(f"--lift: {error}", hint="write --lift 0.01, or --lift 5% of what production earns") from error
 

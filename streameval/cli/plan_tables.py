@@ -11,7 +11,7 @@ from rich.text import Text
 
 from streameval.cli.tables import UNKNOWN, decimals_for, number
 from streameval.common.text import counted
-from streameval.ope.power import Outlook, Prospect
+from streameval.ope.power import CandidatePower, PowerReport
 
 SPANS = (
     ("year", 365.25 * 86_400.0),
@@ -23,7 +23,7 @@ SPANS = (
 )
 
 
-def outlook_table(found: Outlook) -> Table:
+def outlook_table(found: PowerReport) -> Table:
     """One row a candidate: what is known of it, and how many events each lift takes."""
     judged = [each for each in found.candidates if each.reason is None]
     decimals = decimals_for([found.value, *(each.value for each in judged)])
@@ -46,7 +46,7 @@ def outlook_table(found: Outlook) -> Table:
     return table
 
 
-def sentences(found: Outlook) -> Iterator[str]:
+def sentences(found: PowerReport) -> Iterator[str]:
     """What does not fit into the table: who cannot be judged, what never shows, and what would help."""
     for each in found.candidates:
         if each.reason is not None:
@@ -98,7 +98,7 @@ def lasting(seconds: float | None) -> str:
     return "a minute"
 
 
-def _title(found: Outlook) -> str:
+def _title(found: PowerReport) -> str:
     by = {each.estimator for each in found.candidates if each.estimator}
     named = f" by {by.pop()}" if len(by) == 1 else ""
     rate = "" if found.events_per_second is None else f", {found.events_per_second:.3g} a second"
@@ -108,7 +108,7 @@ def _title(found: Outlook) -> str:
     )
 
 
-def _cells(each: Prospect, found: Outlook, decimals: int) -> list[str]:
+def _cells(each: CandidatePower, found: PowerReport, decimals: int) -> list[str]:
     if each.reason is not None:
         return [*[UNKNOWN] * 2, f"{each.events:,}", *[UNKNOWN] * (4 + len(found.lifts))]
     return [
@@ -123,7 +123,7 @@ def _cells(each: Prospect, found: Outlook, decimals: int) -> list[str]:
     ]
 
 
-def _limits(found: Outlook) -> Iterator[str]:
+def _limits(found: PowerReport) -> Iterator[str]:
     """What averages that forget can never show, however long they run."""
     judged = [each for each in found.candidates if each.reason is None and each.limits]
     for place, first in enumerate(judged[0].limits if judged else ()):

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from streameval.cli.plots.decisions import Timeline
+from streameval.cli.plots.decisions import DecisionTimeline
 from streameval.cli.plots.trace import Trace
 from streameval.cli.plots.values import Picture, read_truth
 from streameval.common.text import counted
 from streameval.config.errors import closest, expecting, one_of
 from streameval.config.model import Config
 from streameval.errors import InputError
-from streameval.events import EventBatch, EventFormat, Rejected
+from streameval.events import EventBatch, JsonDecoder, Rejected
 from streameval.ingest.files.source import FileSource
 from streameval.ingest.files.tables import Table, mapping, read_csv, read_parquet
 from streameval.ingest.files.tail import check
-from streameval.ope.evaluator.missing_fields import Shortfall
+from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 
@@ -47,7 +47,7 @@ class Replay:
         self.traced = traced
         self.examples: dict[str, Rejected] = {}
         self._first_lines: Sequence[bytes] = ()
-        self._shortfalls: list[Shortfall] | None = None
+        self._shortfalls: list[MissingField] | None = None
 
     def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> Report:
         """The Report after all files; `written`: how, if not as their endings say, or else as the source does."""
@@ -68,7 +68,7 @@ class Replay:
             batch = events.decode_batch(messages)
             yield replace(batch, rejected=(*rejected, *batch.rejected))
 
-    def _tables(self, file: str, written: str | None, events: EventFormat, advance: Advance) -> Iterator[Table]:
+    def _tables(self, file: str, written: str | None, events: JsonDecoder, advance: Advance) -> Iterator[Table]:
         wanted = mapping(self.config.columns, events.reward_field, events.policies or (), events.scores or ())
         return read_parquet(file, wanted, advance) if written == "parquet" else read_csv(file, wanted, advance)
 
@@ -111,7 +111,7 @@ class Replay:
             self.evaluator.update(batch)
 
     def _named(self) -> str:
-        return ", ".join(EventFormat().decode_batch(self._first_lines).policies)
+        return ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
 
 
 def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
@@ -169,9 +169,9 @@ def require_rules(config: Config) -> None:
         raise InputError("promotion is off: no rule could fire", hint="remove `promotion: off` from the configuration")
 
 
-def timeline_of(config: Config, picture: Picture) -> Timeline:
+def timeline_of(config: Config, picture: Picture) -> DecisionTimeline:
     """The picture of when rules would have fired, in the place of one of values."""
-    return Timeline(picture, 0.0 if config.promotion is None else config.promotion.margin)
+    return DecisionTimeline(picture, 0.0 if config.promotion is None else config.promotion.margin)
 
 
 PREFERRED = (("stratified_dr", "stratified_ips", "snips"), ("mixture", "adaptive_window", "adaptive_decay"))

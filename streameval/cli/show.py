@@ -22,7 +22,7 @@ from streameval.cli.tables import UNKNOWN, events_line, moment, report_table
 from streameval.common.arrays import Array, State, from_plain
 from streameval.common.text import counted, format_duration
 from streameval.errors import InputError
-from streameval.ingest.base import Bookmark
+from streameval.ingest.base import Offsets
 from streameval.ope.report import Report
 from streameval.service.snapshots.file_format import DamagedError, read_document
 from streameval.service.snapshots.store import found_in
@@ -124,7 +124,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
 
 
 def _positions(mark: State) -> dict[str, Any]:
-    bookmark = Bookmark.from_state(mark)
+    bookmark = Offsets.from_state(mark)
     return {"identity": bookmark.identity, "next": {str(part): at for part, at in bookmark.positions.items()}}
 
 

@@ -13,7 +13,7 @@ from rich.console import JustifyMethod as Justify
 from rich.table import Table
 from rich.text import Text
 
-from streameval.common.component import Labelled
+from streameval.common.component import Component
 from streameval.common.text import counted, format_duration
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
 from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
@@ -165,7 +165,7 @@ def _letters_line(letters: AnyDeadLetters | None) -> str:
     return "messages are counted, and go nowhere"
 
 
-def _named(estimators: Sequence[Labelled], instead: Sequence[Labelled]) -> str:
+def _named(estimators: Sequence[Component], instead: Sequence[Component]) -> str:
     """The estimators, and which take their place when events tell more."""
     names = ", ".join(map(_described, estimators))
     better = [choice.label for choice in instead if choice not in estimators]
@@ -190,7 +190,7 @@ def _detector(config: Config) -> str:
     return ", ".join([config.drift.name, *(f"{name} {value}" for name, value in config.drift.parameters.items())])
 
 
-def _described(choice: Labelled) -> str:
+def _described(choice: Component) -> str:
     """The label of a choice, with its kind if it has a name, and the parameters that are set."""
     said = [choice.kind] if choice.name else []
     for option in fields(choice):

@@ -11,7 +11,7 @@ strict = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Labelled:
+class Component:
     """A configured choice. Its label is its `name`, else its `kind`; labels are what people see in metrics and reports.
 
     A choice that is made twice with different parameters needs names to tell the two apart.

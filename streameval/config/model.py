@@ -19,15 +19,22 @@ from streameval.common.text import Seconds
 from streameval.config.errors import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
 from streameval.config.loading import Document, Overrides, Place, overlaid, overrides_in, read_yaml
 from streameval.errors import ConfigError
-from streameval.events import DsjsonFormat, EventFormat
+from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
-from streameval.ingest.settings import Columns, ExistingFile, FileSettings, KafkaSettings, Settings, SimulatedSettings
+from streameval.ingest.settings import (
+    ColumnNames,
+    ExistingFile,
+    FileSettings,
+    KafkaSettings,
+    SimulatedSettings,
+    SourceSettings,
+)
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
-from streameval.ope.intervals import AnyBound
+from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
 from streameval.ope.policies.python import find
 from streameval.ope.promotion import NEEDS_LIFT, Promotion
@@ -54,7 +61,7 @@ ByPolicy = Annotated[
 ]
 
 
-class Policies(Settings):
+class Policies(SourceSettings):
     """Whose value is estimated."""
 
     candidates: Annotated[
@@ -68,7 +75,7 @@ class Policies(Settings):
     )
 
 
-class Reward(Settings):
+class Reward(SourceSettings):
     """Which number of an event is the reward, and the range it lies in."""
 
     field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
@@ -76,7 +83,7 @@ class Reward(Settings):
     max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
 
 
-class Http(Settings):
+class Http(SourceSettings):
     """Where /metrics, the status page and the report are served, and who may read them."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
@@ -135,7 +142,7 @@ def rules_spelled_out(value: object) -> object:
     return {"rule": value} if isinstance(value, str | list) else value
 
 
-class State(Settings):
+class State(SourceSettings):
     """Where snapshots of all that is known are kept, so that a restart goes on from there."""
 
     dir: Path | None = Field(
@@ -145,7 +152,7 @@ class State(Settings):
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
 
 
-class DeadLetterFile(Settings):
+class DeadLetterFile(SourceSettings):
     """A file of the messages that were rejected, one a line."""
 
     kind: Literal["file"] = "file"
@@ -154,7 +161,7 @@ class DeadLetterFile(Settings):
     keep: int = Field(3, ge=0, description="how many full files are kept")
 
 
-class DeadLetterTopic(Settings):
+class DeadLetterTopic(SourceSettings):
     """A topic of the messages that were rejected, with the reason and the origin in their headers."""
 
     kind: Literal["kafka"]
@@ -180,7 +187,7 @@ ByName = BeforeValidator(spelled_out)
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
 
-class Config(Settings):
+class Config(SourceSettings):
     """Everything that streameval.yaml says; only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
@@ -188,7 +195,7 @@ class Config(Settings):
         None, description="write source: {kind: kafka, topic: NAME}"
     )
     reward: Reward = Reward()
-    columns: Columns = Columns()
+    columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
         (),
         min_length=1,
@@ -206,7 +213,7 @@ class Config(Settings):
     drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
         DriftDetector(), description="a detector of changes by its name in river, e.g. {detector: ADWIN}, or off"
     )
-    intervals: dict[str, Annotated[AnyBound, ByName]] = Field(
+    intervals: dict[str, Annotated[AnyInterval, ByName]] = Field(
         {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
@@ -256,7 +263,7 @@ class Config(Settings):
         """How the events of the source are written."""
         return getattr(self.source, "format", "json")
 
-    def event_format(self, written: str | None = None) -> EventFormat:
+    def event_format(self, written: str | None = None) -> JsonDecoder:
         """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
 
         `written`: the way the events are written, if it is not that of the source; their rewards are then in them.
@@ -264,7 +271,7 @@ class Config(Settings):
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
         vowpal_wabbit = (written or self.written) == "dsjson"
-        form = DsjsonFormat if vowpal_wabbit else EventFormat
+        form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
         try:
             return form(
                 policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
@@ -391,7 +398,7 @@ def _model_misfits(model: AnyRewardModel) -> Iterator[Problem]:
         yield Problem(("reward_model",), error.message, error.hint)
 
 
-def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyBound]) -> Iterator[Problem]:
+def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyInterval]) -> Iterator[Problem]:
     """What an evaluator has against an average or its interval, which only it can know."""
     try:
         Evaluator(["candidate"], averages=[average], intervals=intervals, block=BLOCK)

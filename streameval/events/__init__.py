@@ -8,9 +8,9 @@ refused), `shapes` (lists that must fit), `columns`, `rules` (numbers that must 
 
 from streameval.events.action_sets import ActionSets
 from streameval.events.batch import EventBatch
-from streameval.events.decoder import EventFormat
-from streameval.events.dsjson import DsjsonFormat
+from streameval.events.decoder import JsonDecoder
+from streameval.events.dsjson import DsjsonDecoder
 from streameval.events.rejection import REASONS, Rejected
 from streameval.events.schema import Event, json_schema
 
-__all__ = ["REASONS", "ActionSets", "DsjsonFormat", "Event", "EventBatch", "EventFormat", "Rejected", "json_schema"]
+__all__ = ["REASONS", "ActionSets", "DsjsonDecoder", "Event", "EventBatch", "JsonDecoder", "Rejected", "json_schema"]

@@ -14,7 +14,7 @@ from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Index, named_columns
 from streameval.events.from_arrays import choice_columns, column, unit_column
 from streameval.events.origin import NOBODY, Identity, Origin
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.events.rejection import Rejected
 from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
@@ -50,7 +50,7 @@ class EventBatch:
     sampling_probability: Array
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
-    choices: Choices | None = None
+    choices: RawFields | None = None
     unit: Identity | None = None
     origin: Origin | None = None
     rejected: tuple[Rejected, ...] = ()
@@ -233,7 +233,7 @@ class EventBatch:
         ragged = {
             "action_sets": sets and ActionSets.from_state(sets),
             "slates": slates and SlateColumns.from_state(slates),
-            "choices": choices and Choices.from_state(choices),
+            "choices": choices and RawFields.from_state(choices),
             "unit": columns.get("unit"),
             "origin": origin and Origin.from_state(origin),
         }
@@ -246,10 +246,10 @@ def _all_sets(parts: list[EventBatch]) -> ActionSets | None:
     return ActionSets.concat([part.action_sets or ActionSets.none(len(part), len(part.policies)) for part in parts])
 
 
-def _all_choices(parts: list[EventBatch]) -> Choices | None:
+def _all_choices(parts: list[EventBatch]) -> RawFields | None:
     if all(part.choices is None for part in parts):
         return None
-    return Choices.concat([part.choices or Choices.none(len(part)) for part in parts])
+    return RawFields.concat([part.choices or RawFields.none(len(part)) for part in parts])
 
 
 def _all_units(parts: list[EventBatch]) -> Identity | None:

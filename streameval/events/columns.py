@@ -66,7 +66,7 @@ def ragged_columns(events: Sequence[Event], policies: Names | None) -> EventBatc
     return _batch(events, told.names, told.probabilities.T, told.sets, told.propensity)
 
 
-class Told(NamedTuple):
+class ChoiceColumns(NamedTuple):
     """What n events or slots say of the choice they made, as columns: see `EventBatch`."""
 
     names: Names
@@ -75,7 +75,7 @@ class Told(NamedTuple):
     sets: ActionSets | None
 
 
-def ragged(choices: Sequence[Event] | Sequence[Slot], policies: Names | None) -> Told:
+def ragged(choices: Sequence[Event] | Sequence[Slot], policies: Names | None) -> ChoiceColumns:
     """The columns of events or of slots, which say it in the same fields."""
     given: list[Any] = [choice.policies for choice in choices]
     names = _names(given) if policies is None else policies
@@ -84,11 +84,11 @@ def ragged(choices: Sequence[Event] | Sequence[Slot], policies: Names | None) ->
     by_policy = by_policy.reshape(len(names), len(choices))
     propensity = at_most_one(_or([choice.propensity for choice in choices], NAN))
     if all(choice.actions is None for choice in choices):
-        return Told(names, by_policy.T, propensity, None)
+        return ChoiceColumns(names, by_policy.T, propensity, None)
     sets = _action_sets(choices, cells)
     reconcile(sets, by_policy.T, sets.probabilities)
     reconcile(sets, propensity, sets.propensities)
-    return Told(names, by_policy.T, propensity, sets)
+    return ChoiceColumns(names, by_policy.T, propensity, sets)
 
 
 def _batch(

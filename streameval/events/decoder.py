@@ -14,7 +14,7 @@ from streameval.events.batch import EventBatch
 from streameval.events.columns import compact_columns, ragged_columns, slate_misfit, with_slates
 from streameval.events.diagnosis import LONGEST_MESSAGE, UNREADABLE, Form, second_look
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.events.rejection import Rejected, rejection
 from streameval.events.schema import Event, PolicyCell, event_types, policy_cells, policy_names
 from streameval.events.shapes import misfit
@@ -26,7 +26,7 @@ MOST_POLICIES = 10_000
 Messages: TypeAlias = Sequence[bytes | None]
 
 
-class EventFormat:
+class JsonDecoder:
     """How the messages of one stream are read: which policies, which reward, and the range that it must keep.
 
     `policies`: these become the columns of every batch, in this order; None = all that the events of a batch name.
@@ -35,7 +35,7 @@ class EventFormat:
     `rewarded`: rewards stand in the events; else they come apart from the decisions, and are NaN until they are joined.
     `identified`: events that come with their origin are given the fingerprint of their `event_id`, too.
 
-    >>> events = EventFormat(["bts"], reward_range=(0, 1))
+    >>> events = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
     >>> events.decode_batch([message, b"null", message]).probabilities
     array([[0.75],
@@ -116,7 +116,7 @@ class EventFormat:
             else:  # anew, because the bad ones may be the only events with actions, or with some policy
                 batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
         if self.scores is not None:
-            batch = dataclasses.replace(batch, choices=Choices.of(events, self._score_fields))
+            batch = dataclasses.replace(batch, choices=RawFields.of(events, self._score_fields))
         return events, rejected, batch
 
     def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Event]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from streameval.common.text import counted
-from streameval.events.decoder import EventFormat, Messages
+from streameval.events.decoder import JsonDecoder, Messages
 from streameval.events.diagnosis import (
     LONGEST_LOOKED_AT,
     LONGEST_MESSAGE,
@@ -70,8 +70,8 @@ class Interaction(msgspec.Struct, frozen=True):
     context: msgspec.Raw = msgspec.field(name="c", default=msgspec.Raw(b"null"))
 
 
-class DsjsonFormat(EventFormat):
-    """Reads ds-json as `EventFormat` reads its own format, to the same columns, with the same reasons to reject.
+class DsjsonDecoder(JsonDecoder):
+    """Reads ds-json as `JsonDecoder` reads its own format, to the same columns, with the same reasons to reject.
 
     `reward_field`: `_label_cost` (also called `reward`), or `_original_label_cost`, the true one in apprentice mode,
     where `_label_cost` only tells whether the baseline was followed. Events carry no policy but `baseline`, where the
@@ -79,7 +79,7 @@ class DsjsonFormat(EventFormat):
     have no reward and are rejected; where a log was subsampled (`pdrop`), an event stands for `1 / (1 - pdrop)`.
 
     >>> line = b'{"_label_cost":-2,"_label_probability":0.8,"_label_Action":2,"a":[2,1],"p":[0.8,0.2]}'
-    >>> batch = DsjsonFormat().decode_batch([line, b"{}"])
+    >>> batch = DsjsonDecoder().decode_batch([line, b"{}"])
     >>> batch.reward, batch.propensity, batch.action_sets.propensities
     (array([2.]), array([0.8]), array([0.2, 0.8]))
     >>> batch.rejected[0].reason, batch.rejected[0].detail

@@ -11,7 +11,7 @@ from streameval.events.schema import Event, Identifier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choices:
+class RawFields:
     """Lists of n events.
 
     contexts: what was known at decision time, as Python values; None where an event does not say
@@ -24,7 +24,7 @@ class Choices:
     scores: Mapping[str, Sequence[Any]]
 
     @classmethod
-    def of(cls, events: Sequence[Event], fields: Mapping[str, str]) -> Choices:
+    def of(cls, events: Sequence[Event], fields: Mapping[str, str]) -> RawFields:
         """Those of decoded events; `fields`: the attribute that holds each field of scores."""
         return cls(
             contexts=[event.context for event in events],
@@ -32,16 +32,16 @@ class Choices:
             scores={field: [getattr(event, name) for event in events] for field, name in fields.items()},
         )
 
-    def take(self, events: Sequence[int]) -> Choices:
+    def take(self, events: Sequence[int]) -> RawFields:
         """Those of these events, in this order."""
-        return Choices(
+        return RawFields(
             contexts=[self.contexts[event] for event in events],
             actions=[self.actions[event] for event in events],
             scores={field: [values[event] for event in events] for field, values in self.scores.items()},
         )
 
     @classmethod
-    def none(cls, events: int) -> Choices:
+    def none(cls, events: int) -> RawFields:
         """So many events that say nothing."""
         return cls([None] * events, [[]] * events, {})
 
@@ -50,12 +50,12 @@ class Choices:
         return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
-    def from_state(cls, state: str) -> Choices:
+    def from_state(cls, state: str) -> RawFields:
         """The inverse of `to_state`."""
         return cls(**json.loads(state))
 
     @classmethod
-    def concat(cls, parts: Sequence[Choices]) -> Choices:
+    def concat(cls, parts: Sequence[RawFields]) -> RawFields:
         """Those of all events, one part after the other; a field that a part does not know has nothing there."""
         fields = dict.fromkeys(field for part in parts for field in part.scores)
         return cls(

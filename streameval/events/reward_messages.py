@@ -50,11 +50,11 @@ class RewardBatch:
         return replace(self.take(~rows), rejected=(*self.rejected, *rejected))
 
 
-class RewardFormat:
+class RewardDecoder:
     """How the messages of a topic of rewards are read; `reward_field` is the field that is the reward.
 
     >>> message = b'{"event_id": "e-81", "timestamp": 1574553700.1, "revenue": 2.5}'
-    >>> rewards = RewardFormat("revenue").decode_batch([message, b"{}"], Origin.of("orders", [(0, [10, 11])]))
+    >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.of("orders", [(0, [10, 11])]))
     >>> rewards.reward, rewards.rejected[0].reason, rewards.rejected[0].origin
     (array([2.5]), 'missing_field', ('orders', 0, 11))
     """

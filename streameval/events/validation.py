@@ -24,7 +24,7 @@ DISAGREEMENT = 1e-6
 Mask = NDArray[np.bool_]
 
 
-class Rule(NamedTuple):
+class ValidationRule(NamedTuple):
     """Which events break it ([n]), the reason they are rejected with, and what is wrong with one of them."""
 
     reason: str
@@ -55,11 +55,11 @@ def faults(
     return found
 
 
-def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[Rule]:
+def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
     if rewarded:
         yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
     yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
-    yield Rule(
+    yield ValidationRule(
         "malformed", np.abs(batch.timestamp) > LATEST, lambda row: f"timestamp: {_too_large(batch.timestamp[row])}"
     )
     yield _chance("sampling_probability", batch.sampling_probability)
@@ -72,18 +72,20 @@ def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded
 
 def _choice_rules(
     policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
-) -> Iterator[Rule]:
+) -> Iterator[ValidationRule]:
     """What must hold where a choice was made: of events, and of slots alike."""
     if sets is not None:
         yield _known_action(sets)
-    yield Rule("missing_field", np.isnan(propensity), lambda row: "propensity: missing, and so is `propensities`")
+    yield ValidationRule(
+        "missing_field", np.isnan(propensity), lambda row: "propensity: missing, and so is `propensities`"
+    )
     yield _chance("propensity", propensity)
     yield _probabilities(policies, probabilities)
     if sets is not None:
         yield from _set_rules(sets, policies, propensity)
 
 
-def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[Rule]:
+def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[ValidationRule]:
     if sets.features is not None:
         yield _entries("not_finite", sets, "features", sets.features, np.isinf(sets.features), "is not a finite number")
     broken = _improbable(sets.propensities, 1.0)
@@ -100,13 +102,13 @@ def _too_large(timestamp: float) -> str:
     return f"{timestamp:.10g} is no time in seconds since 1970; is it in milliseconds?"
 
 
-def _finite(field: str, column: Array, broken: Mask) -> Rule:
-    return Rule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
+def _finite(field: str, column: Array, broken: Mask) -> ValidationRule:
+    return ValidationRule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
 
 
-def _chance(field: str, column: Array) -> Rule:
+def _chance(field: str, column: Array) -> ValidationRule:
     broken: Mask = ~((column > 0.0) & (column <= 1.0))
-    return Rule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
+    return ValidationRule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
 
 
 def _improbable(values: Array, most: float) -> Mask:
@@ -114,28 +116,30 @@ def _improbable(values: Array, most: float) -> Mask:
     return improbable
 
 
-def _probabilities(policies: Sequence[str], probabilities: Array) -> Rule:
+def _probabilities(policies: Sequence[str], probabilities: Array) -> ValidationRule:
     improbable = _improbable(probabilities, 1.0 + NOISE)
 
     def detail(row: int) -> str:
         policy = int(improbable[row].argmax())
         return f"policies.{policies[policy]}: {probabilities[row, policy]:.10g} is not in [0, 1]"
 
-    return Rule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
+    return ValidationRule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
 
 
-def within_range(reward: Array, low: float, high: float) -> Rule:
+def within_range(reward: Array, low: float, high: float) -> ValidationRule:
     """Rewards [n] lie in [low, high]."""
     broken = (reward < low) | (reward > high)
-    return Rule("reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]")
+    return ValidationRule(
+        "reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]"
+    )
 
 
-def _known_action(sets: ActionSets) -> Rule:
+def _known_action(sets: ActionSets) -> ValidationRule:
     broken = (sets.index < 0) & (sets.sizes > 0)
-    return Rule("unknown_action", broken, lambda row: f"action: not one of the {sets.sizes[row]} `actions`")
+    return ValidationRule("unknown_action", broken, lambda row: f"action: not one of the {sets.sizes[row]} `actions`")
 
 
-def _consistent(sets: ActionSets, propensity: Array) -> Rule:
+def _consistent(sets: ActionSets, propensity: Array) -> ValidationRule:
     events, rows = sets.logged
     listed = np.full(len(propensity), np.nan)
     listed[events] = sets.propensities[rows]
@@ -144,12 +148,12 @@ def _consistent(sets: ActionSets, propensity: Array) -> Rule:
     def detail(row: int) -> str:
         return f"propensity: {propensity[row]:.10g}, but `propensities` has {listed[row]:.10g} for the action"
 
-    return Rule("inconsistent_propensity", broken, detail)
+    return ValidationRule("inconsistent_propensity", broken, detail)
 
 
 def _entries(
     reason: str, sets: ActionSets, field: str, values: Array, broken: Mask, problem: str = "is not in [0, 1]"
-) -> Rule:
+) -> ValidationRule:
     """A rule for each entry of a list over actions: `values` and `broken` are [total, any]."""
 
     def detail(event: int) -> str:
@@ -158,16 +162,16 @@ def _entries(
         return f"{field}[{action}]: {values[start + action, column]:.10g} {problem}"
 
     rows = np.flatnonzero(broken.any(axis=1))
-    return Rule(reason, np.bincount(sets.owner[rows], minlength=len(sets.index)) > 0, detail)
+    return ValidationRule(reason, np.bincount(sets.owner[rows], minlength=len(sets.index)) > 0, detail)
 
 
-def _sums_to_one(sets: ActionSets, field: str, values: Array) -> Rule:
+def _sums_to_one(sets: ActionSets, field: str, values: Array) -> ValidationRule:
     sums = np.bincount(sets.owner, weights=values, minlength=len(sets.index))
     broken: Mask = (np.abs(sums - 1.0) > tolerance(sets.sizes)) & (sets.sizes > 0)
-    return Rule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
+    return ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
 
 
-def _slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[Rule]:
+def _slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
     if slates.listed is not None:
         yield from _list_rules(slates.listed, slates)
     for rule in _choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
@@ -175,7 +179,7 @@ def _slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[Rule
     yield _of_slots(_follows(slates), slates)
 
 
-def _of_slots(rule: Rule, slates: SlateColumns) -> Rule:
+def _of_slots(rule: ValidationRule, slates: SlateColumns) -> ValidationRule:
     """A rule about slots as one about events: the first slot that breaks it is named."""
 
     def detail(event: int) -> str:
@@ -184,10 +188,10 @@ def _of_slots(rule: Rule, slates: SlateColumns) -> Rule:
         return f"slots.{slot}.{rule.detail(start + slot)}"
 
     events = np.bincount(slates.owner[rule.broken], minlength=len(slates.logging)) > 0
-    return Rule(rule.reason, events, detail)
+    return ValidationRule(rule.reason, events, detail)
 
 
-def _follows(slates: SlateColumns) -> Rule:
+def _follows(slates: SlateColumns) -> ValidationRule:
     slots, rows = slates.actions.logged
     follows = np.full(len(slates.propensity), np.nan)
     follows[slots] = slates.marginals[rows]
@@ -197,10 +201,10 @@ def _follows(slates: SlateColumns) -> Rule:
     def detail(slot: int) -> str:
         return f"propensity: {given[slot]:.10g}, but how the slate was made gives {follows[slot]:.10g}"
 
-    return Rule("inconsistent_propensity", broken, detail)
+    return ValidationRule("inconsistent_propensity", broken, detail)
 
 
-def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[Rule]:
+def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[ValidationRule]:
     events, sizes = len(slates.logging), np.diff(listed.offsets)
     owner = np.repeat(np.arange(events), sizes)
     broken = _improbable(listed.probability, 1.0)
@@ -210,9 +214,11 @@ def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[Rule]:
         slate = int(broken[start:stop].argmax())
         return f"slate_propensities[{slate}]: {listed.probability[start + slate]:.10g} is not in [0, 1]"
 
-    yield Rule("propensity_range", np.bincount(owner[broken], minlength=events) > 0, detail)
+    yield ValidationRule("propensity_range", np.bincount(owner[broken], minlength=events) > 0, detail)
     sums = np.bincount(owner, weights=listed.probability, minlength=events)
     uneven: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
-    yield Rule("distribution_sum", uneven, lambda row: f"slate_propensities: sums to {sums[row]:.10g}, not to 1")
+    yield ValidationRule(
+        "distribution_sum", uneven, lambda row: f"slate_propensities: sums to {sums[row]:.10g}, not to 1"
+    )
     unlisted = (sizes > 0) & (listed.logged < 0)
-    yield Rule("unknown_action", unlisted, lambda row: f"slots: not one of the {sizes[row]} `slates`")
+    yield ValidationRule("unknown_action", unlisted, lambda row: f"slots: not one of the {sizes[row]} `slates`")

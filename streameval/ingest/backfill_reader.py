@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from streameval.errors import SourceError
-from streameval.ingest.base import Place, Records, Source
+from streameval.ingest.base import Records, Source, TopicPartition
 
 MOST_AHEAD = 20_000
 """Messages beyond the live reader that are kept for later; with more, nothing is read until it has come nearer."""
@@ -16,7 +16,7 @@ MOST_AHEAD = 20_000
 GONE = "what it held before cannot be read again"
 
 
-class SecondReading:
+class BackfillReader:
     """Hands out what lies before the live positions (next offset by partition), each message once, from `first` on.
 
     The live positions may move on between two calls. What was read from beyond them waits, within bounds. `of`: the
@@ -26,10 +26,10 @@ class SecondReading:
 
     def __init__(self, source: Source, first: int = 0, *, of: str | None = None, knows_its_end: bool = False) -> None:
         self._source, self._first, self._of, self._knows_its_end = source, first, of, knows_its_end
-        self._ahead: dict[Place, deque[Records]] = {}
-        self._live: dict[Place, int] = {}
+        self._ahead: dict[TopicPartition, deque[Records]] = {}
+        self._live: dict[TopicPartition, int] = {}
 
-    def poll(self, live: Mapping[Place, int], timeout: float) -> list[Records]:
+    def poll(self, live: Mapping[TopicPartition, int], timeout: float) -> list[Records]:
         """The next messages before `live`, waiting for some up to `timeout` seconds.
 
         SourceError for trouble that will not pass, and when the live positions are not of the log that is there now.
@@ -48,7 +48,7 @@ class SecondReading:
             self._require(live)
         return records
 
-    def caught_up(self, live: Mapping[Place, int]) -> bool:
+    def caught_up(self, live: Mapping[TopicPartition, int]) -> bool:
         """Whether all that lies before `live` was handed out; also where messages are missing, as in compacted logs."""
         read = self._source.status().positions
         for place, parts in self._ahead.items():
@@ -56,7 +56,7 @@ class SecondReading:
                 read[place] = parts[0].offsets[0]
         return all(read.get(place, -1) >= position for place, position in live.items())
 
-    def behind(self, live: Mapping[Place, int]) -> int:
+    def behind(self, live: Mapping[TopicPartition, int]) -> int:
         """About how many messages lie between here and `live`."""
         read = self._source.status().positions
         return sum(max(0, position - read.get(place, 0)) for place, position in live.items())
@@ -65,7 +65,7 @@ class SecondReading:
         """Close the source."""
         self._source.close()
 
-    def _require(self, live: Mapping[Place, int]) -> None:
+    def _require(self, live: Mapping[TopicPartition, int]) -> None:
         for part in self._source.status().partitions:
             if part.lag == 0 and part.position < live.get((part.topic, part.partition), 0):
                 raise SourceError(
@@ -75,7 +75,7 @@ class SecondReading:
     def _waiting(self) -> list[Records]:
         return [part for parts in self._ahead.values() for part in parts]
 
-    def _release(self, live: Mapping[Place, int]) -> list[Records]:
+    def _release(self, live: Mapping[TopicPartition, int]) -> list[Records]:
         released = []
         for place, parts in self._ahead.items():
             limit = live.get(place, 0)

@@ -47,7 +47,7 @@ class Closable(Protocol):
     def close(self) -> None: ...
 
 
-class Lifeline:
+class ConnectionGroup:
     """Holds connections until it is cut, which closes them, and those that come later at once.
 
     Whoever waits for an answer of one of them, in another thread, then gets an error instead of it.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-Place: TypeAlias = tuple[str, int]
+TopicPartition: TypeAlias = tuple[str, int]
 """A partition: its topic (or the path of its file), and its number."""
 
 
@@ -29,14 +29,14 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Bookmark:
+class Offsets:
     """How far a log has been handed out, to go on there in another life: the next offset of each partition.
 
     `identity` tells the log from a successor of the same name: the id of a topic, a mark of what a file holds. None =
     the log does not say. `epochs`: by partition, where the log says so, the number of the leader that wrote the last
     message that was read: it tells a log that was cut behind us and has grown beyond the position since.
 
-    >>> Bookmark.from_state(Bookmark({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
+    >>> Offsets.from_state(Offsets({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
     Bookmark(positions={0: 12, 1: 7}, identity='id-1', epochs={1: 4})
     """
 
@@ -50,12 +50,12 @@ class Bookmark:
         return {"identity": self.identity, "positions": positions, "epochs": epochs}
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Bookmark:
+    def from_state(cls, state: Mapping[str, Any]) -> Offsets:
         """The bookmark that gave this state."""
         return cls(dict(state["positions"]), state["identity"], dict(state.get("epochs", [])))
 
 
-Bookmarks: TypeAlias = Mapping[str, Bookmark]
+SourceOffsets: TypeAlias = Mapping[str, Offsets]
 """Those of all logs of a source, by topic; for files, by path."""
 
 
@@ -91,7 +91,7 @@ class SourceStatus:
     gaps: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def positions(self) -> dict[Place, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """The next offset of each partition."""
         return {(part.topic, part.partition): part.position for part in self.partitions}
 
@@ -118,17 +118,17 @@ class Source(Protocol):
 
     def status(self) -> SourceStatus: ...
 
-    def bookmarks(self) -> Bookmarks:
+    def bookmarks(self) -> SourceOffsets:
         """Where to go on, in another life, after all that `poll` has returned so far; part of a snapshot."""
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, places: Collection[TopicPartition]) -> None:
         """Hand out nothing of these partitions, and of all others again, until the next call.
 
         For who reads several partitions in step: what is ahead waits in the log, not in memory. Their lag stays
         visible. A source that reads one partition after another may ignore it.
         """
 
-    def commit(self, bookmarks: Bookmarks) -> None:
+    def commit(self, bookmarks: SourceOffsets) -> None:
         """Tell the log what a snapshot holds, for tools that show lag; never read back. Neither waits nor raises."""
 
     def close(self) -> None: ...

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from streameval.errors import InputError
-from streameval.ingest.backfill_reader import SecondReading
-from streameval.ingest.base import Bookmark, Bookmarks, Place, Source
+from streameval.ingest.backfill_reader import BackfillReader
+from streameval.ingest.base import Offsets, Source, SourceOffsets, TopicPartition
 from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
 
 AnySettings: TypeAlias = KafkaSettings | FileSettings | SimulatedSettings
@@ -20,7 +20,7 @@ Beginning: TypeAlias = Literal["earliest"] | int | datetime
 _TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
 
-def open_source(settings: AnySettings, bookmarks: Bookmarks | None = None, *, also: Sequence[str] = ()) -> Source:
+def open_source(settings: AnySettings, bookmarks: SourceOffsets | None = None, *, also: Sequence[str] = ()) -> Source:
     """The source of a configuration, going on at `bookmarks`, as an earlier one gave them; what has none, at its start.
 
     A log that is no longer the one of its bookmark, or has lost what comes next, is told apart from it, logged, counted
@@ -33,11 +33,11 @@ def open_source(settings: AnySettings, bookmarks: Bookmarks | None = None, *, al
     known = bookmarks or {}
     if isinstance(settings, KafkaSettings):
         from streameval.ingest.kafka.source import KafkaSource
-        from streameval.ingest.multi import SeveralSources
+        from streameval.ingest.multi import MultiSource
 
         topics = [settings.model_copy(update={"topic": topic}) for topic in (settings.topic, *also)]
         sources = [KafkaSource(topic, known.get(topic.topic)) for topic in topics]
-        return SeveralSources(sources) if also else sources[0]
+        return MultiSource(sources) if also else sources[0]
     if isinstance(settings, FileSettings):
         from streameval.ingest.files.source import FileSource
 
@@ -70,32 +70,32 @@ def beginning(text: str, settings: AnySettings) -> Beginning:
     return time
 
 
-def open_again(settings: AnySettings, begin: Beginning, live: Mapping[Place, int]) -> SecondReading:
+def open_again(settings: AnySettings, begin: Beginning, live: Mapping[TopicPartition, int]) -> BackfillReader:
     """A second reading of a source, from `begin` to where its first one is: `live`, the next offset by partition.
 
     Of a topic of rewards an offset of the decisions says nothing: it is read whole then.
     """
     if isinstance(settings, KafkaSettings):
-        return SecondReading(
+        return BackfillReader(
             _topics_again(settings, begin, live), begin if isinstance(begin, int) else 0, of=settings.topic
         )
     if isinstance(settings, SimulatedSettings):  # what has happened need not be waited for
         settings = settings.model_copy(update={"rate": 0.0})
     first = begin if isinstance(begin, int) else 0
-    return SecondReading(open_source(settings), first, knows_its_end=isinstance(settings, FileSettings))
+    return BackfillReader(open_source(settings), first, knows_its_end=isinstance(settings, FileSettings))
 
 
-def _topics_again(settings: KafkaSettings, begin: Beginning, live: Mapping[Place, int]) -> Source:
+def _topics_again(settings: KafkaSettings, begin: Beginning, live: Mapping[TopicPartition, int]) -> Source:
     from streameval.ingest.kafka.source import KafkaSource
-    from streameval.ingest.multi import SeveralSources
+    from streameval.ingest.multi import MultiSource
 
     start = "earliest" if isinstance(begin, int) else begin
     bookmark = None
     if isinstance(begin, int):
         here = {number: position for (topic, number), position in live.items() if topic == settings.topic}
-        bookmark = Bookmark({partition: min(begin, position) for partition, position in here.items()})
+        bookmark = Offsets({partition: min(begin, position) for partition, position in here.items()})
     decisions = KafkaSource(settings.model_copy(update={"start": start}), bookmark)
     if settings.rewards is None:
         return decisions
     rewards = settings.model_copy(update={"start": start, "topic": settings.rewards.topic, "rewards": None})
-    return SeveralSources([decisions, KafkaSource(rewards)])
+    return MultiSource([decisions, KafkaSource(rewards)])

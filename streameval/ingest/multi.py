@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from streameval.errors import SourceError
-from streameval.ingest.base import Bookmark, Bookmarks, Place, Records, Source, SourceStatus
+from streameval.ingest.base import Offsets, Records, Source, SourceOffsets, SourceStatus, TopicPartition
 
 SLICE = 0.05
 """Seconds to wait for one of them while the others are not looked at."""
 
 
-class SeveralSources:
+class MultiSource:
     """Hands out what comes from any of `sources`; an error of one is an error of all.
 
     Each looks after itself: one that is away does not keep the others from being read. Whoever needs them in step
@@ -63,19 +63,19 @@ class SeveralSources:
             gaps=dict(gaps),
         )
 
-    def bookmarks(self) -> Bookmarks:
+    def bookmarks(self) -> SourceOffsets:
         """Those of all."""
-        marks: dict[str, Bookmark] = {}
+        marks: dict[str, Offsets] = {}
         for source in self._sources:
             marks |= source.bookmarks()
         return marks
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, places: Collection[TopicPartition]) -> None:
         """Each of them knows its own."""
         for source in self._sources:
             source.pause(places)
 
-    def commit(self, bookmarks: Bookmarks) -> None:
+    def commit(self, bookmarks: SourceOffsets) -> None:
         """Each of them knows its own."""
         for source in self._sources:
             source.commit(bookmarks)

@@ -13,15 +13,15 @@ import numpy as np
 from streameval.common.arrays import State
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardBatch, RewardFormat
+from streameval.events.reward_messages import RewardBatch, RewardDecoder
 from streameval.events.validation import within_range
-from streameval.ingest.base import Place, Records, SourceStatus
+from streameval.ingest.base import Records, SourceStatus, TopicPartition
 from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
-from streameval.ingest.stages import Duplicates, Joining, Ordering, RewardCounts
+from streameval.ingest.stages import Deduplication, EventTimeOrder, RewardCounts, RewardJoin
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class BufferStatus:
     """Events that wait for their turn, or for their rewards.
 
     `watermark`: the time (epoch seconds) before which nothing is waited for any more; None before there is one.
@@ -47,7 +47,7 @@ class Decoder(Protocol):
 
 
 @dataclass(frozen=True)
-class Stages:
+class PipelineSettings:
     """What lies between decoding and counting. `topic`: that of the decisions. `kafka`: what is configured of a topic.
 
     `duplicates`: ids that are remembered. `reward_field`: of rewards that come apart. `reward_range`: what they may be
@@ -65,12 +65,12 @@ class Stages:
         settings: KafkaSettings | FileSettings | SimulatedSettings,
         reward_field: str,
         reward_range: tuple[float, float] | None = None,
-    ) -> Stages:
+    ) -> PipelineSettings:
         """Those that a source needs."""
         kafka = settings if isinstance(settings, KafkaSettings) else None
         return cls(getattr(settings, "duplicates", 0), kafka, reward_field, reward_range)
 
-    def merging(self, partitions: int) -> Ordering | Joining | None:
+    def merging(self, partitions: int) -> EventTimeOrder | RewardJoin | None:
         """What merges so many partitions, or decisions and rewards; None where events count as they arrive."""
         kafka = self.kafka
         if kafka is None:
@@ -80,15 +80,15 @@ class Stages:
         if kafka.rewards is not None:
             late = kafka.rewards
             how: dict[str, Any] = {"window": late.window, "default": late.default, "combine": late.combine}
-            return Joining(kafka.topic, late.topic, **how, **patience)
+            return RewardJoin(kafka.topic, late.topic, **how, **patience)
         by_time = kafka.order == "event_time" or (kafka.order is None and partitions > 1)
-        return Ordering(kafka.topic, **patience) if by_time else None
+        return EventTimeOrder(kafka.topic, **patience) if by_time else None
 
 
-PLAIN = Stages()
+PLAIN = PipelineSettings()
 
 
-class Intake:
+class EventPipeline:
     """Turns what a source hands out into the events that are to be counted now.
 
     It is a value: `state()` is all that it remembers and all events that it holds back. Whether partitions are merged,
@@ -98,19 +98,19 @@ class Intake:
     later reads one partition far before another, and copies in both would be too far apart.
     """
 
-    def __init__(self, events: Decoder, stages: Stages = PLAIN) -> None:
+    def __init__(self, events: Decoder, stages: PipelineSettings = PLAIN) -> None:
         self.events, self._stages = events, stages
-        self._duplicates = Duplicates(stages.duplicates) if stages.duplicates else None
-        self._copies: Duplicates | None = None
-        self._merging: Ordering | Joining | None = None
+        self._duplicates = Deduplication(stages.duplicates) if stages.duplicates else None
+        self._copies: Deduplication | None = None
+        self._merging: EventTimeOrder | RewardJoin | None = None
         self._decided, self._passing_on = stages.kafka is None, False
         rewards = None if stages.kafka is None else stages.kafka.rewards
-        self._rewards = RewardFormat(stages.reward_field) if rewards is not None else None
+        self._rewards = RewardDecoder(stages.reward_field) if rewards is not None else None
         self._reward_topic = None if rewards is None else rewards.topic
 
-    def fresh(self) -> Intake:
+    def fresh(self) -> EventPipeline:
         """One that has seen nothing, and does the same."""
-        other = Intake(self.events, self._stages)
+        other = EventPipeline(self.events, self._stages)
         if self._decided:
             other._decide(2 if self._merging is not None else 1)
         return other
@@ -144,7 +144,7 @@ class Intake:
         decisions = [part for part in records if part.topic != self._reward_topic]
         if decisions:
             passed.append(self._merging.take(_of_our_time(self._decoded(decisions), now)))
-        if isinstance(self._merging, Joining) and self._rewards is not None:
+        if isinstance(self._merging, RewardJoin) and self._rewards is not None:
             for part in records:
                 if part.topic == self._reward_topic:
                     origin = Origin.of(part.topic, [(part.partition, part.offsets)])
@@ -154,12 +154,12 @@ class Intake:
 
     def _checked(self, merged: EventBatch) -> EventBatch:
         """The merged events without copies of those before, and without those whose joined rewards cannot be."""
-        if isinstance(self._merging, Joining) and self._stages.reward_range is not None:
+        if isinstance(self._merging, RewardJoin) and self._stages.reward_range is not None:
             rule = within_range(merged.reward, *self._stages.reward_range)
             merged = merged.reject(rule.broken, rule.reason, rule.detail)
         return merged if self._copies is None or not len(merged) else self._copies.take(merged)
 
-    def ahead(self) -> Collection[Place]:
+    def ahead(self) -> Collection[TopicPartition]:
         """Partitions that are so far ahead of the others that they must not be read on for now."""
         return () if self._merging is None else self._merging.ahead()
 
@@ -168,7 +168,7 @@ class Intake:
         if self._merging is not None:
             self._merging.waiting.forget(policies)
 
-    def held_beyond(self, other: Intake) -> EventBatch:
+    def held_beyond(self, other: EventPipeline) -> EventBatch:
         """The events that are held back here and not by the other one, which has read the same.
 
         What both hold back, the other one then holds as it was decoded here: it may have been read there before the
@@ -182,13 +182,13 @@ class Intake:
         kept = [row for row in range(len(held)) if held.origin is None or held.origin.place(row) not in there]
         return self._checked(held.take(np.array(kept, dtype=np.int64)))
 
-    def holding(self) -> Holding | None:
+    def holding(self) -> BufferStatus | None:
         """What is held back, for people and metrics; None where nothing ever is."""
         merging = self._merging
         if merging is None:
             return None
-        held = Holding(merging.held, getattr(merging, "watermark", None), getattr(merging, "hurried", 0))
-        return replace(held, rewards=merging.counts, window=merging.window) if isinstance(merging, Joining) else held
+        held = BufferStatus(merging.held, getattr(merging, "watermark", None), getattr(merging, "hurried", 0))
+        return replace(held, rewards=merging.counts, window=merging.window) if isinstance(merging, RewardJoin) else held
 
     def state(self) -> State:
         """All that is remembered and held back, as a plain value."""
@@ -200,7 +200,7 @@ class Intake:
         }
 
     @classmethod
-    def from_state(cls, state: State, events: Decoder, stages: Stages = PLAIN) -> Intake:
+    def from_state(cls, state: State, events: Decoder, stages: PipelineSettings = PLAIN) -> EventPipeline:
         """Go on from a state, with the settings of today.
 
         Where events no longer wait for their turn, those that do are passed on with the next ones.
@@ -224,7 +224,7 @@ class Intake:
     def _decide(self, partitions: int) -> None:
         self._decided, self._merging = True, self._stages.merging(partitions)
         if self._merging is not None and self._stages.duplicates:
-            self._copies = Duplicates(self._stages.duplicates)
+            self._copies = Deduplication(self._stages.duplicates)
 
     def _decoded(self, records: Sequence[Records]) -> EventBatch:
         values = chain.from_iterable(part.values for part in records)

@@ -54,13 +54,13 @@ Version = Annotated[tuple[int, ...], BeforeValidator(_version), Field(min_length
 """A pydantic type: `2.3` or `[2, 3]`."""
 
 
-class Settings(BaseModel):
+class SourceSettings(BaseModel):
     """Base of the settings: unknown keys are refused, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class KafkaConnection(Settings):
+class KafkaConnection(SourceSettings):
     """How to reach a Kafka cluster; shared by everything that talks to one."""
 
     bootstrap_servers: Servers = Field(
@@ -126,7 +126,7 @@ Remembered = Annotated[int, BeforeValidator(_off), Field(ge=0, le=100_000_000)]
 DUPLICATES = "Drop events whose event_id is among those of the last so many; off where producers do not repeat any."
 
 
-class RewardTopic(Settings):
+class RewardTopic(SourceSettings):
     """A topic of rewards that come apart from their decisions.
 
     >>> RewardTopic(topic="clicks", window="30m").window
@@ -209,7 +209,7 @@ class KafkaSettings(KafkaConnection):
         return self
 
 
-class FileSettings(Settings):
+class FileSettings(SourceSettings):
     """Files of events as the source.
 
     >>> FileSettings(path="log.ndjson.gz").path
@@ -236,7 +236,7 @@ class FileSettings(Settings):
         return self
 
 
-class Columns(Settings):
+class ColumnNames(SourceSettings):
     """Which columns of a table hold what, for Parquet and CSV. Columns with the name of their field may be absent."""
 
     event_id: str | None = Field(default=None, description="What identifies an event; without it, rows are numbered.")
@@ -263,7 +263,7 @@ def _candidates(value: object) -> object:
     return [f"candidate-{number}" for number in range(1, value + 1)] if isinstance(value, int) else value
 
 
-class SimulatedSettings(Settings):
+class SimulatedSettings(SourceSettings):
     """A simulated recommender with a drifting world and known truth as the source of events.
 
     >>> SimulatedSettings(candidates=2).candidates

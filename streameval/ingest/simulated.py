@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from streameval.errors import InputError
-from streameval.ingest.base import Bookmark, Bookmarks, PartitionStatus, Place, Records, SourceStatus
+from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ingest.settings import SimulatedSettings
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
 from streameval.simulation.stream import BATCH, BLOCK
@@ -133,14 +133,14 @@ class SimulatedSource:
         """The value of each policy, `logging` first, at the moment after the events that have been polled."""
         return self.recommender.truth(self.position)
 
-    def bookmarks(self) -> Bookmarks:
+    def bookmarks(self) -> SourceOffsets:
         """The number of the next event."""
-        return {TOPIC: Bookmark({0: self.position})}
+        return {TOPIC: Offsets({0: self.position})}
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, places: Collection[TopicPartition]) -> None:
         """There is one partition only: nothing can be ahead."""
 
-    def commit(self, bookmarks: Bookmarks) -> None:
+    def commit(self, bookmarks: SourceOffsets) -> None:
         """Nobody to tell."""
 
     def close(self) -> None:

@@ -11,10 +11,10 @@ import structlog
 
 from streameval.errors import StreamevalError
 from streameval.events import EventBatch
-from streameval.ingest.backfill_reader import SecondReading
-from streameval.ingest.base import Place, SourceStatus
-from streameval.ingest.pipeline import Intake
-from streameval.service.status import Backfilling
+from streameval.ingest.backfill_reader import BackfillReader
+from streameval.ingest.base import SourceStatus, TopicPartition
+from streameval.ingest.pipeline import EventPipeline
+from streameval.service.status import BackfillStatus
 
 SLICE = 0.2
 """Seconds that a slice takes, if it need not be longer to come nearer to a busy live stream."""
@@ -24,7 +24,7 @@ LOG_EVERY = 10.0  # seconds
 log = structlog.get_logger("streameval")
 
 
-class Latecomer(Protocol):
+class LateCandidate(Protocol):
     """Who is given what has happened, until it has seen all, or the log cannot be read; then it joins the others."""
 
     @property
@@ -47,14 +47,16 @@ class Backfill:
     has come between when they are equal. Each slice reads more than the live loop did meanwhile, so the end is reached.
     """
 
-    def __init__(self, latecomer: Latecomer, open: Callable[[Mapping[Place, int]], SecondReading]) -> None:
+    def __init__(
+        self, latecomer: LateCandidate, open: Callable[[Mapping[TopicPartition, int]], BackfillReader]
+    ) -> None:
         self._latecomer, self._open = latecomer, open
-        self._reading: SecondReading | None = None
-        self._intake: Intake | None = None
+        self._reading: BackfillReader | None = None
+        self._intake: EventPipeline | None = None
         self._read = 0
         self._logged_at = time.monotonic()
 
-    def slice(self, intake: Intake, live: SourceStatus, at_least: int) -> bool:
+    def slice(self, intake: EventPipeline, live: SourceStatus, at_least: int) -> bool:
         """Read for a while, and at least so many events while there are some; True when there is no more to do."""
         if not self._latecomer.awaited:
             log.info("backfill_given_up", policies=list(self._latecomer.policies), reason="no longer configured")
@@ -75,18 +77,18 @@ class Backfill:
         self._tell(positions)
         return False
 
-    def progress(self, live: SourceStatus) -> Backfilling:
+    def progress(self, live: SourceStatus) -> BackfillStatus:
         """How far it is."""
         positions = live.positions
         waiting = self._reading.behind(positions) if self._reading else None
-        return Backfilling(tuple(self._latecomer.policies), self._read, waiting)
+        return BackfillStatus(tuple(self._latecomer.policies), self._read, waiting)
 
     def close(self) -> None:
         """Close the second reading."""
         if self._reading is not None:
             self._reading.close()
 
-    def _advance(self, intake: Intake, live: SourceStatus, at_least: int) -> bool:
+    def _advance(self, intake: EventPipeline, live: SourceStatus, at_least: int) -> bool:
         """Read on; at the end also give what is held back here and was not held back from the others."""
         positions = live.positions
         self._reading = self._reading or self._open(positions)
@@ -105,7 +107,7 @@ class Backfill:
         self._latecomer.update(self._intake.held_beyond(intake))
         return True
 
-    def _tell(self, positions: Mapping[Place, int]) -> None:
+    def _tell(self, positions: Mapping[TopicPartition, int]) -> None:
         if self._reading is not None and time.monotonic() > self._logged_at + LOG_EVERY:
             self._logged_at = time.monotonic()
             waiting = self._reading.behind(positions)

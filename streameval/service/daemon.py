@@ -20,11 +20,11 @@ from streameval.common.arrays import State
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.ingest.base import Records, Source, SourceStatus
-from streameval.ingest.pipeline import Decoder, Intake
+from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ope.report import Report
 from streameval.service.backfill import PATIENCE, Backfill
 from streameval.service.log_summaries import FailureLog, RejectionLog
-from streameval.service.status import LettersStatus, Published, Snapshotting
+from streameval.service.status import DaemonStatus, DeadLetterStatus, SnapshotStatus
 
 log = structlog.get_logger("streameval")
 
@@ -33,7 +33,7 @@ GROWN_OLD = 60.0  # seconds after which a Report is made anew though nothing has
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be asked in a tight loop
 
 
-class Learner(Protocol):
+class StreamEvaluator(Protocol):
     """What takes events and knows a Report; `streameval.ope.evaluator.evaluator.Evaluator` is one."""
 
     def update(self, batch: EventBatch) -> None: ...
@@ -43,20 +43,20 @@ class Learner(Protocol):
     def state(self) -> State: ...
 
 
-class Letters(Protocol):
-    """Where rejected messages are put aside; `streameval.service.dead_letters.queue.DeadLetters` is one."""
+class RejectedMessages(Protocol):
+    """Where rejected messages are put aside; `streameval.service.dead_letters.queue.DeadLetterQueue` is one."""
 
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None: ...
 
-    def status(self) -> LettersStatus: ...
+    def status(self) -> DeadLetterStatus: ...
 
     def close(self) -> None: ...
 
 
-class Keeper(Protocol):
-    """What keeps state over restarts; `streameval.service.snapshots.writer.Checkpoints` is one."""
+class StateWriter(Protocol):
+    """What keeps state over restarts; `streameval.service.snapshots.writer.SnapshotWriter` is one."""
 
-    status: Snapshotting
+    status: SnapshotStatus
 
     def turn(self, document: Callable[[], State | None]) -> None:
         """Between two batches: keep `document()` now and then, beside the loop; None is not worth it yet."""
@@ -91,8 +91,8 @@ class Daemon:
     def __init__(
         self,
         source: Source,
-        events: Decoder | Intake,
-        evaluator: Learner,
+        events: Decoder | EventPipeline,
+        evaluator: StreamEvaluator,
         *,
         publish_interval: float = 1.0,
         stop_when_exhausted: bool = False,
@@ -100,12 +100,12 @@ class Daemon:
         clock: Callable[[], float] = time.time,
         examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
         reload: Callable[[], Change | None] | None = None,
-        keeper: Keeper | None = None,
-        letters: Letters | None = None,
+        keeper: StateWriter | None = None,
+        letters: RejectedMessages | None = None,
         backfills: Iterable[Backfill] = (),
     ) -> None:
         self._source, self._evaluator, self._keeper, self._letters = source, evaluator, keeper, letters
-        self._intake = events if isinstance(events, Intake) else Intake(events)
+        self._intake = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._clock, self._examine = stall_after, clock, examine
         self._reload, self._reload_asked = reload, False
@@ -117,7 +117,7 @@ class Daemon:
         self._reported_at = -math.inf
         self._reached: bool | None = None
         self._rejections, self._failures = RejectionLog(), FailureLog()
-        self.published = Published(source=source.status(), at=clock())
+        self.published = DaemonStatus(source=source.status(), at=clock())
         self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
         self._batch_duration, self._event_delay = self.published.batch_duration, self.published.event_delay
 
@@ -244,7 +244,7 @@ class Daemon:
         due = self._unreported or at >= self._reported_at + GROWN_OLD
         if due and (status.reached or self._accepted):
             report, self._unreported, self._reported_at = self._evaluator.report(at), False, at
-        self.published = Published(
+        self.published = DaemonStatus(
             source=status,
             at=at,
             report=report,

@@ -80,7 +80,7 @@ def discreet(record: logging.LogRecord) -> bool:
 
 
 @dataclass
-class Window:
+class RateWindow:
     """Records from one place in the code since `begin`: how many were let through, and how many not."""
 
     begin: float
@@ -108,7 +108,7 @@ class RateLimit(logging.Filter):
         self._most = most
         self._period = period
         self._clock = clock
-        self._windows: dict[tuple[str, int], Window] = {}
+        self._windows: dict[tuple[str, int], RateWindow] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is to be written; may add a remark to it."""
@@ -120,7 +120,7 @@ class RateLimit(logging.Filter):
         window = self._windows.get(place)
         if window is None or now - window.begin >= self._period:
             held = window.held if window else 0
-            window = self._windows[place] = Window(now)
+            window = self._windows[place] = RateWindow(now)
         if window.passed == self._most:
             window.held += 1
             return False

@@ -1,4 +1,4 @@
-"""Prometheus metrics: a collector that reads the immutable `Published` value whenever it is scraped.
+"""Prometheus metrics: a collector that reads the immutable `DaemonStatus` value whenever it is scraped.
 
 No evidence, no series: what is not known (None, NaN, infinite) is left out, never exported as 0. Label values come from
 the configuration, never from events, so that no event can add a series.
@@ -29,7 +29,7 @@ from prometheus_client.samples import Sample
 
 from streameval.ingest.base import GAPS
 from streameval.ope.report import Estimate, Report
-from streameval.service.status import Histogram, Published
+from streameval.service.status import DaemonStatus, Histogram
 
 Read = Callable[[Estimate], Any]
 
@@ -181,7 +181,7 @@ log = structlog.get_logger("streameval.prometheus")
 class StreamevalCollector:
     """Turns what `published()` returns into metric families. May be called from any thread; never raises."""
 
-    def __init__(self, published: Callable[[], Published]) -> None:
+    def __init__(self, published: Callable[[], DaemonStatus]) -> None:
         self._published = published
 
     def describe(self) -> list[Metric]:
@@ -215,7 +215,7 @@ class StreamevalCollector:
 class MetricsPage:
     """The text of `GET /metrics`: streameval's own metrics and those of its process, in a registry of their own."""
 
-    def __init__(self, published: Callable[[], Published]) -> None:
+    def __init__(self, published: Callable[[], DaemonStatus]) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(StreamevalCollector(published))
         ProcessCollector(registry=self._registry)
@@ -227,7 +227,7 @@ class MetricsPage:
         return exposition(self._registry.collect())
 
 
-def _estimates(now: Published) -> Iterator[Metric]:
+def _estimates(now: DaemonStatus) -> Iterator[Metric]:
     if now.report is None:
         return
     labelled = [((each.policy, each.estimator, each.average), each) for each in now.report.estimates]
@@ -265,7 +265,7 @@ def _intervals(report: Report) -> Metric:
     return metric
 
 
-def _reward_model(now: Published) -> Iterator[Metric]:
+def _reward_model(now: DaemonStatus) -> Iterator[Metric]:
     model = now.report and now.report.reward_model
     if not model:
         return
@@ -291,7 +291,7 @@ def _reward_model(now: Published) -> Iterator[Metric]:
     yield from (error, baseline, failures)
 
 
-def _promotion(now: Published) -> Iterator[Metric]:
+def _promotion(now: DaemonStatus) -> Iterator[Metric]:
     metric = GaugeMetricFamily(
         "streameval_policy_promotable",
         "1 when the evidence is enough to replace the production policy by this one under this rule, otherwise 0.",
@@ -309,7 +309,7 @@ def _promotion(now: Published) -> Iterator[Metric]:
     yield from (metric, checks)
 
 
-def _counts_of_state(now: Published) -> Iterator[Metric]:
+def _counts_of_state(now: DaemonStatus) -> Iterator[Metric]:
     if now.report is None:
         return
     yield GaugeMetricFamily(
@@ -350,7 +350,7 @@ def _counts_of_state(now: Published) -> Iterator[Metric]:
     yield from (events, missing, failures, detections, last)
 
 
-def _counts_of_process(now: Published) -> Iterator[Metric]:
+def _counts_of_process(now: DaemonStatus) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "streameval_events_accepted_total", "Events used, in the life of this process.", now.accepted
     )
@@ -382,7 +382,7 @@ def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
     return HistogramMetricFamily(name, text, list(zip(bounds, histogram.cumulative(), strict=True)), histogram.total)
 
 
-def _consumer(now: Published) -> Iterator[Metric]:
+def _consumer(now: DaemonStatus) -> Iterator[Metric]:
     lag = GaugeMetricFamily(
         "streameval_consumer_lag_events",
         "Events of the partition that are waiting to be read.",
@@ -418,7 +418,7 @@ def _consumer(now: Published) -> Iterator[Metric]:
     )
 
 
-def _backfills(now: Published) -> Iterator[Metric]:
+def _backfills(now: DaemonStatus) -> Iterator[Metric]:
     read = GaugeMetricFamily(
         "streameval_backfill_read_events",
         "Events that a candidate that came late has been given so far of what happened before.",
@@ -436,7 +436,7 @@ def _backfills(now: Published) -> Iterator[Metric]:
     yield from (read, waiting)
 
 
-def _dead_letters(now: Published) -> Iterator[Metric]:
+def _dead_letters(now: DaemonStatus) -> Iterator[Metric]:
     if now.dead_letters is None:
         return
     yield CounterMetricFamily(
@@ -456,7 +456,7 @@ def _dead_letters(now: Published) -> Iterator[Metric]:
     )
 
 
-def _snapshots(now: Published) -> Iterator[Metric]:
+def _snapshots(now: DaemonStatus) -> Iterator[Metric]:
     if now.snapshots is None:
         return
     written = GaugeMetricFamily(
@@ -477,7 +477,7 @@ def _snapshots(now: Published) -> Iterator[Metric]:
     )
 
 
-def _holding(now: Published) -> Iterator[Metric]:
+def _holding(now: DaemonStatus) -> Iterator[Metric]:
     if now.holding is None:
         return
     held = now.holding
@@ -517,7 +517,7 @@ def _holding(now: Published) -> Iterator[Metric]:
     yield from (rewards, share, window)
 
 
-def _build(_: Published) -> Iterator[Metric]:
+def _build(_: DaemonStatus) -> Iterator[Metric]:
     labels = {"version": _version(), "python": platform.python_version()}
     yield InfoMetricFamily("streameval_build", "Which streameval runs, on which Python.", labels)
 

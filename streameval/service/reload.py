@@ -11,9 +11,9 @@ import structlog
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
 from streameval.events import EventBatch
-from streameval.ingest.backfill_reader import SecondReading
-from streameval.ingest.base import Place
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ingest.backfill_reader import BackfillReader
+from streameval.ingest.base import TopicPartition
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.backfill import Backfill
 from streameval.service.daemon import Change
@@ -23,10 +23,10 @@ log = structlog.get_logger("streameval")
 CANDIDATES = "policies.candidates"
 
 
-class Late:
+class LateCandidates:
     """A latecomer of a roster."""
 
-    def __init__(self, roster: Roster, evaluator: Evaluator) -> None:
+    def __init__(self, roster: CohortEvaluator, evaluator: Evaluator) -> None:
         self._roster, self._evaluator = roster, evaluator
         self.policies = evaluator.policies[1:]
 
@@ -44,7 +44,7 @@ class Late:
         self._roster.join(self._evaluator, anew=anew)
 
 
-class Reloading:
+class Reload:
     """Reads the file again, and brings the roster in line with its candidates; a file of no use changes nothing.
 
     `history` opens a second reading of the log, up to the live positions that it is given, for candidates that are new;
@@ -55,8 +55,8 @@ class Reloading:
         self,
         path: Path,
         config: Config,
-        roster: Roster,
-        history: Callable[[Mapping[Place, int]], SecondReading] | None = None,
+        roster: CohortEvaluator,
+        history: Callable[[Mapping[TopicPartition, int]], BackfillReader] | None = None,
     ) -> None:
         self._path, self._config, self._roster, self._history = path, config, roster, history
 
@@ -88,7 +88,7 @@ class Reloading:
         """Let who came late join; who is to be given the history before that joins with the Backfill."""
         if late is None:
             return None
-        latecomer = Late(self._roster, late)
+        latecomer = LateCandidates(self._roster, late)
         if self._history is None:
             latecomer.join(anew=False)
             return None

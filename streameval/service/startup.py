@@ -19,21 +19,21 @@ from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.config.model import State as StateSection
 from streameval.errors import ConfigError, InputError, StateError
-from streameval.ingest.base import Bookmark, Bookmarks
+from streameval.ingest.base import Offsets, SourceOffsets
 from streameval.ingest.factory import Beginning, open_again, open_source
-from streameval.ingest.pipeline import Intake, Stages
+from streameval.ingest.pipeline import EventPipeline, PipelineSettings
 from streameval.ingest.settings import FileSettings, KafkaConnection, KafkaSettings, SimulatedSettings
-from streameval.ope.evaluator.cohorts import Roster, named_parts
+from streameval.ope.evaluator.cohorts import CohortEvaluator, named_parts
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters.queue import open_dead_letters
-from streameval.service.reload import Reloading
-from streameval.service.snapshots.store import Snapshots
+from streameval.service.reload import Reload
+from streameval.service.snapshots.store import SnapshotStore
 from streameval.service.snapshots.untrusted import roster_from
-from streameval.service.snapshots.writer import Checkpoints
-from streameval.service.status import NEVER, Snapshotting
+from streameval.service.snapshots.writer import SnapshotWriter
+from streameval.service.status import NEVER, SnapshotStatus
 
 SCHEMA = 1
 WAYS_OUT = "--reset begins anew and sets the old snapshots aside; another state.dir keeps both"
@@ -45,13 +45,13 @@ log = structlog.get_logger("streameval")
 
 
 @dataclass(frozen=True)
-class Continued:
+class Resumed:
     """What a daemon begins with. `late`: evaluators of what the snapshot does not know."""
 
-    roster: Roster
-    intake: Intake
-    bookmarks: Bookmarks
-    snapshots: Snapshotting = NEVER
+    roster: CohortEvaluator
+    intake: EventPipeline
+    bookmarks: SourceOffsets
+    snapshots: SnapshotStatus = NEVER
     late: Sequence[Evaluator] = ()
 
 
@@ -63,7 +63,7 @@ def header(config: Config) -> State:
 def fingerprint(config: Config) -> dict[str, Any]:
     """The parts of a configuration that decide what the numbers are of: by key, as plain values.
 
-    Whatever else changes, the numbers go on: see `Roster.change`.
+    Whatever else changes, the numbers go on: see `CohortEvaluator.change`.
     """
     source = config.required_source()
     parts: dict[str, Any] = {"source.kind": source.kind, "block": BLOCK}
@@ -83,16 +83,16 @@ def _reward(config: Config) -> dict[str, Any]:
     return {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
 
 
-def begin_anew(config: Config) -> Continued:
+def begin_anew(config: Config) -> Resumed:
     """Without a snapshot."""
-    return Continued(Roster(config.plan()), Intake(config.event_format(), _stages(config)), {})
+    return Resumed(CohortEvaluator(config.plan()), EventPipeline(config.event_format(), _stages(config)), {})
 
 
-def _stages(config: Config) -> Stages:
-    return Stages.of(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
+def _stages(config: Config) -> PipelineSettings:
+    return PipelineSettings.of(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
 
 
-def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Continued:
+def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Resumed:
     """From a snapshot. StateError when its numbers are not those of this configuration, or cannot be read."""
     if document.get("schema") != SCHEMA:
         raise StateError(
@@ -105,11 +105,11 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     before = roster.named_parts
     roster = _without(roster, plan, reset_policies)
     late = roster.adopt(plan)
-    bookmarks = {topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()}
-    intake = Intake.from_state(document["intake"], config.event_format(), _stages(config))
+    bookmarks = {topic: Offsets.from_state(mark) for topic, mark in document["bookmarks"].items()}
+    intake = EventPipeline.from_state(document["intake"], config.event_format(), _stages(config))
     intake.forget(reset_policies)
     _tell(path, document, before, named_parts(plan, roster.described), reset_policies)
-    return Continued(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
+    return Resumed(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 
 
 def _refuse_others(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def _said(value: Any) -> str:
     return "not set" if value is None else f"{value}"
 
 
-def _without(roster: Roster, plan: Plan, reset: Collection[str]) -> Roster:
+def _without(roster: CohortEvaluator, plan: Plan, reset: Collection[str]) -> CohortEvaluator:
     """Forget policies that are to begin anew."""
     retrainable = [name for name in plan.policies if name != LOGGING]
     unknown = sorted(set(reset) - set(retrainable))
@@ -185,7 +185,7 @@ def daemon(
         if reset or reset_policies:
             raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
         return _assembled(path, config, begin_anew(config), backfill, None, None)
-    snapshots = Snapshots(kept.dir)
+    snapshots = SnapshotStore(kept.dir)
     try:
         if reset:
             snapshots.set_aside()
@@ -200,9 +200,9 @@ def daemon(
 def _assembled(
     path: Path,
     config: Config,
-    begun: Continued,
+    begun: Resumed,
     backfill: Beginning | None,
-    snapshots: Snapshots | None,
+    snapshots: SnapshotStore | None,
     kept: StateSection | None,
 ) -> Daemon:
     if config.drift is not None:
@@ -213,10 +213,10 @@ def _assembled(
     keeper = None
 
     def committed(document: State) -> None:
-        source.commit({topic: Bookmark.from_state(mark) for topic, mark in document["bookmarks"].items()})
+        source.commit({topic: Offsets.from_state(mark) for topic, mark in document["bookmarks"].items()})
 
     if snapshots is not None and kept is not None:
-        keeper = Checkpoints(
+        keeper = SnapshotWriter(
             snapshots, kept.interval, header(config), begun.snapshots, committed, capacity=lambda: begun.roster.capacity
         )
     letters = None
@@ -225,7 +225,7 @@ def _assembled(
         letters = open_dead_letters(config.dead_letters, connection)
     roster = begun.roster
     history = None if backfill is None else partial(open_again, settings, backfill)
-    reloading = Reloading(path, config, roster, history)
+    reloading = Reload(path, config, roster, history)
     return Daemon(
         source,
         begun.intake,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
-from streameval.ingest.pipeline import Holding
+from streameval.ingest.pipeline import BufferStatus
 from streameval.ope.report import Report
 
 SPAN = 12 * 3600.0  # seconds
@@ -36,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class EstimateSeries:
     """One estimate over time, oldest first; times in epoch seconds, NaN where nothing was known."""
 
     at: NDArray[np.float64]
@@ -76,14 +76,14 @@ class History:
             points = tuple(_spaced(points, spacing))
         return History(points, spacing)
 
-    def series(self, label: Label) -> Series:
+    def series(self, label: Label) -> EstimateSeries:
         """What is remembered of one estimate."""
         numbers = np.full((len(self.points), 3), np.nan)
         for row, point in enumerate(self.points):
             place = point.places.get(label)
             if place is not None:
                 numbers[row] = point.numbers[place]
-        return Series(np.array([point.at for point in self.points]), *numbers.T)
+        return EstimateSeries(np.array([point.at for point in self.points]), *numbers.T)
 
 
 NO_HISTORY = History()
@@ -151,7 +151,7 @@ NO_DELAYS = Histogram.of(
 
 
 @dataclass(frozen=True, slots=True)
-class Backfilling:
+class BackfillStatus:
     """Candidates that came late and are given what has happened: events read, and about how many still wait."""
 
     policies: tuple[str, ...]
@@ -163,27 +163,27 @@ NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshotting:
+class SnapshotStatus:
     """When the newest snapshot was made (epoch seconds), how long writing took, how many could not be written."""
 
     written_at: float | None = None
     durations: Histogram = NO_SNAPSHOTS
     failures: int = 0
 
-    def after(self, written_at: float, seconds: float) -> Snapshotting:
+    def after(self, written_at: float, seconds: float) -> SnapshotStatus:
         """The same after one more was written."""
-        return Snapshotting(written_at, self.durations.add(np.array([seconds])), self.failures)
+        return SnapshotStatus(written_at, self.durations.add(np.array([seconds])), self.failures)
 
-    def failed(self) -> Snapshotting:
+    def failed(self) -> SnapshotStatus:
         """The same after one could not be written."""
-        return Snapshotting(self.written_at, self.durations, self.failures + 1)
+        return SnapshotStatus(self.written_at, self.durations, self.failures + 1)
 
 
-NEVER = Snapshotting()
+NEVER = SnapshotStatus()
 
 
 @dataclass(frozen=True, slots=True)
-class LettersStatus:
+class DeadLetterStatus:
     """Rejected messages put aside: written and dropped in the life of this process, waiting, and what keeps them."""
 
     written: int = 0
@@ -193,7 +193,7 @@ class LettersStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class DaemonStatus:
     """The state of a running daemon at the moment `at` (epoch seconds).
 
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
@@ -212,8 +212,8 @@ class Published:
     rejected: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
     batch_duration: Histogram = NO_BATCHES
     event_delay: Histogram = NO_DELAYS
-    backfills: tuple[Backfilling, ...] = ()
-    snapshots: Snapshotting | None = None
-    dead_letters: LettersStatus | None = None
-    holding: Holding | None = None
+    backfills: tuple[BackfillStatus, ...] = ()
+    snapshots: SnapshotStatus | None = None
+    dead_letters: DeadLetterStatus | None = None
+    holding: BufferStatus | None = None
     history: History = NO_HISTORY

@@ -14,7 +14,7 @@ from streameval.simulation import Drift, DriftKind, World
 
 
 @dataclass(frozen=True)
-class Scene:
+class Scenario:
     """A world, how many events its clusters take to hand over to one another, and whether they begin again."""
 
     name: str
@@ -27,10 +27,10 @@ class Scene:
         return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
 
 
-def find_scene(name_or_path: str, synthetic: Mapping[str, Scene]) -> Scene:
+def find_scenario(name_or_path: str, synthetic: Mapping[str, Scenario]) -> Scenario:
     """One of the `synthetic` scenes by its name, or a prepared world from an `.npz` file; InputError for anything else.
 
-    >>> find_scene("calm", {"calm": Scene("calm", partial(World.synthetic, 1), span=5_000)}).span
+    >>> find_scenario("calm", {"calm": Scenario("calm", partial(World.synthetic, 1), span=5_000)}).span
     5000
     """
     if name_or_path in synthetic:
@@ -40,7 +40,7 @@ def find_scene(name_or_path: str, synthetic: Mapping[str, Scene]) -> Scene:
         raise InputError(
             f"there is no world {name_or_path}", hint=f"name a prepared .npz file or one of {', '.join(synthetic)}"
         )
-    return Scene(path.stem, partial(_prepared, path))
+    return Scenario(path.stem, partial(_prepared, path))
 
 
 def _prepared(path: Path) -> World:

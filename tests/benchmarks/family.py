@@ -19,7 +19,7 @@ from memory_source import POLL, MemorySource
 
 import streameval as se
 from streameval.cli.process import make_quick
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ope.estimators import AnyEstimator
 from streameval.service.daemon import Daemon
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     make_quick()
-    values, events = messages(options.events), EventFormat(POLICIES)
+    values, events = messages(options.events), JsonDecoder(POLICIES)
     family, plain = whole_family(), evaluator([se.IPS()])
 
     def decode() -> None:

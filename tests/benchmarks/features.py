@@ -21,7 +21,7 @@ import structlog
 from memory_source import POLL, MemorySource
 
 from streameval.cli.process import make_quick
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ope.averages import AnyAverage, Decay, Mixture
 from streameval.ope.estimators import IPS, AnyEstimator, StratifiedDR
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -61,7 +61,7 @@ def evaluator(estimator: AnyEstimator, average: AnyAverage) -> Evaluator:
 
 def seconds(values: list[bytes], learner: Evaluator) -> float:
     """Processor time of the whole daemon over these messages."""
-    daemon = Daemon(MemorySource(values), EventFormat(POLICIES), learner, stop_when_exhausted=True)
+    daemon = Daemon(MemorySource(values), JsonDecoder(POLICIES), learner, stop_when_exhausted=True)
     before = time.process_time()
     daemon.run()
     return time.process_time() - before
@@ -69,7 +69,7 @@ def seconds(values: list[bytes], learner: Evaluator) -> float:
 
 def decoding(values: list[bytes]) -> float:
     """Processor time of the decoding alone."""
-    events = EventFormat(POLICIES)
+    events = JsonDecoder(POLICIES)
     before = time.process_time()
     for first in range(0, len(values), POLL):
         events.decode_batch(values[first : first + POLL])

@@ -16,10 +16,10 @@ import numpy as np
 import orjson
 from throughput import POLICIES, messages
 
-from streameval.events import EventBatch, EventFormat
+from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardBatch, RewardFormat
-from streameval.ingest.stages import Duplicates, Joining, Ordering
+from streameval.events.reward_messages import RewardBatch, RewardDecoder
+from streameval.ingest.stages import Deduplication, EventTimeOrder, RewardJoin
 
 POLL, PARTITIONS = 2000, 4
 SHARE_REWARDED = 0.1
@@ -34,7 +34,7 @@ def polls(values: list[bytes], topic: str) -> Iterator[tuple[list[bytes], Origin
         yield part, Origin.of(topic, [(place, offsets) for place in range(PARTITIONS)])
 
 
-def decoded(values: list[bytes], events: EventFormat, with_origin: bool) -> list[EventBatch]:
+def decoded(values: list[bytes], events: JsonDecoder, with_origin: bool) -> list[EventBatch]:
     return [events.decode_batch(part, origin if with_origin else None) for part, origin in polls(values, "a")]
 
 
@@ -49,8 +49,8 @@ def rewards_for(values: list[bytes], seed: int = 5) -> list[bytes]:
     return [orjson.dumps(each) for each in sorted(late, key=lambda each: each["timestamp"])]
 
 
-def joining(window: float) -> Joining:
-    made = Joining(
+def joining(window: float) -> RewardJoin:
+    made = RewardJoin(
         "a",
         "b",
         window=window,
@@ -75,7 +75,7 @@ def joined(batches: list[EventBatch], rewards: list[RewardBatch], window: float)
 
 
 def ordered(batches: list[EventBatch], max_lateness: float) -> int:
-    stage, most = Ordering("a", max_lateness, 10.0, 2**30), 0
+    stage, most = EventTimeOrder("a", max_lateness, 10.0, 2**30), 0
     stage.expect([("a", place) for place in range(PARTITIONS)])
     for batch in batches:
         stage.take(batch)
@@ -84,7 +84,7 @@ def ordered(batches: list[EventBatch], max_lateness: float) -> int:
 
 
 def sifted(batches: list[EventBatch], remembered: int) -> None:
-    stage = Duplicates(remembered)
+    stage = Deduplication(remembered)
     for batch in batches:
         stage.take(batch)
 
@@ -104,12 +104,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     values = messages(options.events)
-    plain, known = EventFormat(POLICIES), EventFormat(POLICIES, identified=True)
+    plain, known = JsonDecoder(POLICIES), JsonDecoder(POLICIES, identified=True)
     batches = decoded(values, known, with_origin=True)
     late = rewards_for(values)
     edges = np.searchsorted([orjson.loads(each)["timestamp"] for each in late], [b.timestamp.max() for b in batches])
     cuts = list(zip([0, *edges[:-1].tolist()], edges.tolist(), strict=True))
-    read = [RewardFormat().decode_batch(late[a:b], Origin.of("b", [(0, range(a, b))])) for a, b in cuts]
+    read = [RewardDecoder().decode_batch(late[a:b], Origin.of("b", [(0, range(a, b))])) for a, b in cuts]
     tasks: dict[str, Callable[[], object]] = {
         "decoding": lambda: decoded(values, plain, with_origin=False),
         "decoding, with origins": lambda: decoded(values, plain, with_origin=True),

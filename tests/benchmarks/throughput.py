@@ -23,7 +23,7 @@ import structlog
 from memory_source import MemorySource
 
 from streameval.cli.process import make_quick
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -72,7 +72,7 @@ def evaluator() -> Evaluator:
 
 def run_daemon(values: list[bytes], events: int, learner: Evaluator | None = None) -> None:
     source = MemorySource(values, events)
-    Daemon(source, EventFormat(policies=POLICIES), learner or evaluator(), stop_when_exhausted=True).run()
+    Daemon(source, JsonDecoder(policies=POLICIES), learner or evaluator(), stop_when_exhausted=True).run()
 
 
 def run_orjson(values: list[bytes], events: int) -> None:

@@ -20,7 +20,7 @@ from factories import wait_until
 
 from streameval.common.arrays import from_plain
 from streameval.events import EventBatch
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots.file_format import read_document
 from streameval.service.snapshots.store import found_in
 from streameval.service.snapshots.untrusted import roster_from
@@ -132,7 +132,7 @@ def final_state(state: Path) -> Any:
     return settled(roster_from(document["roster"]))
 
 
-def settled(roster: Roster) -> Any:
+def settled(roster: CohortEvaluator) -> Any:
     """The state of a roster with all whole blocks folded, however its events were cut into batches."""
     roster.report()
     state = from_plain(roster.state())

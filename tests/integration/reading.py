@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from streameval.ingest.base import Bookmark, SourceStatus
+from streameval.ingest.base import Offsets, SourceStatus
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.settings import KafkaConnection, KafkaSettings
 from streameval.service.logging import CHATTY, RateLimit
@@ -22,7 +22,7 @@ def numbers(count: int, begin: int = 0) -> list[bytes]:
 
 @contextmanager
 def reading(
-    connection: KafkaConnection, topic: str, bookmark: Bookmark | None = None, **changes: object
+    connection: KafkaConnection, topic: str, bookmark: Offsets | None = None, **changes: object
 ) -> Iterator[Reading]:
     settings = KafkaSettings.model_validate(connection.model_dump() | {"topic": topic} | changes)
     with closing(KafkaSource(settings, bookmark)) as source:

@@ -24,7 +24,7 @@ from integration.faulty_cluster import (
 from integration.reading import Reading, log_lines, numbers, reading
 from structlog.testing import capture_logs
 
-from streameval.ingest.base import Bookmark
+from streameval.ingest.base import Offsets
 from streameval.ingest.kafka.producer import produce
 
 TOPIC, MESSAGES = "clicks", 4000
@@ -55,7 +55,7 @@ def read_all(reader: Reading, count: int = MESSAGES, timeout: float = RECOVERY) 
     assert reader.seen == Counter(numbers(count))
 
 
-def gently(cluster: FaultyCluster, bookmark: Bookmark | None = None, **changes: Any) -> Any:
+def gently(cluster: FaultyCluster, bookmark: Offsets | None = None, **changes: Any) -> Any:
     """A reader that takes little at a time, so that faults come between."""
     return reading(
         cluster.connection, TOPIC, bookmark, **({"max_poll_records": 100, "fetch_max_bytes": 2000} | changes)
@@ -150,7 +150,7 @@ def test_all_brokers_away_for_a_while_cost_no_message(cluster: FaultyCluster) ->
 
 def test_faults_of_all_kinds_between_many_lives_lose_and_double_nothing(cluster: FaultyCluster) -> None:
     seen: Counter[bytes | None] = Counter()
-    bookmark: Bookmark | None = None
+    bookmark: Offsets | None = None
     for life in range(8):
         cluster.fail(FETCH, [list(ERRORS.values())[life], CONNECTION_LOST])
         with gently(cluster, bookmark) as reader:

@@ -13,7 +13,7 @@ import pytest
 from integration.running import daemon, wait_for
 
 from streameval.config.model import Config
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.kafka.producer import produce
 from streameval.ingest.settings import KafkaConnection
 
@@ -77,7 +77,7 @@ def test_the_whole_family_runs_on_every_average_in_the_daemon(kafka: str, tmp_pa
 
     config = Config.load(path)
     evaluator = config.evaluator()
-    evaluator.update(EventFormat(["sharp", "flat"]).decode_batch(values))
+    evaluator.update(JsonDecoder(["sharp", "flat"]).decode_batch(values))
     direct = {(e.policy, e.estimator, e.average): e.value for e in evaluator.report().estimates}
     read = {(row["policy"], row["estimator"], row["average"]): row["value"] for row in report["estimates"]}
     assert read.keys() == direct.keys()

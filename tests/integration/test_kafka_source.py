@@ -22,7 +22,7 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
-from streameval.ingest.base import Bookmark, Records
+from streameval.ingest.base import Offsets, Records
 from streameval.ingest.factory import open_source
 from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
@@ -244,7 +244,7 @@ def test_positions_are_shown_to_tools_for_lag_and_never_read_back(
     produce(numbers(400), topic, broker.connection)
     with reading(broker.connection, topic, group_id=group) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
-        reader.source.commit({topic: Bookmark(dict.fromkeys(range(4), 60)), "another": Bookmark({7: 1})})
+        reader.source.commit({topic: Offsets(dict.fromkeys(range(4), 60)), "another": Offsets({7: 1})})
         deadline = time.monotonic() + 60.0
         while committed(administrator, group) != dict.fromkeys(range(4), 100):
             assert time.monotonic() < deadline
@@ -266,9 +266,9 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
     assert time.monotonic() - begin < 15.0, "who insists is given an answer, or none, after 30 seconds"
 
 
-def bookmark_of(reader: Reading, topic: str) -> Bookmark:
+def bookmark_of(reader: Reading, topic: str) -> Offsets:
     """Over what a snapshot holds."""
-    return Bookmark.from_state(reader.source.bookmarks()[topic].to_state())
+    return Offsets.from_state(reader.source.bookmarks()[topic].to_state())
 
 
 def test_many_lives_read_each_message_once(broker: Broker, topic: str) -> None:
@@ -337,7 +337,7 @@ def test_a_log_that_was_cut_and_has_grown_beyond_us_since_is_read_from_the_cut(
     produce(numbers(400), topic, real_kafka.connection)
     with reading(real_kafka.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
-        bookmark = Bookmark.from_state(reader.source.bookmarks()[topic].to_state())
+        bookmark = Offsets.from_state(reader.source.bookmarks()[topic].to_state())
     assert bookmark.epochs.keys() == set(range(4))
     real_kafka.stop()
     real_kafka.lose_messages(topic)

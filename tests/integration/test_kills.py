@@ -24,7 +24,7 @@ from integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 
 from streameval.config.model import Config
 from streameval.events import EventBatch
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots.store import KEPT, STEPS, WRITING
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -93,7 +93,7 @@ class Log:
 
     def state_in_order_of_time(self) -> Any:
         """The state of an evaluator that was given all events by (timestamp, partition, offset)."""
-        roster = Roster(Config.model_validate(self.config()).plan())
+        roster = CohortEvaluator(Config.model_validate(self.config()).plan())
         columns = self.columns
         in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
         for first in range(0, self.events, 6000):

@@ -22,7 +22,7 @@ from ports import free_port
 
 import streameval as se
 from streameval.config.model import Http
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.ingest.base import Records, Source, SourceStatus
 from streameval.service.daemon import Daemon
 from streameval.service.http.server import HttpServer
@@ -54,7 +54,7 @@ def messages(count: int) -> list[bytes]:
 
 def make_daemon(source: Source) -> Daemon:
     evaluator = se.Evaluator(CANDIDATES, ESTIMATORS, AVERAGES)
-    return Daemon(source, EventFormat(policies=CANDIDATES), evaluator)
+    return Daemon(source, JsonDecoder(policies=CANDIDATES), evaluator)
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_what_is_served_over_http_is_the_report_of_the_events() -> None:
     values = messages(3000)
     daemon = make_daemon(ListSource([[records(*values[:1234])], [records(*values[1234:], b"not an event")]]))
     expected = se.Evaluator(CANDIDATES, ESTIMATORS, AVERAGES)
-    expected.update(EventFormat(policies=CANDIDATES).decode_batch([*values, b"not an event"]))
+    expected.update(JsonDecoder(policies=CANDIDATES).decode_batch([*values, b"not an event"]))
     with serving(daemon) as client:
         wait_until(lambda: daemon.published.source.exhausted)
         assert client.get("/readyz").status_code == 200

@@ -22,7 +22,7 @@ from streameval.ope.report import Estimate, Report
 from streameval.service.http.auth import PasswordHash
 from streameval.service.http.server import HttpServer
 from streameval.service.http.tls import Security
-from streameval.service.status import Published
+from streameval.service.status import DaemonStatus
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 LOOKS: dict[str, dict[str, Any]] = {
@@ -39,14 +39,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def evaluated() -> Published:
+def evaluated() -> DaemonStatus:
     """What a daemon shows after 20,000 simulated events."""
     *_, last = hours(20_000)
     return last
 
 
 @pytest.fixture
-def view(evaluated: Published) -> View:
+def view(evaluated: DaemonStatus) -> View:
     return View(evaluated)
 
 
@@ -112,7 +112,7 @@ def test_the_lifts_at_the_top_are_those_of_the_report(
     assert promotion.count("▲ promotable") == sum(decision.promotable for decision in report.promotion) > 0
 
 
-def later(now: Published, events: int, **fields: Any) -> Published:
+def later(now: DaemonStatus, events: int, **fields: Any) -> DaemonStatus:
     """What is shown a moment after `now`."""
     assert now.report is not None
     counts = msgspec.structs.replace(now.report.events, accepted=events)

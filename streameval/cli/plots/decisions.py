@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Timeline:
+class DecisionTimeline:
     """The lift of each candidate with its band, a line at the margin, and a strip a rule, dark where promotable.
 
     The lift is that of the estimator and average that `picture` chooses; behind it is shaded where the first rule would

@@ -24,7 +24,7 @@ from streameval.cli.plots.values import (
 )
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.ope.power import Outlook, Prospect, smallest_lift
+from streameval.ope.power import CandidatePower, PowerReport, smallest_lift
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ class PowerPicture:
         if not self.path.absolute().parent.is_dir():
             raise InputError(f"the directory {self.path.parent} does not exist", hint=f"mkdir -p {self.path.parent}")
 
-    def draw(self, found: Outlook) -> None:
+    def draw(self, found: PowerReport) -> None:
         """Write the picture; InputError when there is no candidate to draw."""
         judged = [each for each in found.candidates if each.reason is None]
         if not judged:
@@ -83,13 +83,13 @@ def _axes(figure: Figure, longest: int, decades: float) -> Axes:
     return axes
 
 
-def _range(judged: list[Prospect]) -> Floats:
+def _range(judged: list[CandidatePower]) -> Floats:
     """From a third of the fewest events that matter to three times the most."""
     counts = [each.events for each in judged] + [need.events for each in judged for need in each.needed]
     return np.geomspace(max(10.0, min(counts) / 3), max(counts) * 3, POINTS)
 
 
-def _line(axes: Axes, events: Floats, each: Prospect, found: Outlook, colour: str) -> float:
+def _line(axes: Axes, events: Floats, each: CandidatePower, found: PowerReport, colour: str) -> float:
     """Draw the line of a candidate with a dot where its log ends; where the line ends."""
     noise = (each.deviation or 0.0, each.design_effect or 1.0)
     lifts = [smallest_lift(*noise, count, found.confidence, found.power) for count in events]
@@ -98,7 +98,7 @@ def _line(axes: Axes, events: Floats, each: Prospect, found: Outlook, colour: st
     return lifts[-1]
 
 
-def _mark_lifts(axes: Axes, found: Outlook) -> None:
+def _mark_lifts(axes: Axes, found: PowerReport) -> None:
     """The lifts asked for, as faint lines with their names."""
     for lift in found.lifts:
         axes.axhline(lift, color=FAINT, linewidth=0.8, linestyle=(0, (2, 3)), zorder=2)
@@ -114,7 +114,7 @@ def _mark_lifts(axes: Axes, found: Outlook) -> None:
         )
 
 
-def _label_ends(axes: Axes, judged: list[Prospect], ends: list[float], colours: list[str]) -> None:
+def _label_ends(axes: Axes, judged: list[CandidatePower], ends: list[float], colours: list[str]) -> None:
     """Names beside the ends of the lines, from below, moved up where they would overlap."""
     low, high = np.log(axes.get_ylim())
     floor = -1.0
@@ -135,7 +135,7 @@ def _label_ends(axes: Axes, judged: list[Prospect], ends: list[float], colours: 
         )
 
 
-def _describe(figure: Figure, found: Outlook, title: str) -> None:
+def _describe(figure: Figure, found: PowerReport, title: str) -> None:
     rate = (
         "" if found.events_per_second is None else f"  ·  {counted(found.events_per_second, 'event', '.3g')} a second"
     )

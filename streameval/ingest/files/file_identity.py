@@ -13,7 +13,7 @@ SAMPLE = 4096
 """Bytes at the beginning, and before the place that was read to, by which a file is known again."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class FileIdentity(msgspec.Struct, frozen=True):
     """A place in a file: `bytes` and `lines` of it lie before. In a `compressed` one, only the lines can be counted.
 
     `head` and `tail` stand for the first of those bytes and the last of them; in a compressed file, `bytes` are those
@@ -27,10 +27,10 @@ class Mark(msgspec.Struct, frozen=True):
     compressed: bool = False
 
 
-BEGINNING = Mark(0, 0, "")
+BEGINNING = FileIdentity(0, 0, "")
 
 
-def mark_in(descriptor: int, position: int, lines: int, *, compressed: bool) -> Mark | None:
+def mark_in(descriptor: int, position: int, lines: int, *, compressed: bool) -> FileIdentity | None:
     """The mark of a place in an open file; None where it cannot be read again (a pipe)."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
@@ -38,13 +38,13 @@ def mark_in(descriptor: int, position: int, lines: int, *, compressed: bool) -> 
     size = found.st_size
     if compressed:
         known = min(SAMPLE, size)
-        return Mark(known, lines, _digest(descriptor, 0, known), compressed=True)
+        return FileIdentity(known, lines, _digest(descriptor, 0, known), compressed=True)
     known = min(position, size) if size >= position - 1 else position  # the last line may lack its newline
     head = _digest(descriptor, 0, min(known, SAMPLE))
-    return Mark(known, lines, head, _digest(descriptor, max(0, known - SAMPLE), known))
+    return FileIdentity(known, lines, head, _digest(descriptor, max(0, known - SAMPLE), known))
 
 
-def find(path: str, mark: Mark) -> tuple[str | None, Mark]:
+def find(path: str, mark: FileIdentity) -> tuple[str | None, FileIdentity]:
     """Where to go on in the file that has the name now, and what is wrong with it, one of `GAPS`, or None.
 
     A file that begins as the marked one did but ends before the place was cut: we go on at its end. One that begins
@@ -64,18 +64,18 @@ def find(path: str, mark: Mark) -> tuple[str | None, Mark]:
         os.close(descriptor)
 
 
-def to_text(mark: Mark) -> str:
+def to_text(mark: FileIdentity) -> str:
     """A mark as the identity of a bookmark."""
     return msgspec.json.encode(mark).decode()
 
 
-def from_text(identity: str | None) -> Mark | None:
+def from_text(identity: str | None) -> FileIdentity | None:
     """The mark that gave this text; None for none.
 
     >>> from_text(to_text(BEGINNING)) == BEGINNING
     True
     """
-    return None if identity is None else msgspec.json.decode(identity, type=Mark)
+    return None if identity is None else msgspec.json.decode(identity, type=FileIdentity)
 
 
 def _digest(descriptor: int, start: int, stop: int) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from streameval.errors import InputError
-from streameval.events import DsjsonFormat, EventBatch, EventFormat
-from streameval.ingest.base import Bookmark, Bookmarks, PartitionStatus, Place, Records, SourceStatus
+from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder
+from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ingest.data_loss import Gaps
-from streameval.ingest.files.file_identity import BEGINNING, Mark, find, from_text, to_text
+from streameval.ingest.files.file_identity import BEGINNING, FileIdentity, find, from_text, to_text
 from streameval.ingest.files.lines import bytes_of
-from streameval.ingest.files.tail import LineFile, check
+from streameval.ingest.files.tail import TailedFile, check
 
 MOST_BYTES = 32 * 2**20
 """Bytes of a file after which a batch is handed over even if it has few lines yet."""
@@ -40,7 +40,7 @@ def read_events(
     fields that policies in code read; with any, even none, these see contexts and the names of actions. InputError for
     a file that is missing, or damaged: after all before it.
     """
-    form = DsjsonFormat if format == "dsjson" else EventFormat
+    form = DsjsonDecoder if format == "dsjson" else JsonDecoder
     events = form(policies, reward_field, reward_range, scores)
     source = FileSource(paths, batch=batch_size)
     try:
@@ -55,7 +55,7 @@ class FileSource:
     """Files as a source, one after another. Topic: the path; partition: its place among the paths; offset: the line.
 
     Lines count from 1; blank ones are left out, but counted. With `follow`, the last file is waited for at its end, and
-    its last line until the newline has come (see `LineFile` for rotation). From `bookmarks` on, a file is known again
+    its last line until the newline has come (see `TailedFile` for rotation). From `bookmarks` on, a file is known again
     by what it holds (see `file_marks`). One that is another file now is read from its beginning, and its lines go on
     counting; what the old one held beyond the bookmark is lost, or, with `on_lost` `fail`, stops the source. Standard
     input and pipes cannot be known again, and are read from where they are.
@@ -67,7 +67,7 @@ class FileSource:
         *,
         follow: bool = False,
         batch: int = 2000,
-        bookmarks: Bookmarks | None = None,
+        bookmarks: SourceOffsets | None = None,
         on_lost: Literal["continue", "fail"] = "continue",
     ) -> None:
         given = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -75,13 +75,13 @@ class FileSource:
         sizes = [check(path) for path in self._paths]
         self.bytes_total = None if None in sizes else sum(size for size in sizes if size is not None)
         self._follow, self._batch = follow, batch
-        known = [(bookmarks or {}).get(path, Bookmark({})) for path in self._paths]
+        known = [(bookmarks or {}).get(path, Offsets({})) for path in self._paths]
         self._marks = [from_text(bookmark.identity) for bookmark in known]
         self._positions = [next(iter(bookmark.positions.values()), 1) for bookmark in known]
         self._gaps = {path: Gaps(path, on_lost) for path in self._paths}
         self._bytes = self._lines_handed = self._skip = self._generation = 0
         self._place, self._bytes_before = 0, 0
-        self._file: LineFile | None = None
+        self._file: TailedFile | None = None
         self._lines: list[bytes] = []
         self._failure: InputError | None = None
 
@@ -113,20 +113,20 @@ class FileSource:
         exhausted = self._place == len(self._paths)
         return SourceStatus(reached=True, exhausted=exhausted, partitions=partitions, gaps=gaps)
 
-    def bookmarks(self) -> Bookmarks:
+    def bookmarks(self) -> SourceOffsets:
         """The next line of each file that was begun, and the mark of its place."""
         if self._file is not None:
             self._marks[self._place] = self._file.mark(self._bytes, self._lines_handed)
         return {
-            path: Bookmark({place: position}, to_text(mark) if mark else None)
+            path: Offsets({place: position}, to_text(mark) if mark else None)
             for place, (path, position, mark) in enumerate(zip(self._paths, self._positions, self._marks, strict=True))
             if position > 1 or mark
         }
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, places: Collection[TopicPartition]) -> None:
         """Files are read one after another: none is ahead of the one that is read."""
 
-    def commit(self, bookmarks: Bookmarks) -> None:
+    def commit(self, bookmarks: SourceOffsets) -> None:
         """Nobody to tell."""
 
     def close(self) -> None:
@@ -134,15 +134,15 @@ class FileSource:
         if self._file:
             self._file.close()
 
-    def _open(self) -> LineFile:
+    def _open(self) -> TailedFile:
         path = self._paths[self._place]
         begin = self._known_again(path)
         self._bytes, self._lines_handed, self._generation = begin.bytes, begin.lines, 0
         self._skip = begin.lines if begin.compressed else 0
         last = self._place == len(self._paths) - 1
-        return LineFile(path, follow=self._follow and last, start=0 if begin.compressed else begin.bytes)
+        return TailedFile(path, follow=self._follow and last, start=0 if begin.compressed else begin.bytes)
 
-    def _known_again(self, path: str) -> Mark:
+    def _known_again(self, path: str) -> FileIdentity:
         mark = self._marks[self._place]
         if mark is None:
             return BEGINNING
@@ -151,7 +151,7 @@ class FileSource:
             self._gaps[path].found(kind, 0, line=self._positions[self._place], goes_on_after_line=begin.lines)
         return begin
 
-    def _next_file(self, file: LineFile) -> None:
+    def _next_file(self, file: TailedFile) -> None:
         if self._skip:
             self._gaps[file.path].found("cut", 0, line=self._positions[self._place], lines_missing=self._skip)
         self._marks[self._place] = file.mark(self._bytes, self._lines_handed)
@@ -160,7 +160,7 @@ class FileSource:
         self._file = None
         self._place += 1
 
-    def _take(self, file: LineFile, deadline: float) -> list[Records]:
+    def _take(self, file: TailedFile, deadline: float) -> list[Records]:
         most_bytes = file.bytes_read + MOST_BYTES
         while len(self._lines) < self._batch and not file.ended and not self._failure and file.bytes_read < most_bytes:
             lines = self._read(file, 0.0 if self._lines else max(0.0, deadline - time.monotonic()))
@@ -172,7 +172,7 @@ class FileSource:
         lines, self._lines = self._lines[: self._batch], self._lines[self._batch :]
         return self._numbered(lines)
 
-    def _read(self, file: LineFile, timeout: float) -> list[bytes]:
+    def _read(self, file: TailedFile, timeout: float) -> list[bytes]:
         try:
             lines = file.read(timeout, stay=bool(self._lines))
         except InputError as failure:

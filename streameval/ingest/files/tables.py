@@ -16,7 +16,7 @@ from streameval.errors import InputError
 from streameval.events import Rejected
 from streameval.ingest.files.source import FileSource
 from streameval.ingest.files.tail import check
-from streameval.ingest.settings import Columns
+from streameval.ingest.settings import ColumnNames
 
 ROWS = 2000
 """Rows handed out at once."""
@@ -44,7 +44,7 @@ class Mapped(NamedTuple):
     policy: str | None = None
 
 
-def mapping(columns: Columns, reward_field: str, policies: Sequence[str], scores: Sequence[str]) -> list[Mapped]:
+def mapping(columns: ColumnNames, reward_field: str, policies: Sequence[str], scores: Sequence[str]) -> list[Mapped]:
     """Which column holds what. Columns that are named must be there; those that have their field's name may lack."""
     plain = {field: column for field, column in columns if isinstance(column, str) and field != "reward"}
     mapped = [

@@ -10,7 +10,7 @@ import time
 from typing import BinaryIO
 
 from streameval.errors import InputError
-from streameval.ingest.files.file_identity import Mark, mark_in
+from streameval.ingest.files.file_identity import FileIdentity, mark_in
 from streameval.ingest.files.lines import DAMAGE, LineSplitter, Members, members_of
 
 STDIN = "-"
@@ -19,7 +19,7 @@ LOOK_AGAIN = 0.1
 """Seconds between looks at the end of a file that is followed."""
 
 
-class LineFile:
+class TailedFile:
     """Reads one file, or standard input for `-`, to its end; with `follow` a plain file is waited for at its end.
 
     A followed file may be rotated: when its name belongs to another file, the old one is read to its end, its last line
@@ -71,7 +71,7 @@ class LineFile:
                 return lines
         return []
 
-    def mark(self, position: int, lines: int) -> Mark | None:
+    def mark(self, position: int, lines: int) -> FileIdentity | None:
         """The mark of a place in the file that is open now; None where it cannot be read again."""
         try:
             descriptor = self._stream.fileno()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Literal, Protocol
 
-from streameval.ingest.background import Lifeline
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.settings import KafkaSettings
 
@@ -62,5 +62,5 @@ class KafkaClient(Protocol):
     def close(self) -> None: ...
 
 
-Connect = Callable[[KafkaSettings, float, Lifeline], KafkaClient]
+Connect = Callable[[KafkaSettings, float, ConnectionGroup], KafkaClient]
 """Makes a connected client within so many seconds, or raises `ClientError`; also when its lifeline is cut meanwhile."""

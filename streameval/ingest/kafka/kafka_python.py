@@ -26,7 +26,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.structs import OffsetAndMetadata
 
 from streameval.errors import SourceError
-from streameval.ingest.background import Lifeline
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
 from streameval.ingest.settings import KafkaConnection, KafkaSettings
@@ -116,7 +116,7 @@ def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def connected(
-    make: Callable[..., Any], options: Mapping[str, Any], timeout: float, lifeline: Lifeline | None = None
+    make: Callable[..., Any], options: Mapping[str, Any], timeout: float, lifeline: ConnectionGroup | None = None
 ) -> tuple[Any, Network]:
     """A consumer, producer or administrator of kafka-python that has reached a broker, and its network.
 
@@ -174,7 +174,7 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
 class KafkaPythonClient:
     """A `KafkaClient` made of a kafka-python consumer."""
 
-    def __init__(self, settings: KafkaSettings, timeout: float, lifeline: Lifeline) -> None:
+    def __init__(self, settings: KafkaSettings, timeout: float, lifeline: ConnectionGroup) -> None:
         self._topic = settings.topic
         self._paused: frozenset[int] = frozenset()
         with translated_errors():

@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import NoError
 from kafka.structs import OffsetAndMetadata
 
-from streameval.ingest.background import Lifeline
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.kafka_python import connected, connection_options, translated_errors
 from streameval.ingest.settings import KafkaSettings
@@ -96,7 +96,7 @@ class OffsetCommitter:
 class GroupWriter:
     """Writes the offsets of one topic by kafka-python's administrator."""
 
-    def __init__(self, settings: KafkaSettings, group: str, lifeline: Lifeline) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, lifeline: ConnectionGroup) -> None:
         self._topic, self._group = settings.topic, group
         with translated_errors():
             options = connection_options(settings)

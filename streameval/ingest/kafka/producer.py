@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from streameval.errors import SourceError
-from streameval.ingest.background import Lifeline
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.kafka.kafka_python import connected, connection_options, plain
 from streameval.ingest.settings import KafkaConnection
 
@@ -43,7 +43,9 @@ def produce(
     return writer.sent
 
 
-def create_topic(topic: str, partitions: int, connection: KafkaConnection, lifeline: Lifeline | None = None) -> bool:
+def create_topic(
+    topic: str, partitions: int, connection: KafkaConnection, lifeline: ConnectionGroup | None = None
+) -> bool:
     """Create a topic unless it exists, with as many replicas as the cluster likes; says whether it did."""
     with _explained(connection):
         administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT, lifeline)

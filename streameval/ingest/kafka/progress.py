@@ -9,7 +9,7 @@ from streameval.ingest.base import PartitionStatus, Records
 
 
 @dataclass
-class Progress:
+class ReadProgress:
     """The next offset of each partition, what is known of the end of its log, and when it last moved (seconds).
 
     `ends` tells what waits, `readable` what could be had: they differ while a transaction is open. `paused`: partitions
@@ -18,7 +18,7 @@ class Progress:
 
     `epochs`: those of a `Bookmark`.
 
-    >>> progress = Progress()
+    >>> progress = ReadProgress()
     >>> progress.place({0: 10}, now=0.0)
     >>> progress.see_readable({0: 12})
     >>> progress.lag(0), progress.stalled(now=31.0, after=30.0)

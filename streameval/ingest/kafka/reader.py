@@ -8,10 +8,10 @@ from contextlib import suppress
 
 import structlog
 
-from streameval.ingest.background import Lifeline
-from streameval.ingest.base import Bookmark, Records
+from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
-from streameval.ingest.kafka.progress import Progress
+from streameval.ingest.kafka.progress import ReadProgress
 from streameval.ingest.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
@@ -30,7 +30,7 @@ class TopicReplacedError(ClientError):
 
 
 class TopicReader:
-    """Reads a topic into a `Progress` for as long as its client works; any `ClientError` ends it.
+    """Reads a topic into a `ReadProgress` for as long as its client works; any `ClientError` ends it.
 
     Everything that may fail comes before records are taken, so that records taken are always handed out.
     """
@@ -44,12 +44,12 @@ class TopicReader:
         self.answered_at = clock()
         self._settings = settings
         self._clock = clock
-        self._progress = Progress()
+        self._progress = ReadProgress()
         self._probe_at = self._discover_at = 0.0
         self._left_at: float | None = None
         self._forgiven = 0.0
 
-    def start(self, progress: Progress) -> None:
+    def start(self, progress: ReadProgress) -> None:
         """Go on in `progress`, which takes the positions that this reader begins at."""
         now = self._clock()
         self._progress = progress
@@ -146,10 +146,10 @@ class TopicReader:
 def open_topic(
     connect: Connect,
     settings: KafkaSettings,
-    known: Bookmark,
+    known: Offsets,
     newcomers: Beginning,
     clock: Callable[[], float],
-    lifeline: Lifeline,
+    lifeline: ConnectionGroup,
 ) -> TopicReader:
     """A reader of all partitions from where they are known, and from `newcomers` where not; raises `ClientError`."""
     client = connect(settings, CONNECT_TIMEOUT, lifeline)

@@ -11,13 +11,13 @@ from threading import Event
 import structlog
 
 from streameval.common.text import counted
-from streameval.ingest.background import Background, Lifeline
-from streameval.ingest.base import Bookmark, Bookmarks, Place, Records, SourceStatus
+from streameval.ingest.background import Background, ConnectionGroup
+from streameval.ingest.base import Offsets, Records, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ingest.data_loss import Gaps, going_on
 from streameval.ingest.kafka.client import Beginning, ClientError, Connect, OffsetsGoneError
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.offset_commits import GroupWriter, OffsetCommitter
-from streameval.ingest.kafka.progress import Progress
+from streameval.ingest.kafka.progress import ReadProgress
 from streameval.ingest.kafka.reader import (
     CONNECT_TIMEOUT,
     TopicReader,
@@ -46,7 +46,7 @@ class KafkaSource:
     def __init__(
         self,
         settings: KafkaSettings,
-        bookmark: Bookmark | None = None,
+        bookmark: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         connect: Connect = KafkaPythonClient,
@@ -56,7 +56,7 @@ class KafkaSource:
         self._clock = clock
         self._connect = connect
         self._chance = chance
-        self._progress = Progress()
+        self._progress = ReadProgress()
         positions = bookmark.positions if bookmark else {}
         self._progress.place(positions, clock())
         self._progress.epochs = dict(bookmark.epochs) if bookmark else {}
@@ -64,7 +64,7 @@ class KafkaSource:
         self._topic_id = bookmark.identity if bookmark else None
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
-        self._lifeline, self._closed = Lifeline(), Event()
+        self._lifeline, self._closed = ConnectionGroup(), Event()
         self._told: dict[str, float] = {}
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = clock()
@@ -106,14 +106,14 @@ class KafkaSource:
             gaps=dict(self._gaps.kinds),
         )
 
-    def bookmarks(self) -> Bookmarks:
+    def bookmarks(self) -> SourceOffsets:
         """The next offset of each partition, the topic's id, and the epochs of its leaders."""
         return {self._settings.topic: self._bookmark()}
 
-    def _bookmark(self) -> Bookmark:
-        return Bookmark(self.positions, self._topic_id, dict(self._progress.epochs))
+    def _bookmark(self) -> Offsets:
+        return Offsets(self.positions, self._topic_id, dict(self._progress.epochs))
 
-    def pause(self, places: Collection[Place]) -> None:
+    def pause(self, places: Collection[TopicPartition]) -> None:
         """Leave these partitions in the log for now; they do not count as stuck."""
         paused = frozenset(partition for topic, partition in places if topic == self._settings.topic)
         if paused != self._progress.paused:
@@ -121,7 +121,7 @@ class KafkaSource:
             if self._reader is not None:
                 self._reader.client.pause(paused)
 
-    def commit(self, bookmarks: Bookmarks) -> None:
+    def commit(self, bookmarks: SourceOffsets) -> None:
         """Show the positions as those of `settings.group_id`, if there is one."""
         bookmark = bookmarks.get(self._settings.topic)
         if self._committer is not None and bookmark is not None and bookmark.positions:
@@ -192,7 +192,7 @@ class KafkaSource:
         """The topic is another one of the same name: all of it is new to us."""
         self._gaps.found("replaced", self._progress.known_lag, old_topic=self._topic_id, positions=self.positions)
         self._leave()
-        self._topic_id, self._progress = None, Progress(paused=self._progress.paused)
+        self._topic_id, self._progress = None, ReadProgress(paused=self._progress.paused)
 
     def _give_up(self, error: ClientError) -> None:
         """Drop the client; the next one comes after a pause that about doubles from failure to failure."""

@@ -8,7 +8,7 @@ it is told.
 Whoever reads the log chains them after every poll, in this order:
 
     stage.expect(places)        every partition that there is, once it is known
-    stage.rest(ended)           those that were found at their end, before what follows was read: see `Ordering.rest`
+    stage.rest(ended)           partitions found at their end, before later records: see `EventTimeOrder.rest`
     stage.take(batch)           what was read; the events that are due come back in the order of time
     source.pause(stage.ahead()) what is too far ahead of the others waits in the log, not in memory
 
@@ -16,9 +16,9 @@ The numbers then depend on what the log holds, not on when it was read, as long 
 `max_lateness` in its own partition, nor than `max_lateness + idle_timeout` after those of the other partitions.
 """
 
-from streameval.ingest.stages.deduplication import Duplicates
-from streameval.ingest.stages.event_time_order import Ordering
-from streameval.ingest.stages.reward_join import Joining
+from streameval.ingest.stages.deduplication import Deduplication
+from streameval.ingest.stages.event_time_order import EventTimeOrder
+from streameval.ingest.stages.reward_join import RewardJoin
 from streameval.ingest.stages.reward_store import RewardCounts
 
-__all__ = ["Duplicates", "Joining", "Ordering", "RewardCounts"]
+__all__ = ["Deduplication", "RewardJoin", "EventTimeOrder", "RewardCounts"]

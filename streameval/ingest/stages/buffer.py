@@ -20,7 +20,7 @@ LEAST_SHARE = 8
 
 
 @dataclass
-class Part:
+class PartitionBuffer:
     """Events in the order of time, of which those before the row `start` are gone; in memory of their own."""
 
     events: EventBatch
@@ -49,11 +49,11 @@ class Part:
         return taken
 
 
-class Held:
+class HeldEvents:
     """Events that wait; those before some time are taken out together, ordered by (timestamp, partition, offset)."""
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self._parts: list[PartitionBuffer] = []
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Held:
     def add(self, batch: EventBatch) -> None:
         """Keep these events, too."""
         if len(batch):
-            self._parts.append(Part(in_order(replace(batch, rejected=()))))
+            self._parts.append(PartitionBuffer(in_order(replace(batch, rejected=()))))
             self.nbytes += batch.nbytes
         if len(self._parts) > MOST_PARTS:
             self._keep([_merged(self._parts[first : first + 2]) for first in range(0, len(self._parts), 2)])
@@ -84,11 +84,11 @@ class Held:
             left = part.left
             stop = int(left.timestamp.searchsorted(time, side="right"))
             beyond.append(left[stop:])
-            kept += [Part(left.take(np.arange(stop)))] if stop else []
+            kept += [PartitionBuffer(left.take(np.arange(stop)))] if stop else []
         self._keep(kept)
         return EventBatch.concat(beyond)
 
-    def renew(self, other: Held) -> None:
+    def renew(self, other: HeldEvents) -> None:
         """Keep the same events as the other one has them, where it has them and where they say more there.
 
         That is so when policies were added meanwhile: what waits here was decoded before, and does not tell of them.
@@ -114,7 +114,7 @@ class Held:
         """The time of the oldest but `count` events, of which there are more."""
         return float(np.partition(np.concatenate([part.left.timestamp for part in self._parts]), count)[count])
 
-    def _keep(self, parts: list[Part]) -> None:
+    def _keep(self, parts: list[PartitionBuffer]) -> None:
         self._parts = parts
         self.nbytes = sum(part.events.nbytes for part in parts)
 
@@ -124,21 +124,21 @@ class Held:
 
     def restore(self, state: Sequence[State]) -> None:
         """Go on from a state."""
-        self._keep([Part(EventBatch.from_state(part)) for part in state])
+        self._keep([PartitionBuffer(EventBatch.from_state(part)) for part in state])
 
 
-class Waits:
+class EventBuffer:
     """A stage in which events wait for their turn, in `most_bytes` of memory."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._held = Held()
+        self._held = HeldEvents()
         self._passed = NEVER  # what lies before this time has been passed on
         self._is_full = False
         self.hurried = 0
 
     @property
-    def waiting(self) -> Held:
+    def waiting(self) -> HeldEvents:
         """The events that wait."""
         return self._held
 
@@ -166,11 +166,11 @@ def in_order(batch: EventBatch) -> EventBatch:
     return batch.take(np.lexsort((batch.origin.offset, batch.origin.partition, batch.timestamp)))
 
 
-def _merged(parts: Sequence[Part]) -> Part:
-    return Part(in_order(EventBatch.concat([part.left for part in parts])))
+def _merged(parts: Sequence[PartitionBuffer]) -> PartitionBuffer:
+    return PartitionBuffer(in_order(EventBatch.concat([part.left for part in parts])))
 
 
-def _trimmed(part: Part) -> Part:
+def _trimmed(part: PartitionBuffer) -> PartitionBuffer:
     if len(part) * LEAST_SHARE > len(part.events):
         return part
-    return Part(part.events.take(np.arange(part.start, len(part.events))))
+    return PartitionBuffer(part.events.take(np.arange(part.start, len(part.events))))

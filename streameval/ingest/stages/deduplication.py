@@ -9,7 +9,7 @@ from streameval.events import EventBatch
 from streameval.events.origin import NOBODY, Identity
 
 
-class Duplicates:
+class Deduplication:
     """Drops events whose id is among those of the last `remembered` events that it let through.
 
     Memory: 8 bytes an id in a ring, and about 90 in the set that is asked: 100 MB for a million. An empty id is

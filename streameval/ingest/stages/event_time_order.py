@@ -9,15 +9,15 @@ import numpy as np
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch
-from streameval.ingest.stages.buffer import Waits
-from streameval.ingest.stages.watermark import NEVER, Clocks, Place, just_after
+from streameval.ingest.stages.buffer import EventBuffer
+from streameval.ingest.stages.watermark import NEVER, Place, Watermarks, just_after
 
 
-class Ordering(Waits):
+class EventTimeOrder(EventBuffer):
     """Passes events on in the order of (timestamp, partition, offset); those that come too late are rejected.
 
     An event waits until every partition has come to a time that is `max_lateness` (seconds) after its own: see
-    `Clocks`, also for `idle_timeout`. What waits takes `most_bytes` of memory: with more, partitions that are ahead
+    `Watermarks`, also for `idle_timeout`. What waits takes `most_bytes` of memory: with more, partitions that are ahead
     must not be read on (`ahead`). If with twice as much that has not helped, the older half is passed on, counted as
     `hurried`, and what is still older comes too late.
 
@@ -28,7 +28,7 @@ class Ordering(Waits):
     def __init__(self, topic: str, max_lateness: float, idle_timeout: float, most_bytes: int) -> None:
         super().__init__(most_bytes)
         self._topic, self._patience = topic, max_lateness + idle_timeout
-        self._clocks = Clocks(max_lateness, idle_timeout)
+        self._clocks = Watermarks(max_lateness, idle_timeout)
 
     @property
     def watermark(self) -> float:

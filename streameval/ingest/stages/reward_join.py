@@ -12,9 +12,9 @@ from streameval.common.arrays import State
 from streameval.events import EventBatch, Rejected
 from streameval.events.origin import NOBODY
 from streameval.events.reward_messages import RewardBatch
-from streameval.ingest.stages.buffer import Waits
-from streameval.ingest.stages.reward_store import RewardCounts, Rewards
-from streameval.ingest.stages.watermark import NEVER, Clocks, Place, just_after
+from streameval.ingest.stages.buffer import EventBuffer
+from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
+from streameval.ingest.stages.watermark import NEVER, Place, Watermarks, just_after
 
 SHARE_OF_THE_REMEMBERED = 0.25
 """Memory for decisions that were passed on, as a share of that for what waits."""
@@ -23,10 +23,10 @@ SWEEPS = 16
 A_MICROSECOND = 1e-6
 
 
-class Joining(Waits):
+class RewardJoin(EventBuffer):
     """Gives every decision the rewards dated up to `window` (seconds) after it, and passes it on, in the order of time.
 
-    A decision waits until the watermarks of both topics say that no such reward will come any more (`Clocks`), then
+    A decision waits until the watermarks of both topics say that no such reward will come any more (`Watermarks`), then
     gets the rewards with its id: the `first`, their `sum` or the `last`, by (timestamp, partition, offset), and without
     any `default`. What its own message says of a reward does not count. Rewards that come before their decision wait,
     too; one may be dated up to `max_lateness` before it, since clocks differ. Later ones are rejected as `too_late`.
@@ -56,9 +56,9 @@ class Joining(Waits):
         super().__init__(most_bytes)
         self._topic, self._rewards_topic = topic, rewards_topic
         self.window, self._patience = window, max_lateness + idle_timeout
-        self._clocks = Clocks(max_lateness, idle_timeout)
-        self._reward_clocks = Clocks(max_lateness, idle_timeout)
-        self._rewards = Rewards(window, default, combine, max_lateness, SHARE_OF_THE_REMEMBERED * most_bytes)
+        self._clocks = Watermarks(max_lateness, idle_timeout)
+        self._reward_clocks = Watermarks(max_lateness, idle_timeout)
+        self._rewards = RewardStore(window, default, combine, max_lateness, SHARE_OF_THE_REMEMBERED * most_bytes)
         self._swept = NEVER
 
     @property

@@ -12,7 +12,7 @@ from streameval.events import Rejected
 from streameval.events.action_sets import Index
 from streameval.events.origin import Identity
 from streameval.events.reward_messages import RewardBatch
-from streameval.ingest.stages.sorted_runs import Column, Run, Runs
+from streameval.ingest.stages.sorted_runs import Column, Run, SortedRuns
 
 WAITS, LATE, JOINED = 0, 1, 2
 """What is known of a reward: nothing yet; that its decision was passed on without it; that it counted."""
@@ -42,7 +42,7 @@ class RewardCounts:
         return self.late / known if known else None
 
 
-class Rewards:
+class RewardStore:
     """Joins rewards to decisions by their ids, and knows of decisions that were passed on who is late for them.
 
     Arguments: see `Joining`. A reward takes 41 bytes, a decision that is remembered 16, all of these together at most
@@ -59,7 +59,7 @@ class Rewards:
     ) -> None:
         self._window, self._default, self._combine = window, default, combine
         self._max_lateness, self._most_remembered_bytes = max_lateness, most_remembered_bytes
-        self._waiting, self._decided = Runs(), Runs()
+        self._waiting, self._decided = SortedRuns(), SortedRuns()
         self.counts = RewardCounts()
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ GROWTH = 4
 """A run is merged with the one before it unless that is so many times larger: there are few, and rows move seldom."""
 
 
-class Runs:
+class SortedRuns:
     """Rows with the columns `identity` (the key, which need not be unique), `timestamp`, and others.
 
     Kept as sorted runs that grow by merging, all of it by numpy: a row costs 50 ns or so each time it moves, which is

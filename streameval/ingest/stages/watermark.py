@@ -22,7 +22,7 @@ Place: TypeAlias = tuple[str, int]
 """A topic, and one of its partitions."""
 
 
-class Clocks:
+class Watermarks:
     """A clock for each partition: the newest time that `CONFIRMED_BY` of its events in a row have all reached.
 
     An event is late that is more than `max_lateness` (seconds) behind the clock of its own partition. That depends on

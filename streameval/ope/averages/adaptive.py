@@ -14,10 +14,17 @@ from streameval.common.component import strict
 from streameval.ope.averages import drift_rate, ring, variance
 from streameval.ope.averages.base import Average, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DRIFT_SPAN, LONGEST, PUBLISHED_UNIT, SHORTEST, Lipschitz, Pace
+from streameval.ope.averages.drift_rate import (
+    DRIFT_SPAN,
+    LONGEST,
+    PUBLISHED_UNIT,
+    SHORTEST,
+    DriftRate,
+    DriftRateEstimator,
+)
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
 from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total
-from streameval.ope.averages.variance import LONGER, Spread
+from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 INITIAL_WINDOW = 10_000
 PUBLISHED_BIAS_WEIGHT = 5e-5
@@ -60,8 +67,8 @@ class AdaptiveWindow(Adaptive):
     kind: Literal["adaptive_window"] = field(default="adaptive_window", kw_only=True, repr=False)
 
     @property
-    def drift(self) -> Lipschitz:
-        return Lipschitz("window", self.drift_span)
+    def drift(self) -> DriftRateEstimator:
+        return DriftRateEstimator("window", self.drift_span)
 
     def start(self, columns: int, block: int) -> State:
         return {
@@ -72,7 +79,7 @@ class AdaptiveWindow(Adaptive):
             "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
         tau = np.where(np.isnan(pace.rate), INITIAL_WINDOW, self.choose(pace))
         lengths = tau
         if self.growth == "by_event":
@@ -86,7 +93,7 @@ class AdaptiveWindow(Adaptive):
             "spread": variance.fold(state["spread"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
         }
 
-    def choose(self, pace: Pace) -> Array:
+    def choose(self, pace: DriftRate) -> Array:
         """The window for this drift rate (per event) and variance of the term, within its limits."""
         if self.objective == "published":
             tau = drift_rate.published_window(self.weight * PUBLISHED_UNIT * pace.rate)
@@ -101,7 +108,7 @@ class AdaptiveWindow(Adaptive):
             moments = merge(moments, tail.moments[0])
         details = {"window_events": events, "lipschitz_per_event": rate}
         bias = drift_rate.window_bias(rate, events)
-        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
 
     def _inside(self, state: State, late: int) -> tuple[Array, Array]:
         """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
@@ -134,8 +141,8 @@ class AdaptiveDecay(Adaptive):
     kind: Literal["adaptive_decay"] = field(default="adaptive_decay", kw_only=True, repr=False)
 
     @property
-    def drift(self) -> Lipschitz:
-        return Lipschitz("decay", self.drift_span)
+    def drift(self) -> DriftRateEstimator:
+        return DriftRateEstimator("decay", self.drift_span)
 
     def start(self, columns: int, block: int) -> State:
         return {
@@ -145,7 +152,7 @@ class AdaptiveDecay(Adaptive):
             "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
         events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
         chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, self.choose(pace, events))
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
@@ -156,7 +163,7 @@ class AdaptiveDecay(Adaptive):
             "spread": variance.fold(state["spread"], blocks, LONGER / (1 - alpha)),
         }
 
-    def choose(self, pace: Pace, events: Array) -> Array:
+    def choose(self, pace: DriftRate, events: Array) -> Array:
         """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
         if self.objective == "published":
             alpha = drift_rate.published_decay(self.weight * PUBLISHED_UNIT * pace.rate)
@@ -171,4 +178,4 @@ class AdaptiveDecay(Adaptive):
             moments = merge(fade(moments, alpha**tail.size), fade(tail.decayed(alpha[None])[0], 1 - alpha))
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
         bias = drift_rate.decay_bias(rate, alpha, events)
-        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)

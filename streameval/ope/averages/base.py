@@ -13,11 +13,11 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
-from streameval.common.component import Labelled, strict
+from streameval.common.component import Component, strict
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import Lipschitz, Pace
+from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
 from streameval.ope.averages.moments import Moments
-from streameval.ope.averages.variance import Spread
+from streameval.ope.averages.variance import VarianceMoments
 
 
 class Reading:
@@ -33,7 +33,7 @@ class Reading:
     def __init__(
         self,
         moments: Moments,
-        spread: Spread,
+        spread: VarianceMoments,
         tail: Blocks | None,
         bias: Array,
         details: Mapping[str, Array] = MappingProxyType({}),
@@ -51,15 +51,15 @@ class Reading:
         """
         others, lift = slice(estimators, None), copy(self)
         lift.moments = Moments(self.moments.array[others]).lift
-        lift.spread = Spread(self.spread.array[others]).lift
-        lift.design_effect = Spread(self._finished.array[others]).lift.design_effect
+        lift.spread = VarianceMoments(self.spread.array[others]).lift
+        lift.design_effect = VarianceMoments(self._finished.array[others]).lift.design_effect
         lift.bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
         lift.details, lift.parts = {}, {}
         return lift
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Memory(Labelled):
+class AverageMemory(Component):
     """What every way to remember over time can do, the mixture's too."""
 
     def check(self, block: int) -> None:
@@ -75,7 +75,7 @@ class Memory(Labelled):
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Average(Memory):
+class Average(AverageMemory):
     """How terms are averaged over time. It knows nothing of policies: a column is a column.
 
     `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes
@@ -83,7 +83,7 @@ class Average(Memory):
     """
 
     @property
-    def drift(self) -> Lipschitz | None:
+    def drift(self) -> DriftRateEstimator | None:
         """The measure of drift that `fold` and `read` are given; None: none is asked for."""
         return None
 
@@ -96,7 +96,7 @@ class Average(Memory):
         """The state before the first event; `block` is the number of events in a block."""
         raise NotImplementedError
 
-    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
         """The state after these whole blocks; `pace` is that of `drift` at the end of each."""
         raise NotImplementedError
 

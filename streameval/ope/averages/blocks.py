@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, per_block
-from streameval.ope.averages.cluster_variance import Rows, Sums
+from streameval.ope.averages.cluster_variance import ClusterRows, ClusterSums
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     PAIR_SUMS,
@@ -23,15 +23,15 @@ from streameval.ope.averages.moments import (
     SPREAD_PAIR_ROWS,
     SUMS,
     TERMS,
+    MomentRow,
     PairRow,
-    Row,
 )
 from streameval.ope.averages.variance import (
     ALL_SPREAD_ROWS,
     BLOCK_PAIRS,
     SPREAD_PAIRS,
     SPREAD_ROWS,
-    SpreadRow,
+    VarianceRow,
 )
 
 Places: TypeAlias = NDArray[np.int64]
@@ -41,7 +41,7 @@ SAMPLED = 97
 """One event in so many tells quickly which series cannot be equal."""
 
 
-class Series:
+class ProductTable:
     """Products of numbers per event, [events, policies], each kept once however many estimators need it.
 
     What is equal is kept once, too: with rewards of 0 and 1 many a product equals one of its factors.
@@ -81,7 +81,7 @@ class Series:
         return alike[-1]
 
     def rows(self, u: Array, v: Array | None, unsupported: Array | None) -> list[int]:
-        """The places of what a column sums, in the order of `Row`; what is not known as that of 1."""
+        """The places of what a column sums, in the order of `MomentRow`; what is not known as that of 1."""
         w = self._importance
         terms = ((u,), (v,), (u, u), (u, v), (v, v))
         return [self.place(*product) for product in ((), *terms, (w,), (w, w), (unsupported,), (u, w))]
@@ -129,7 +129,7 @@ def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
     return product
 
 
-TERM_SUMS = slice(Row.WEIGHT, Row.VV + 1)
+TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
 """The rows that moments and spreads begin with."""
 
 
@@ -173,7 +173,7 @@ class Blocks:
 
         `paired`: with the products that lifts over the first policy need. `signs` [events, 64]: of the events' units.
         """
-        series = Series(importance)
+        series = ProductTable(importance)
         sums = [series.rows(u, v, unsupported) for u, v in terms]
         pairs = [series.pair_rows(u, v) for u, v in terms] if paired else []
         both = np.where(averaging_weight[:, :1] > 0, averaging_weight, 0.0)
@@ -241,13 +241,13 @@ class Blocks:
         rows = SPREAD_ROWS if self.pairs is None else ALL_SPREAD_ROWS
         spread = np.empty((blocks, policies, len(self.sums), rows))
         spread[..., TERM_SUMS] = _chosen(self._summed, self.sums[:, TERM_SUMS])
-        u, v = spread[..., SpreadRow.U], spread[..., SpreadRow.V]
-        spread[..., SpreadRow.WEIGHT_SQUARE] = self._weight_square
-        spread[..., SpreadRow.NONZERO] = np.count_nonzero(self._magnitudes, axis=-1)
-        spread[..., SpreadRow.BLOCK_UU] = u * u
-        spread[..., SpreadRow.BLOCK_UV] = u * v
-        spread[..., SpreadRow.BLOCK_VV] = v * v
-        spread[..., SpreadRow.BLOCKS] = spread[..., SpreadRow.WEIGHT] > 0
+        u, v = spread[..., VarianceRow.U], spread[..., VarianceRow.V]
+        spread[..., VarianceRow.WEIGHT_SQUARE] = self._weight_square
+        spread[..., VarianceRow.NONZERO] = np.count_nonzero(self._magnitudes, axis=-1)
+        spread[..., VarianceRow.BLOCK_UU] = u * u
+        spread[..., VarianceRow.BLOCK_UV] = u * v
+        spread[..., VarianceRow.BLOCK_VV] = v * v
+        spread[..., VarianceRow.BLOCKS] = spread[..., VarianceRow.WEIGHT] > 0
         if self.pairs is not None:
             self._fill_pair_spread(spread, self.pairs)
         return self._by_column(spread)
@@ -259,21 +259,23 @@ class Blocks:
         one, other = np.triu_indices(len(TERMS))
         terms = sums[..., PAIR_SUMS]
         np.multiply(terms[..., one], terms[..., other], out=spread[..., BLOCK_PAIRS])
-        spread[..., SpreadRow.PAIR_BLOCKS] = sums[..., PairRow.WEIGHT] > 0
+        spread[..., VarianceRow.PAIR_BLOCKS] = sums[..., PairRow.WEIGHT] > 0
 
     @cached_property
-    def clusters(self) -> Rows | None:
+    def clusters(self) -> ClusterRows | None:
         """What units add to the spread of each block; None while no event has named one."""
         if self.signs is None:
             return None
         covered = self.signs[:, :1, 0] != 0
         weight_square = self._weight_square[..., 0] * covered
         if self.pairs is None:
-            return Rows.of(Sums.of(self.weighted, self.signs, self.sums[:, [Row.U, Row.V]]), weight_square)
+            return ClusterRows.of(
+                ClusterSums.of(self.weighted, self.signs, self.sums[:, [MomentRow.U, MomentRow.V]]), weight_square
+            )
         terms = self.pairs[:, PAIR_SUMS]
-        own = Sums.of(self.weighted, self.signs, terms)
-        shared = None if self.shared is None else Sums.of(self.shared, self.signs, terms)
-        return Rows.of_pairs(own, weight_square, shared, self._shared_square[..., 0] * covered)
+        own = ClusterSums.of(self.weighted, self.signs, terms)
+        shared = None if self.shared is None else ClusterSums.of(self.shared, self.signs, terms)
+        return ClusterRows.of_pairs(own, weight_square, shared, self._shared_square[..., 0] * covered)
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
@@ -307,11 +309,11 @@ class Blocks:
         moments = np.empty((blocks, policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
         moments[..., SUMS] = _chosen(own[0], self.sums)
         if not self.knows_support:
-            moments[..., Row.UNSUPPORTED] = 0.0
-        moments[..., Row.WEIGHT_SQUARE] = own[1]
-        moments[..., Row.LARGEST_WEIGHT] = largest_weight
-        moments[..., Row.LARGEST_TERM] = largest_term
-        moments[..., Row.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
+            moments[..., MomentRow.UNSUPPORTED] = 0.0
+        moments[..., MomentRow.WEIGHT_SQUARE] = own[1]
+        moments[..., MomentRow.LARGEST_WEIGHT] = largest_weight
+        moments[..., MomentRow.LARGEST_TERM] = largest_term
+        moments[..., MomentRow.LARGEST_IMPORTANCE] = self._largest_importance[..., None]
         if self.pairs is not None:
             moments[..., PAIRS] = _chosen(shared[0], self.pairs)
             moments[..., ROWS + PairRow.WEIGHT_SQUARE] = shared[1]
@@ -327,7 +329,9 @@ class Blocks:
     @cached_property
     def _magnitudes(self) -> Array:
         """`q |u|` of each estimator."""
-        numerators = self.weighted.take(self.sums[:, Row.U], axis=2)  # unlike an index, leaves events side by side
+        numerators = self.weighted.take(
+            self.sums[:, MomentRow.U], axis=2
+        )  # unlike an index, leaves events side by side
         return np.abs(numerators, out=numerators)
 
     @cached_property
@@ -353,7 +357,7 @@ class Blocks:
 
 def _weights(weighted: Array) -> Array:
     """The averaging weights, [blocks, policies, events]; one row for all where every event counts once."""
-    weights = weighted[:, :, Series.ONE]
+    weights = weighted[:, :, ProductTable.ONE]
     return np.ones((1, 1, weights.shape[-1])) if (weights == 1.0).all() else weights
 
 

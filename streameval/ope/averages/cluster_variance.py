@@ -53,14 +53,14 @@ APART = PAIRED + OWN * SIGNS
 """Rows of a column some of whose events production lacks: u and v on those that both have follow."""
 
 
-class Sums(NamedTuple):
+class ClusterSums(NamedTuple):
     """What some events say, [..., estimators]: `products` of signed sums, and these sums themselves, term by term."""
 
     products: Array
     signed: Array
 
     @classmethod
-    def of(cls, weighted: Array, signs: Array, terms: NDArray[np.int64]) -> Sums:
+    def of(cls, weighted: Array, signs: Array, terms: NDArray[np.int64]) -> ClusterSums:
         """Those of each block, from series [blocks, policies, series, events] and the signs [blocks, events, 64].
 
         `terms` [estimators, terms]: the places of each estimator's terms among the series.
@@ -76,19 +76,21 @@ class Sums(NamedTuple):
         return cls(gram[:, :, places[:, first], places[:, second]], signed)
 
 
-class Rows(NamedTuple):
+class ClusterRows(NamedTuple):
     """The rows that blocks add, [blocks, columns, rows]: of those that fade as squares do, and of the signed sums."""
 
     squares: Array
     signed: Array
 
     @classmethod
-    def of(cls, own: Sums, weight_square: Array) -> Rows:
+    def of(cls, own: ClusterSums, weight_square: Array) -> ClusterRows:
         """Those of columns without a pair; `weight_square` [blocks, policies]: their sums of `q^2`."""
         return cls(_with_weight(weight_square, own.products), own.signed)._by_column()
 
     @classmethod
-    def of_pairs(cls, own: Sums, weight_square: Array, shared: Sums | None, shared_square: Array) -> Rows:
+    def of_pairs(
+        cls, own: ClusterSums, weight_square: Array, shared: ClusterSums | None, shared_square: Array
+    ) -> ClusterRows:
         """Those of columns and their pairs; `shared`: on the events that production has too, None where it has all."""
         alone = own.products[..., [0, 1, len(TERMS)]]
         pair = own if shared is None else shared
@@ -98,10 +100,10 @@ class Rows(NamedTuple):
             signed = np.concatenate([own.signed[..., :mine], shared.signed[..., mine:], shared.signed[..., :mine]], -1)
         return cls(np.concatenate(squares, axis=-1), signed)._by_column()
 
-    def _by_column(self) -> Rows:
-        return Rows(*(part.reshape(len(part), -1, part.shape[-1]) for part in self))
+    def _by_column(self) -> ClusterRows:
+        return ClusterRows(*(part.reshape(len(part), -1, part.shape[-1]) for part in self))
 
-    def widened(self, width: int) -> Rows:
+    def widened(self, width: int) -> ClusterRows:
         """With as many rows as there are in a state that has seen more."""
         missing = width - self.squares.shape[-1] - self.signed.shape[-1]
         if not missing:
@@ -114,7 +116,7 @@ def _with_weight(weight_square: Array, products: Array) -> Array:
     return np.concatenate([repeated, products], axis=-1)
 
 
-def fold(state: Array, blocks: Rows, factors: Array) -> Array:
+def fold(state: Array, blocks: ClusterRows, factors: Array) -> Array:
     """Add the rows of blocks to a past that fades by these factors, [blocks] or [blocks, columns]."""
     state, blocks = _alike(state, blocks)
     squares = _squares(state)
@@ -125,7 +127,7 @@ def fold(state: Array, blocks: Rows, factors: Array) -> Array:
     return np.concatenate(parts, axis=-1)
 
 
-def path(state: Array, blocks: Rows, factor: float) -> Array:
+def path(state: Array, blocks: ClusterRows, factor: float) -> Array:
     """The rows after each of the blocks, [blocks, columns, rows]."""
     state, blocks = _alike(state, blocks)
     squares = _squares(state)
@@ -146,7 +148,7 @@ def merge(earlier: Array, later: Array, factor: float) -> Array:
     return np.asarray(earlier * fading + later)
 
 
-def _alike(state: Array, blocks: Rows) -> tuple[Array, Rows]:
+def _alike(state: Array, blocks: ClusterRows) -> tuple[Array, ClusterRows]:
     """Both with as many rows as the one that has more."""
     width = max(state.shape[-1], blocks.squares.shape[-1] + blocks.signed.shape[-1])
     return _widened(state, width), blocks.widened(width)

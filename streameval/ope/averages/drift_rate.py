@@ -17,18 +17,18 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import Row, variance
-from streameval.ope.averages.variance import SpreadRow
+from streameval.ope.averages.moments import MomentRow, variance
+from streameval.ope.averages.variance import VarianceRow
 
 DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000
 SMOOTHING_DECAY = 0.99995
 VARIANCE_DECAY = 1 - 1 / 100_000
 LATEST_RATES = 5
-VARIANCE_ROWS = slice(SpreadRow.WEIGHT, SpreadRow.VV + 1)
+VARIANCE_ROWS = slice(VarianceRow.WEIGHT, VarianceRow.VV + 1)
 
 
-class Pace(NamedTuple):
+class DriftRate(NamedTuple):
     """Drift rate `k` (per event, NaN while unknown) and variance of the term, each [blocks, columns] at block ends."""
 
     rate: Array
@@ -36,7 +36,7 @@ class Pace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lipschitz:
+class DriftRateEstimator:
     """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown until `span` events have
     passed.
 
@@ -60,17 +60,17 @@ class Lipschitz:
             else {"sums": np.zeros((columns, 2))},
         }
 
-    def fold(self, state: State, blocks: Blocks) -> tuple[Pace, State]:
+    def fold(self, state: State, blocks: Blocks) -> tuple[DriftRate, State]:
         """The pace at the end of each block, and the state after them."""
-        sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, Row.U : Row.V + 1], blocks.size)
+        sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, MomentRow.U : MomentRow.V + 1], blocks.size)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
         before = exchange(state["values"], state["blocks"], values)
         rates = np.concatenate([state["latest"], _distance(values, before) / (len(state["values"]) * blocks.size)])
         recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
-        present = blocks.moments[..., Row.WEIGHT] > 0
+        present = blocks.moments[..., MomentRow.WEIGHT] > 0
         means = _held(state["mean"], _mean_of_latest(rates[1:]), present)
-        return Pace(means, variance(recent)), {
+        return DriftRate(means, variance(recent)), {
             "values": state["values"],
             "blocks": state["blocks"] + len(blocks),
             "latest": rates[-LATEST_RATES:],

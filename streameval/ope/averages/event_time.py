@@ -20,7 +20,7 @@ from streameval.ope.averages import variance
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import ALL_ROWS, Moments, fade, fold, merge, nothing, total
-from streameval.ope.averages.variance import LONGER, Spread
+from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 BUCKETS = 100
 """A window is kept in so many buckets of equal time."""
@@ -86,7 +86,7 @@ class TimedWindow:
             late = tail.moments if own.all() else tail.by_bucket(1).moments[own]
             moments, events = merge(moments, total(late)), events + int(np.count_nonzero(own))
         details = {"window_events": np.full(len(moments), float(events))}
-        return Reading(Moments(moments), Spread(state["spread"]), tail, np.full(len(moments), np.nan), details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, np.full(len(moments), np.nan), details)
 
     def merge(self, earlier: State, later: State) -> State:
         """The state of two parts of one stream."""
@@ -156,7 +156,7 @@ class TimedDecay:
             moments = merge(fade(moments, faded), tail.weighed(weights)[0])
             events = events * faded + weights.sum()
         details = {"horizon_events": np.full(len(moments), float(events))}
-        return Reading(Moments(moments), Spread(state["spread"]), tail, np.full(len(moments), np.nan), details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, np.full(len(moments), np.nan), details)
 
     def merge(self, earlier: State, later: State) -> State:
         """The state of two parts of one stream."""

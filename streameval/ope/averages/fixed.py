@@ -15,10 +15,10 @@ from streameval.common.text import Duration, EventsOrDuration, counted, parse_du
 from streameval.ope.averages import ring, variance
 from streameval.ope.averages.base import Average, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import Lipschitz, Pace, decay_bias, window_bias
+from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator, decay_bias, window_bias
 from streameval.ope.averages.event_time import TimedDecay, TimedWindow
 from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total
-from streameval.ope.averages.variance import LONGER, Spread
+from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
 BUCKETS = 100
@@ -38,7 +38,7 @@ class Cumulative(Average):
     def start(self, columns: int, block: int) -> State:
         return {"all": nothing(columns), "spread": variance.nothing(columns)}
 
-    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
         return {
             "all": merge(state["all"], total(blocks.moments)),
             "spread": variance.fold(state["spread"], blocks, np.inf),
@@ -46,7 +46,7 @@ class Cumulative(Average):
 
     def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
         moments = state["all"] if tail is None else merge(state["all"], tail.moments[0])
-        return Reading(Moments(moments), Spread(state["spread"]), tail, bias=np.full(len(moments), np.nan))
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias=np.full(len(moments), np.nan))
 
     def merge(self, earlier: State, later: State) -> State:
         return {
@@ -86,8 +86,8 @@ class Window(Average):
         return None if self.span is None else TimedWindow(parse_duration(self.span))
 
     @property
-    def drift(self) -> Lipschitz | None:
-        return None if self.span is not None else Lipschitz("window")
+    def drift(self) -> DriftRateEstimator | None:
+        return None if self.span is not None else DriftRateEstimator("window")
 
     def bucket(self, block: int) -> int:
         """Events in a bucket."""
@@ -112,7 +112,7 @@ class Window(Average):
             "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
         if self.timed is not None:
             return self.timed.fold(state, blocks)
         return {
@@ -127,7 +127,7 @@ class Window(Average):
         moments, events = ring.last_events(state["ring"], self.tau, state["resolution"], tail)
         details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
         bias = window_bias(rate, events)
-        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
         if self.timed is not None:
@@ -171,8 +171,8 @@ class Decay(Average):
         return TimedDecay(parse_duration(self.half_life)) if isinstance(self.half_life, str) else None
 
     @property
-    def drift(self) -> Lipschitz | None:
-        return None if self.timed is not None else Lipschitz("decay")
+    def drift(self) -> DriftRateEstimator | None:
+        return None if self.timed is not None else DriftRateEstimator("decay")
 
     @property
     def decay(self) -> float:
@@ -192,7 +192,7 @@ class Decay(Average):
             "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: Pace) -> State:
+    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
         if self.timed is not None:
             return self.timed.fold(state, blocks)
         factors = np.full(len(blocks), self.decay**blocks.size)
@@ -215,7 +215,7 @@ class Decay(Average):
             "lipschitz_per_event": rate,
         }
         bias = decay_bias(rate, self.decay, events)
-        return Reading(Moments(moments), Spread(state["spread"]), tail, bias, details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
         if self.timed is not None:

@@ -18,32 +18,36 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State, exchange, ratio
 from streameval.common.component import strict
 from streameval.ope.averages import variance
-from streameval.ope.averages.base import Memory, Reading
+from streameval.ope.averages.base import AverageMemory, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.mixture_bank import (
     HORIZONS,
     MEMORY,
-    Bank,
-    Layout,
-    Mixed,
-    Parts,
+    BankReading,
+    ColumnLayout,
+    ComponentBlocks,
+    DecayBank,
     mix,
     overlaps_of,
     path,
 )
-from streameval.ope.averages.moments import ROWS, Moments, Row
-from streameval.ope.averages.variance import Spread, SpreadRow
+from streameval.ope.averages.moments import ROWS, MomentRow, Moments
+from streameval.ope.averages.variance import VarianceMoments, VarianceRow
 
 DRIFT_SPAN = 50_000
 FEWEST_POOLED = 3
-DIAGNOSTICS = {Row.IMPORTANCE: "importance", Row.IMPORTANCE_SQUARE: "square", Row.UNSUPPORTED: "unsupported"}
+DIAGNOSTICS = {
+    MomentRow.IMPORTANCE: "importance",
+    MomentRow.IMPORTANCE_SQUARE: "square",
+    MomentRow.UNSUPPORTED: "unsupported",
+}
 """What is known of a policy's weights, and under which name each decay keeps its sum."""
-TERM_ROWS = [Row.U, Row.UU, Row.TERM_IMPORTANCE]
+TERM_ROWS = [MomentRow.U, MomentRow.UU, MomentRow.TERM_IMPORTANCE]
 """What each decay keeps of an estimator's whole term."""
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
 
 
-class Course(NamedTuple):
+class MixturePath(NamedTuple):
     """How a mixture fared over some blocks.
 
     Before each block, [blocks, component columns]: `before`, the estimate; `usual`, the mean denominator of late.
@@ -60,7 +64,7 @@ class Course(NamedTuple):
 
 
 @dataclass(frozen=True, config=strict)
-class Mixture(Memory):
+class Mixture(AverageMemory):
     """A mixture of decays with horizons from 1,000 events to all there are, weighed by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
@@ -75,7 +79,7 @@ class Mixture(Memory):
     rate: PositiveFloat | None = None
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
 
-    def start(self, layout: Layout, block: int) -> State:
+    def start(self, layout: ColumnLayout, block: int) -> State:
         """The state before the first event."""
         policies = len(layout.candidates)
         columns, decays = policies * layout.parts, len(HORIZONS)
@@ -95,38 +99,42 @@ class Mixture(Memory):
             "spread": variance.nothing(policies * len(layout.components), layout.paired),
         }
 
-    def fold(self, state: State, blocks: Blocks, parts: Parts, layout: Layout) -> tuple[State, Course]:
+    def fold(
+        self, state: State, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout
+    ) -> tuple[State, MixturePath]:
         """The state after these whole blocks of terms and of their components, and how it came to be.
 
         All blocks are taken at once, unless a term is a ratio: that is linearised around the estimate before its block.
         """
         moments = parts.blocks.moments
-        at_once = len(blocks) if np.array_equal(moments[..., Row.V], moments[..., Row.WEIGHT]) else 1
+        at_once = len(blocks) if np.array_equal(moments[..., MomentRow.V], moments[..., MomentRow.WEIGHT]) else 1
         state = dict(state)
         runs = [
             self._advance(state, blocks, parts, slice(first, first + at_once), layout)
             for first in range(0, len(blocks), at_once)
         ]
         state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
-        return state, Course(*map(np.concatenate, zip(*runs, strict=True)))
+        return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
 
     def design_effects(self, state: State, blocks: Blocks) -> Array:
         """The design effect after each of these blocks, [blocks, columns], from the state before them."""
-        return Spread(variance.path(state["spread"], blocks, MEMORY)).design_effect
+        return VarianceMoments(variance.path(state["spread"], blocks, MEMORY)).design_effect
 
-    def _advance(self, state: State, blocks: Blocks, parts: Parts, part: slice, layout: Layout) -> Course:
+    def _advance(
+        self, state: State, blocks: Blocks, parts: ComponentBlocks, part: slice, layout: ColumnLayout
+    ) -> MixturePath:
         """Take in some blocks. Of what follows them, place 0 is before the first, place b after b blocks."""
         block, size = parts.blocks.moments[part], state["block"]
         mean = self._block_means(state, block, layout)
-        told = (block[..., Row.WEIGHT] > 0) & np.isfinite(mean)  # no ratio comes of weights that are all 0
-        weight, mean = np.where(told, block[..., Row.WEIGHT], 0.0), np.where(told, mean, 0.0)
-        bank = Bank.after(state, parts, part, weight, mean)
+        told = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # no ratio comes of weights that are all 0
+        weight, mean = np.where(told, block[..., MomentRow.WEIGHT], 0.0), np.where(told, mean, 0.0)
+        bank = DecayBank.after(state, parts, part, weight, mean)
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
         charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
         loss = path(state["loss"], charged, np.full(len(HORIZONS), np.exp(-size / MEMORY)))
         overlaps = overlaps_of(
-            state["overlap"], block[..., Row.WEIGHT_SQUARE].reshape(len(block), len(layout.candidates), -1), size
+            state["overlap"], block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), len(layout.candidates), -1), size
         )
         mixed = mix(bank, self.shares(loss, layout), overlaps, layout)
         aged = size * np.exp(-size / HORIZONS) * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
@@ -144,9 +152,9 @@ class Mixture(Memory):
             "prior_square": bank.prior_square[-1],
             "events": bank.events[-1],
         }
-        usual = ratio(bank.recent[:-1, :, SpreadRow.V], bank.recent[:-1, :, SpreadRow.WEIGHT])
+        usual = ratio(bank.recent[:-1, :, VarianceRow.V], bank.recent[:-1, :, VarianceRow.WEIGHT])
         after = (mixed.value[1:], mixed.sampling[1:], mixed.apart[1:], moved)
-        return Course(mixed.value[:-1], usual, *(_over_components(values, layout, np.add) for values in after))
+        return MixturePath(mixed.value[:-1], usual, *(_over_components(values, layout, np.add) for values in after))
 
     def _remember_events(self, state: State, block: Array, terms: Array) -> None:
         """Add what blocks of components, and of the whole terms, say besides their means."""
@@ -157,21 +165,21 @@ class Mixture(Memory):
             path(state["terms"][:, place], terms[..., row, None], fading)[-1] for place, row in enumerate(TERM_ROWS)
         ]
         state["terms"] = np.stack(added, axis=1)
-        state["largest"] = np.maximum(state["largest"], block[..., Row.LARGEST_IMPORTANCE].max(axis=0))
+        state["largest"] = np.maximum(state["largest"], block[..., MomentRow.LARGEST_IMPORTANCE].max(axis=0))
 
-    def _block_means(self, state: State, block: Array, layout: Layout) -> Array:
+    def _block_means(self, state: State, block: Array, layout: ColumnLayout) -> Array:
         """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate."""
-        u, v, weight = block[..., Row.U], block[..., Row.V], block[..., Row.WEIGHT]
+        u, v, weight = block[..., MomentRow.U], block[..., MomentRow.V], block[..., MomentRow.WEIGHT]
         own = ratio(u, v)
         if np.array_equal(v, weight):
             return own
         estimate = self._now(state, layout).value
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = state["recent"][:, SpreadRow.V] / state["recent"][:, SpreadRow.WEIGHT]
+            usual = state["recent"][:, VarianceRow.V] / state["recent"][:, VarianceRow.WEIGHT]
             linear = estimate + (u - estimate * v) / (weight * usual)
         return np.where(np.isfinite(linear), linear, own)
 
-    def _remember_values(self, state: State, mixed: Mixed, layout: Layout) -> Array:
+    def _remember_values(self, state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
         """Keep the estimates of a drift span; each compared with the one a span before is the drift then."""
         past = state["past"]
         span = past.shape[1] * state["block"]
@@ -182,12 +190,12 @@ class Mixture(Memory):
         state["drift"] = drift[-1]
         return drift
 
-    def _now(self, state: State, layout: Layout) -> Mixed:
+    def _now(self, state: State, layout: ColumnLayout) -> BankReading:
         """The mixture at present, per component column."""
-        mixed = mix(Bank.of(state), self.shares(state["loss"][None], layout), state["overlap"][None], layout)
-        return Mixed(*(values[0] for values in mixed))
+        mixed = mix(DecayBank.of(state), self.shares(state["loss"][None], layout), state["overlap"][None], layout)
+        return BankReading(*(values[0] for values in mixed))
 
-    def shares(self, loss: Array, layout: Layout) -> Array:
+    def shares(self, loss: Array, layout: ColumnLayout) -> Array:
         """The weight of each decay in the mixture, [blocks, columns, decays]."""
         candidates = np.array(layout.candidates)
         charged = loss.reshape(len(loss), len(candidates), layout.parts, loss.shape[-1]).copy()
@@ -199,7 +207,7 @@ class Mixture(Memory):
         weight = np.exp(-rate[:, None, None] * charged)
         return np.asarray((weight / weight.sum(axis=-1, keepdims=True)).reshape(loss.shape))
 
-    def read(self, state: State, layout: Layout) -> Reading:
+    def read(self, state: State, layout: ColumnLayout) -> Reading:
         """The estimate after the last finished block."""
         mixed = self._now(state, layout)
         drift = state["drift"] * (mixed.kernel * state["age"]).sum(axis=-1)
@@ -212,7 +220,7 @@ class Mixture(Memory):
         horizon = _over_components(_horizon(state, mixed), layout, np.add) / _component_counts(layout)
         return Reading(
             Moments(moments_of(state, mixed, layout)),
-            Spread(state["spread"]),
+            VarianceMoments(state["spread"]),
             tail=None,
             bias=np.full_like(summed["drift"], np.nan),
             details={"horizon_events": np.where(known, horizon, np.nan)},
@@ -220,12 +228,12 @@ class Mixture(Memory):
         )
 
 
-def _horizon(state: State, mixed: Mixed) -> Array:
+def _horizon(state: State, mixed: BankReading) -> Array:
     """The mean horizon of the mixture, no longer than what there is to remember."""
     return np.asarray((mixed.share * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1))
 
 
-def _drift(past: Array, value: Array, sampling: Array, span: int, layout: Layout) -> Array:
+def _drift(past: Array, value: Array, sampling: Array, span: int, layout: ColumnLayout) -> Array:
     """Drift per event of each component at some moments, [moments, columns].
 
     Root mean square over candidates of how far it came, less mere noise.
@@ -239,23 +247,23 @@ def _drift(past: Array, value: Array, sampling: Array, span: int, layout: Layout
     return np.asarray(np.sqrt(np.maximum(shared, 0.0)).reshape(moved.shape))
 
 
-def _over_components(values: Array, layout: Layout, combine: np.ufunc) -> Array:
+def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> Array:
     """Component columns [..., policies * parts] combined for each estimator, [..., policies * estimators]."""
     by_policy = values.reshape(*values.shape[:-1], len(layout.candidates), layout.parts)
     first = np.cumsum([0, *layout.components[:-1]])
     return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], -1)
 
 
-def _component_counts(layout: Layout) -> Array:
+def _component_counts(layout: ColumnLayout) -> Array:
     return np.tile(np.array(layout.components, dtype=float), len(layout.candidates))
 
 
-def _known(state: State, layout: Layout) -> Mask:
+def _known(state: State, layout: ColumnLayout) -> Mask:
     """Whether there has been an event with the policy, for each estimator."""
     return np.asarray(_over_components(state["weight"][:, -1], layout, np.minimum) > 0)
 
 
-def moments_of(state: State, mixed: Mixed, layout: Layout) -> Array:
+def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
     """The mixed kernel's moments, for each estimator that of the component remembered shortest.
 
     Of single terms it does not know the largest. Their squares are those that the kernel saw, moved to the estimate.
@@ -265,24 +273,24 @@ def moments_of(state: State, mixed: Mixed, layout: Layout) -> Array:
     count = len(layout.candidates) * len(layout.components)
     moments = np.full((count, ROWS), np.nan)
     known = _known(state, layout)
-    moments[:, Row.WEIGHT] = moments[:, Row.V] = np.where(known, 1.0, 0.0)
-    moments[:, Row.U] = np.where(known, _over_components(mixed.value, layout, np.add), 0.0)
-    moments[:, Row.WEIGHT_SQUARE] = np.where(known, _over_components(mixed.squares, layout, np.maximum), 0.0)
+    moments[:, MomentRow.WEIGHT] = moments[:, MomentRow.V] = np.where(known, 1.0, 0.0)
+    moments[:, MomentRow.U] = np.where(known, _over_components(mixed.value, layout, np.add), 0.0)
+    moments[:, MomentRow.WEIGHT_SQUARE] = np.where(known, _over_components(mixed.squares, layout, np.maximum), 0.0)
     for row, name in DIAGNOSTICS.items():
         means = ratio((mixed.kernel * state[name]).sum(axis=-1), (mixed.kernel * state["weight"]).sum(axis=-1))
         moments[:, row] = _over_components(means, layout, np.minimum)
-    moments[:, Row.LARGEST_IMPORTANCE] = _over_components(state["largest"], layout, np.maximum)
+    moments[:, MomentRow.LARGEST_IMPORTANCE] = _over_components(state["largest"], layout, np.maximum)
     shortest = _shortest(mixed, layout)
     kernel = mixed.kernel[shortest]
     seen = (kernel * state["weight"][shortest]).sum(axis=-1)
     term, square, _ = ratio((kernel[:, None] * state["terms"]).sum(axis=-1), seen[:, None]).T
-    value, weight = moments[:, Row.U], moments[:, Row.IMPORTANCE]
-    moments[:, Row.UU] = square - term**2 + value**2
-    moments[:, Row.TERM_IMPORTANCE] = value * weight
+    value, weight = moments[:, MomentRow.U], moments[:, MomentRow.IMPORTANCE]
+    moments[:, MomentRow.UU] = square - term**2 + value**2
+    moments[:, MomentRow.TERM_IMPORTANCE] = value * weight
     return moments
 
 
-def _shortest(mixed: Mixed, layout: Layout) -> NDArray[np.intp]:
+def _shortest(mixed: BankReading, layout: ColumnLayout) -> NDArray[np.intp]:
     """For each column the place of its component that is remembered shortest, by the squares of its kernel."""
     squares = np.nan_to_num(mixed.squares).reshape(len(layout.candidates), layout.parts)
     first = np.cumsum([0, *layout.components])

@@ -11,7 +11,7 @@ import numpy as np
 from streameval.common.arrays import Array, State, decayed_path, ratio
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import variance
-from streameval.ope.averages.variance import SpreadRow
+from streameval.ope.averages.variance import VarianceRow
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
@@ -21,7 +21,7 @@ NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
 
 
-class Layout(NamedTuple):
+class ColumnLayout(NamedTuple):
     """How columns belong together. Component columns are policy by policy, and within a policy estimator by estimator.
 
     `components` [estimators]: how many components each estimator has. `candidates` [policies]: whose losses are pooled.
@@ -38,7 +38,7 @@ class Layout(NamedTuple):
         return sum(self.components)
 
 
-class Parts(NamedTuple):
+class ComponentBlocks(NamedTuple):
     """The components of some whole blocks.
 
     `blocks`: their terms, one column a component. `prior` [blocks, columns]: the value to begin with (NaN: nothing),
@@ -50,7 +50,7 @@ class Parts(NamedTuple):
     prior_square: Array
 
 
-class Mixed(NamedTuple):
+class BankReading(NamedTuple):
     """A mixture per component column: estimate, variance by sampling and between decays, the weights that made it."""
 
     value: Array
@@ -62,7 +62,7 @@ class Mixed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Bank:
+class DecayBank:
     """What the decays hold at some moments, on the first axis; [moments, columns] or [moments, columns, decays]."""
 
     events: list[int]
@@ -73,13 +73,13 @@ class Bank:
     prior_square: Array
 
     @classmethod
-    def of(cls, state: State) -> Bank:
+    def of(cls, state: State) -> DecayBank:
         """The bank at present."""
         names = ("weight", "total", "recent", "prior", "prior_square")
         return cls([state["events"]], *(state[name][None] for name in names))
 
     @classmethod
-    def after(cls, state: State, parts: Parts, part: slice, weight: Array, mean: Array) -> Bank:
+    def after(cls, state: State, parts: ComponentBlocks, part: slice, weight: Array, mean: Array) -> DecayBank:
         """The bank before some blocks and after each of them."""
         fading = np.exp(-state["block"] / HORIZONS)
         return cls(
@@ -112,13 +112,16 @@ class Bank:
     def noise(self) -> Array:
         """Variance of one event's term, with a prior second moment that the first events are held against."""
         recent, prior = self.recent, NOISE_EVENTS * np.exp(-np.array(self.events)[:, None] / MEMORY)
-        weight, mean = recent[..., SpreadRow.WEIGHT], ratio(recent[..., SpreadRow.U], recent[..., SpreadRow.WEIGHT])
-        plain = (recent[..., SpreadRow.UU] + prior * self.prior_square) / (weight + prior) - mean**2
+        weight, mean = (
+            recent[..., VarianceRow.WEIGHT],
+            ratio(recent[..., VarianceRow.U], recent[..., VarianceRow.WEIGHT]),
+        )
+        plain = (recent[..., VarianceRow.UU] + prior * self.prior_square) / (weight + prior) - mean**2
         linear = (weight * variance(recent) + prior * self.prior_square) / (weight + prior)
-        return np.asarray(np.maximum(np.where(recent[..., SpreadRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
+        return np.asarray(np.maximum(np.where(recent[..., VarianceRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
 
 
-def mix(bank: Bank, share: Array, overlaps: Array, layout: Layout) -> Mixed:
+def mix(bank: DecayBank, share: Array, overlaps: Array, layout: ColumnLayout) -> BankReading:
     """The mixture at each of the bank's moments."""
     estimates, pseudo = bank.estimates, bank.pseudo_events
     kernel = ratio(share, bank.weight + pseudo)
@@ -127,7 +130,7 @@ def mix(bank: Bank, share: Array, overlaps: Array, layout: Layout) -> Mixed:
     squares = (np.matmul(by_policy, overlaps) * by_policy).sum(axis=-1).reshape(value.shape)
     apart = (share * (estimates - value[..., None]) ** 2).sum(axis=-1)
     start = (kernel * pseudo).sum(axis=-1) ** 2 / PSEUDO_EVENTS
-    return Mixed(value, bank.noise * (squares + start), apart, squares, share, kernel)
+    return BankReading(value, bank.noise * (squares + start), apart, squares, share, kernel)
 
 
 def path(state: Array, steps: Array, fading: Array) -> Array:

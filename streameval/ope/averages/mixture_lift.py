@@ -8,20 +8,25 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, State
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.mixture import Course, Mixture
-from streameval.ope.averages.mixture_bank import Layout, Parts
-from streameval.ope.estimators import Component, Terms
+from streameval.ope.averages.mixture import Mixture, MixturePath
+from streameval.ope.averages.mixture_bank import ColumnLayout, ComponentBlocks
+from streameval.ope.estimators import TermPart, Terms
 from streameval.ope.evidence.evidence import Evidence
 
 
-def lift_layout(layout: Layout) -> Layout:
+def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     """How the columns of lifts belong together: those of all policies but production, each compared with the others."""
-    return Layout(layout.components, (True,) * (len(layout.candidates) - 1), paired=False)
+    return ColumnLayout(layout.components, (True,) * (len(layout.candidates) - 1), paired=False)
 
 
 def fold_lifts(
-    mixture: Mixture, state: State, terms: Sequence[Terms], evidence: Evidence, course: Course, layout: Layout
-) -> tuple[State, Course]:
+    mixture: Mixture,
+    state: State,
+    terms: Sequence[Terms],
+    evidence: Evidence,
+    course: MixturePath,
+    layout: ColumnLayout,
+) -> tuple[State, MixturePath]:
     """The mixture of lifts after these whole blocks, and how it fared, its sampling variance with the design effect.
 
     `course`: how the mixture of the values fared meanwhile.
@@ -32,7 +37,9 @@ def fold_lifts(
     return after, fared._replace(sampling=fared.sampling * effects)
 
 
-def lift_blocks(terms: Sequence[Terms], evidence: Evidence, course: Course, layout: Layout) -> tuple[Blocks, Parts]:
+def lift_blocks(
+    terms: Sequence[Terms], evidence: Evidence, course: MixturePath, layout: ColumnLayout
+) -> tuple[Blocks, ComponentBlocks]:
     """The differences of all terms to those of production, as blocks, and of their components.
 
     A component of production is taken from that of each policy, on the events that both have. A ratio is linearised
@@ -56,7 +63,7 @@ def lift_blocks(terms: Sequence[Terms], evidence: Evidence, course: Course, layo
     present = np.where(known, shared.averaging_weight, 0.0)
     weighing = (evidence.blocks, present, shared.importance_weight, None)
     square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
-    parts = Parts(
+    parts = ComponentBlocks(
         Blocks.of(*weighing, [(np.where(known, each, 0.0), None) for each in every], paired=False),
         np.zeros((len(square), square.shape[1] * layout.parts)),
         np.repeat(square, layout.parts, axis=1),
@@ -65,13 +72,13 @@ def lift_blocks(terms: Sequence[Terms], evidence: Evidence, course: Course, layo
     return Blocks.of(*weighing, whole, paired=False, signs=evidence.signs), parts
 
 
-def _spread_over_events(values: Array, evidence: Evidence, layout: Layout) -> Array:
+def _spread_over_events(values: Array, evidence: Evidence, layout: ColumnLayout) -> Array:
     """Values per block [blocks, P * parts] repeated for each of its events, [n, P, parts]."""
     by_policy = values.reshape(len(values), -1, layout.parts)
     return np.repeat(by_policy, len(evidence.reward) // evidence.blocks, axis=0)
 
 
-def _difference(component: Component, centre: Array, usual: Array) -> Array:
+def _difference(component: TermPart, centre: Array, usual: Array) -> Array:
     """A component of all policies less that of the first, [n, P - 1]; of a ratio, its linearised value.
 
     Of a ratio, what is mere rounding is 0: a reward that is always the same would else make a lift of 1e-17, on one

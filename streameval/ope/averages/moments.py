@@ -1,8 +1,8 @@
 """Moments: the weighted sums that an average keeps of the terms, and how they are added, faded and read.
 
 An event with averaging weight `q` (1, times the inverse sampling probability, times what the average makes of its
-age) adds to each column (one policy under one estimator) the numbers of `Row`, the last three of which are maxima; the
-sums of `PairRow` follow them, where a lift is asked for. Nothing is ever subtracted: importance weights are
+age) adds to each column (one policy under one estimator) the numbers of `MomentRow`, the last three of which are
+maxima; the sums of `PairRow` follow them, where a lift is asked for. Nothing is ever subtracted: importance weights are
 heavy-tailed, and taking an old value back out of a floating-point sum destroys it.
 
 Pairs: what the terms of a policy and of production say together, on the events that both have.
@@ -105,7 +105,7 @@ def difference_square(pairs: Array) -> Array:
     return ratio(sum_of_squares(linear_form(pairs), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])
 
 
-class Row(IntEnum):
+class MomentRow(IntEnum):
     """Places on the last axis of an array of moments."""
 
     WEIGHT = 0  # S0 = sum q
@@ -124,15 +124,15 @@ class Row(IntEnum):
     LARGEST_IMPORTANCE = 13  # max w, however old or downsampled the event
 
 
-ROWS = len(Row)
+ROWS = len(MomentRow)
 ALL_ROWS = ROWS + PAIR_ROWS
-SUMS = slice(0, Row.WEIGHT_SQUARE)
-MAXIMA = slice(Row.LARGEST_WEIGHT, ROWS)
+SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
+MAXIMA = slice(MomentRow.LARGEST_WEIGHT, ROWS)
 PAIRS = slice(ROWS, ALL_ROWS)
 """What follows the moments of a column: the pair sums of its lift."""
-SQUARE_WEIGHTS = [Row.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
+SQUARE_WEIGHTS = [MomentRow.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
 """Sums of squared averaging weights, which fade twice as fast."""
-FADING_MAXIMA = slice(Row.LARGEST_WEIGHT, Row.LARGEST_IMPORTANCE)
+FADING_MAXIMA = slice(MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE)
 
 
 def nothing(columns: int) -> Array:
@@ -143,7 +143,7 @@ def nothing(columns: int) -> Array:
 def merge(older: Array, newer: Array) -> Array:
     """Moments of two disjoint sets of events together; sums add, maxima compare.
 
-    >>> merge(np.ones(ALL_ROWS), np.full(ALL_ROWS, 2.0))[[Row.U, Row.LARGEST_TERM]]
+    >>> merge(np.ones(ALL_ROWS), np.full(ALL_ROWS, 2.0))[[MomentRow.U, MomentRow.LARGEST_TERM]]
     array([3., 2.])
     """
     merged = older + newer
@@ -168,13 +168,13 @@ def total(parts: Array) -> Array:
 def fade(moments: Array, factor: Array | float) -> Array:
     """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column).
 
-    >>> fade(np.ones(ALL_ROWS), 0.5)[[Row.WEIGHT, Row.WEIGHT_SQUARE, Row.LARGEST_WEIGHT]]
+    >>> fade(np.ones(ALL_ROWS), 0.5)[[MomentRow.WEIGHT, MomentRow.WEIGHT_SQUARE, MomentRow.LARGEST_WEIGHT]]
     array([0.5 , 0.25, 0.5 ])
     """
     factor = np.asarray(factor)
     faded = moments * factor[..., None]
     faded[..., SQUARE_WEIGHTS] *= factor[..., None]
-    faded[..., Row.LARGEST_IMPORTANCE] = moments[..., Row.LARGEST_IMPORTANCE]
+    faded[..., MomentRow.LARGEST_IMPORTANCE] = moments[..., MomentRow.LARGEST_IMPORTANCE]
     return faded
 
 
@@ -188,7 +188,7 @@ def fold(state: Array, blocks: Array, factors: Array) -> Array:
     new[:, SQUARE_WEIGHTS] = weighted_sum(blocks[..., SQUARE_WEIGHTS], later * later)
     fading = later.reshape(*later.shape, *[1] * (blocks.ndim - later.ndim))
     new[:, FADING_MAXIMA] = (blocks[..., FADING_MAXIMA] * fading).max(axis=0)
-    new[:, Row.LARGEST_IMPORTANCE] = blocks[..., Row.LARGEST_IMPORTANCE].max(axis=0)
+    new[:, MomentRow.LARGEST_IMPORTANCE] = blocks[..., MomentRow.LARGEST_IMPORTANCE].max(axis=0)
     return merge(fade(state, whole), new)
 
 
@@ -223,23 +223,23 @@ class Moments:
 
     array: Array
 
-    def __getitem__(self, row: Row) -> Array:
+    def __getitem__(self, row: MomentRow) -> Array:
         return self.array[..., row]
 
     @property
     def value(self) -> Array:
         """`U / V`: the estimate. Not known once the evidence has faded below what floating point can square."""
-        return np.where(self[Row.WEIGHT_SQUARE] > 0, ratio(self[Row.U], self[Row.V]), np.nan)
+        return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, ratio(self[MomentRow.U], self[MomentRow.V]), np.nan)
 
     @property
     def count(self) -> Array:
         """`n_eff = S0^2 / S2`: the number of equally weighted events that would average as well."""
-        return ratio(self[Row.WEIGHT] ** 2, self[Row.WEIGHT_SQUARE])
+        return ratio(self[MomentRow.WEIGHT] ** 2, self[MomentRow.WEIGHT_SQUARE])
 
     @property
     def mean_denominator(self) -> Array:
         """`V / S0`: 1 for a plain mean, the mean weight for a self-normalised one."""
-        return ratio(self[Row.V], self[Row.WEIGHT])
+        return ratio(self[MomentRow.V], self[MomentRow.WEIGHT])
 
     @property
     def variance(self) -> Array:
@@ -250,23 +250,24 @@ class Moments:
     def effective_sample_size(self) -> Array:
         """Kish's: `n_eff mean(w)^2 / mean(w^2)`, averaging and importance weights both."""
         return ratio(
-            self[Row.WEIGHT] * self[Row.IMPORTANCE] ** 2, self[Row.WEIGHT_SQUARE] * self[Row.IMPORTANCE_SQUARE]
+            self[MomentRow.WEIGHT] * self[MomentRow.IMPORTANCE] ** 2,
+            self[MomentRow.WEIGHT_SQUARE] * self[MomentRow.IMPORTANCE_SQUARE],
         )
 
     @property
     def importance_weight_mean(self) -> Array:
         """Mean importance weight: 1 where propensities are right and support is full."""
-        return ratio(self[Row.IMPORTANCE], self[Row.WEIGHT])
+        return ratio(self[MomentRow.IMPORTANCE], self[MomentRow.WEIGHT])
 
     @property
     def unsupported_probability(self) -> Array:
         """Mean probability that the policy gives to actions the logging policy never takes."""
-        return ratio(self[Row.UNSUPPORTED], self[Row.WEIGHT])
+        return ratio(self[MomentRow.UNSUPPORTED], self[MomentRow.WEIGHT])
 
     @property
     def largest_term_share(self) -> Array:
         """Share of `|U|` that the largest single term carries."""
-        return ratio(self[Row.LARGEST_TERM], np.abs(self[Row.U]))
+        return ratio(self[MomentRow.LARGEST_TERM], np.abs(self[MomentRow.U]))
 
     @property
     def lift(self) -> LiftMoments:
@@ -275,8 +276,8 @@ class Moments:
         array = np.full((*pairs.shape[:-1], ROWS), np.nan)
         for row, values in _differences(pairs).items():
             array[..., row] = values
-        array[..., Row.LARGEST_WEIGHT] = self[Row.LARGEST_WEIGHT]
-        array[..., Row.LARGEST_IMPORTANCE] = self[Row.LARGEST_IMPORTANCE]
+        array[..., MomentRow.LARGEST_WEIGHT] = self[MomentRow.LARGEST_WEIGHT]
+        array[..., MomentRow.LARGEST_IMPORTANCE] = self[MomentRow.LARGEST_IMPORTANCE]
         return LiftMoments(array, pairs)
 
 
@@ -288,40 +289,40 @@ class LiftMoments(Moments):
 
     @property
     def value(self) -> Array:
-        return np.where(self[Row.WEIGHT_SQUARE] > 0, gap(self.pairs), np.nan)
+        return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, gap(self.pairs), np.nan)
 
     @property
     def mean_denominator(self) -> Array:
-        return np.ones_like(self[Row.WEIGHT])
+        return np.ones_like(self[MomentRow.WEIGHT])
 
     @property
     def variance(self) -> Array:
         return difference_square(self.pairs)
 
 
-def _differences(pairs: Array) -> dict[Row, Array]:
+def _differences(pairs: Array) -> dict[MomentRow, Array]:
     """The sums that a difference of terms has in the place of a term."""
     products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
     return {
-        Row.WEIGHT: pairs[..., PairRow.WEIGHT],
-        Row.U: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
-        Row.V: pairs[..., PairRow.WEIGHT],
-        Row.UU: products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"],
-        Row.UV: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
-        Row.VV: pairs[..., PairRow.WEIGHT],
-        Row.IMPORTANCE: pairs[..., PairRow.IMPORTANCE],
-        Row.IMPORTANCE_SQUARE: pairs[..., PairRow.IMPORTANCE_SQUARE],
-        Row.TERM_IMPORTANCE: pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE],
-        Row.WEIGHT_SQUARE: pairs[..., PairRow.WEIGHT_SQUARE],
+        MomentRow.WEIGHT: pairs[..., PairRow.WEIGHT],
+        MomentRow.U: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
+        MomentRow.V: pairs[..., PairRow.WEIGHT],
+        MomentRow.UU: products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"],
+        MomentRow.UV: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
+        MomentRow.VV: pairs[..., PairRow.WEIGHT],
+        MomentRow.IMPORTANCE: pairs[..., PairRow.IMPORTANCE],
+        MomentRow.IMPORTANCE_SQUARE: pairs[..., PairRow.IMPORTANCE_SQUARE],
+        MomentRow.TERM_IMPORTANCE: pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE],
+        MomentRow.WEIGHT_SQUARE: pairs[..., PairRow.WEIGHT_SQUARE],
     }
 
 
 def variance(sums: Array) -> Array:
-    """Variance of the term from sums whose first rows are those of `Row` up to `VV`, around their own value.
+    """Variance of the term from sums whose first rows are those of `MomentRow` up to `VV`, around their own value.
 
     What is left of a constant by rounding counts as 0: an average that adapts to it would depend on how sums were cut.
     """
-    value = ratio(sums[..., Row.U], sums[..., Row.V])
-    size = sums[..., Row.UU] + value * value * sums[..., Row.VV]
-    square = size - 2 * value * sums[..., Row.UV]
-    return ratio(beyond_rounding(square, size) * sums[..., Row.WEIGHT], sums[..., Row.V] ** 2)
+    value = ratio(sums[..., MomentRow.U], sums[..., MomentRow.V])
+    size = sums[..., MomentRow.UU] + value * value * sums[..., MomentRow.VV]
+    square = size - 2 * value * sums[..., MomentRow.UV]
+    return ratio(beyond_rounding(square, size) * sums[..., MomentRow.WEIGHT], sums[..., MomentRow.V] ** 2)

@@ -36,7 +36,7 @@ FEWEST_BLOCKS = 10
 """A variance of block sums from fewer blocks says nothing."""
 
 
-class SpreadRow(IntEnum):
+class VarianceRow(IntEnum):
     """Places on the last axis of an array of spreads; all are plain sums."""
 
     WEIGHT = 0  # sum q
@@ -54,13 +54,13 @@ class SpreadRow(IntEnum):
     PAIR_BLOCKS = 12  # blocks with events that production has too; the pair sums follow
 
 
-SPREAD_ROWS = SpreadRow.PAIR_BLOCKS
-SPREAD_PAIRS = slice(SpreadRow.PAIR_BLOCKS + 1, SpreadRow.PAIR_BLOCKS + 1 + SPREAD_PAIR_ROWS)
+SPREAD_ROWS = VarianceRow.PAIR_BLOCKS
+SPREAD_PAIRS = slice(VarianceRow.PAIR_BLOCKS + 1, VarianceRow.PAIR_BLOCKS + 1 + SPREAD_PAIR_ROWS)
 BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
 """Sums over blocks of the products of the block's sums of TERMS."""
 ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
 """The rows of `clusters` follow, once an event has named its unit."""
-WITHIN = slice(0, SpreadRow.BLOCK_UU)
+WITHIN = slice(0, VarianceRow.BLOCK_UU)
 """The rows that a block which is not finished adds to."""
 
 
@@ -116,35 +116,35 @@ def known_rows(array: Array) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class VarianceMoments:
     """An array of spreads [..., rows], read by name. What is not known is NaN.
 
     Five terms 0, 0, 0, 1, 4:
 
     >>> terms = np.zeros(ALL_SPREAD_ROWS)
     >>> terms[WITHIN] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0, 5.0, 2.0]
-    >>> float(Spread(terms).variance)
+    >>> float(VarianceMoments(terms).variance)
     2.4
     """
 
     array: Array
 
-    def __getitem__(self, row: SpreadRow) -> Array:
+    def __getitem__(self, row: VarianceRow) -> Array:
         return self.array[..., row]
 
-    def with_tail(self, tail: Blocks | None) -> Spread:
+    def with_tail(self, tail: Blocks | None) -> VarianceMoments:
         """The events of the block that is not finished added to the sums over events."""
         if tail is None:
             return self
         array = self.array.copy()
         for rows in (WITHIN, SPREAD_PAIRS):
             array[..., rows] += tail.spread[0, :, rows]
-        return Spread(array)
+        return VarianceMoments(array)
 
     @property
     def count(self) -> Array:
         """Number of equally weighted events that would tell as much."""
-        return ratio(self[SpreadRow.WEIGHT] ** 2, self[SpreadRow.WEIGHT_SQUARE])
+        return ratio(self[VarianceRow.WEIGHT] ** 2, self[VarianceRow.WEIGHT_SQUARE])
 
     @property
     def variance(self) -> Array:
@@ -164,12 +164,14 @@ class Spread:
         make it, by this factor. Both variances are taken around the same value, over the same events. Where events name
         their units, what units that lie in many blocks add to it is known: see `clusters`.
         """
-        value = ratio(self[SpreadRow.U], self[SpreadRow.V])
+        value = ratio(self[VarianceRow.U], self[VarianceRow.V])
         between = (
-            self[SpreadRow.BLOCK_UU] - 2 * value * self[SpreadRow.BLOCK_UV] + value * value * self[SpreadRow.BLOCK_VV]
+            self[VarianceRow.BLOCK_UU]
+            - 2 * value * self[VarianceRow.BLOCK_UV]
+            + value * value * self[VarianceRow.BLOCK_VV]
         )
-        single = self.variance * ratio(self[SpreadRow.V], self[SpreadRow.WEIGHT]) ** 2
-        by_blocks = _effect(between, single * self[SpreadRow.WEIGHT_SQUARE], self[SpreadRow.BLOCKS])
+        single = self.variance * ratio(self[VarianceRow.V], self[VarianceRow.WEIGHT]) ** 2
+        by_blocks = _effect(between, single * self[VarianceRow.WEIGHT_SQUARE], self[VarianceRow.BLOCKS])
         return by_blocks + self._of_units(np.stack([np.ones_like(value), -value], axis=-1), single)
 
     @property
@@ -185,13 +187,13 @@ class Spread:
         return np.nan_to_num(ratio(added, single * squares), posinf=0.0, neginf=0.0)
 
     @property
-    def lift(self) -> LiftSpread:
+    def lift(self) -> LiftVarianceMoments:
         """The spread of the paired difference to production."""
-        return LiftSpread(self.array)
+        return LiftVarianceMoments(self.array)
 
 
 @dataclass(frozen=True, slots=True)
-class LiftSpread(Spread):
+class LiftVarianceMoments(VarianceMoments):
     """The same sums read for the linearised difference to production, on the events that production has too."""
 
     @property
@@ -214,7 +216,7 @@ class LiftSpread(Spread):
         pairs = self.array[..., SPREAD_PAIRS]
         form, single = linear_form(pairs), difference_square(pairs)
         between = sum_of_squares(form, self.array[..., BLOCK_PAIRS])
-        by_blocks = _effect(between, single * pairs[..., PairRow.WEIGHT_SQUARE], self[SpreadRow.PAIR_BLOCKS])
+        by_blocks = _effect(between, single * pairs[..., PairRow.WEIGHT_SQUARE], self[VarianceRow.PAIR_BLOCKS])
         return by_blocks + self._of_units(form, single)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from streameval.ope.estimators.base import Component, Estimator, Terms
+from streameval.ope.estimators.base import Estimator, TermPart, Terms
 from streameval.ope.estimators.importance import SNIPS, ControlVariate
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
 from streameval.ope.estimators.slate import PseudoInverse, WeightedPseudoInverse
@@ -39,7 +39,7 @@ __all__ = [
     "SNIPS",
     "AnyEstimator",
     "ClippedIPS",
-    "Component",
+    "TermPart",
     "ControlVariate",
     "Estimator",
     "PseudoInverse",

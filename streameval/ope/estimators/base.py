@@ -8,13 +8,13 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
-from streameval.common.component import Labelled, strict
-from streameval.ope.estimators.term_range import Extremes
+from streameval.common.component import Component, strict
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import NOTHING, Needs
+from streameval.ope.evidence.requirements import NOTHING, Requirements
 
 
-class Component(NamedTuple):
+class TermPart(NamedTuple):
     """A part of a term that may be averaged on its own; the parts add up to the term.
 
     `prior` [blocks, policies]: the value to begin with, as known after each block; None: nothing to begin with.
@@ -30,15 +30,15 @@ class Terms(NamedTuple):
 
     u: Array
     v: Array | None = None
-    components: tuple[Component, ...] = ()
+    components: tuple[TermPart, ...] = ()
 
-    def parts(self, mean_reward: Array) -> tuple[Component, ...]:
+    def parts(self, mean_reward: Array) -> tuple[TermPart, ...]:
         """The components; a term without any is one, which begins at the logging policy's mean reward [blocks]."""
-        return self.components or (Component(self.u, self.v, np.repeat(mean_reward[:, None], self.u.shape[1], axis=1)),)
+        return self.components or (TermPart(self.u, self.v, np.repeat(mean_reward[:, None], self.u.shape[1], axis=1)),)
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Estimator(Labelled):
+class Estimator(Component):
     """Turns the evidence of whole blocks into terms.
 
     `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its
@@ -47,7 +47,7 @@ class Estimator(Labelled):
     """
 
     covers_estimand: ClassVar[bool] = False
-    needs: ClassVar[Needs] = NOTHING
+    needs: ClassVar[Requirements] = NOTHING
     ratio: ClassVar[bool] = False
     parts: ClassVar[int] = 1
 
@@ -64,9 +64,9 @@ class Estimator(Labelled):
         low, high = reward_range
         return max_weight * (max(high, 0.0) - min(low, 0.0))
 
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
         """Between which lines a term lies, given its importance weight: `w` times the reward, however heavy `w` is.
 
         `seen` [policies], the largest weight so far, is for terms of which that cannot be said: it is their heaviest.
         """
-        return Extremes.between((0.0, 0.0), reward_range, np.full_like(seen, np.inf))
+        return TermRange.between((0.0, 0.0), reward_range, np.full_like(seen, np.inf))

@@ -15,7 +15,7 @@ from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
 from streameval.ope.estimators import importance
 from streameval.ope.estimators.base import Estimator, Terms
-from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.recent_moments import fading_of
 
@@ -81,7 +81,7 @@ class ControlVariate(Estimator):
         """Range of `w (r - beta) + beta` for any `beta` inside the reward range; a beta outside of it is possible."""
         return 2 * max_weight * (reward_range[1] - reward_range[0])
 
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
         return importance.extremes(reward_range, seen)
 
 
@@ -100,14 +100,14 @@ def lagged_slope(evidence: Evidence, term: Array, state: State) -> tuple[Array, 
     return evidence.spread_over_events(_slope(before)), {"sums": path[-1]}
 
 
-def extremes(reward_range: tuple[float, float], seen: Array) -> Extremes:
+def extremes(reward_range: tuple[float, float], seen: Array) -> TermRange:
     """Of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 to begin with.
 
     Its slope may go either way, so that an endless weight could be anything: the heaviest is the largest seen.
     """
     low, high = reward_range
     least, most = min(low, 0.0), max(high, 0.0)
-    return Extremes.between((least, most), (low - most, high - least), seen)
+    return TermRange.between((least, most), (low - most, high - least), seen)
 
 
 def _slope(sums: Array) -> Array:

@@ -26,10 +26,10 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Terms
-from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import NOTHING, Need, Needs
+from streameval.ope.evidence.requirements import NOTHING, Requirement, Requirements
 
 Weighting: TypeAlias = Callable[[Array, float], "Array | float"] | float
 """A function of the importance weight and the estimator's parameter, or a number that is the same for all."""
@@ -75,27 +75,27 @@ def rest(_: Array, tau: float) -> float:
     return 1.0 - tau
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """How much counts of the model's prediction for every action, of the reward, and of the logged one's prediction."""
 
     alpha: Weighting
     beta: Weighting
     gamma: Weighting
-    needs: Needs
+    needs: Requirements
 
 
-PREDICTED: Needs = frozenset({Need.TARGET, Need.PREDICTION})
-WEIGHED: Needs = PREDICTED | {Need.LOGGING}
+PREDICTED: Requirements = frozenset({Requirement.TARGET, Requirement.PREDICTION})
+WEIGHED: Requirements = PREDICTED | {Requirement.LOGGING}
 
 TABLE = {
-    "dm": Row(1, 0, 0, PREDICTED),
-    "ips": Row(0, 1, 0, NOTHING),
-    "clipped_ips": Row(0, within, 0, NOTHING),
-    "dr": Row(1, 1, -1, PREDICTED),
-    "static_blend": Row(rest, share, 0, PREDICTED),
-    "switch": Row(above, up_to, 0, WEIGHED),
-    "cab": Row(beyond, within, 0, WEIGHED),
-    "cab_dr": Row(1, within, within_less, PREDICTED),
+    "dm": TableRow(1, 0, 0, PREDICTED),
+    "ips": TableRow(0, 1, 0, NOTHING),
+    "clipped_ips": TableRow(0, within, 0, NOTHING),
+    "dr": TableRow(1, 1, -1, PREDICTED),
+    "static_blend": TableRow(rest, share, 0, PREDICTED),
+    "switch": TableRow(above, up_to, 0, WEIGHED),
+    "cab": TableRow(beyond, within, 0, WEIGHED),
+    "cab_dr": TableRow(1, within, within_less, PREDICTED),
 }
 
 
@@ -103,7 +103,7 @@ TABLE = {
 class Interpolated(Estimator):
     """A row of the table. `parameter`: its `M` or `tau`. `limit`: no larger weight counts in full."""
 
-    row: ClassVar[Row]
+    row: ClassVar[TableRow]
 
     @property
     def parameter(self) -> float:
@@ -124,7 +124,7 @@ class Interpolated(Estimator):
         return Terms(term), state
 
     def _of_every_action(self, actions: Actions, weight: Array) -> Array:
-        if Need.LOGGING in self.needs:
+        if Requirement.LOGGING in self.needs:
             return actions.sum(self._weighed(self.row.alpha, actions.importance_weight, actions.modelled))
         return self._weighed(self.row.alpha, weight, actions.expected_reward)  # every action counts the same
 
@@ -141,7 +141,7 @@ class Interpolated(Estimator):
         reach = self._weighed(self.row.beta, largest, largest)
         return (widest if self.row.alpha != 0 else 0.0) + reach * (2 * (high - low) if self.row.gamma != 0 else widest)
 
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
         """The model's part, wherever the weight lies, and the reward or a correction by it up to the limit.
 
         Only `ips` stands on a mean weight of 1. Of the others an endless weight could make anything: if they have no
@@ -155,7 +155,7 @@ class Interpolated(Estimator):
         offsets = (least, most) if self.row.alpha != 0 else (0.0, 0.0)
         slopes = (low - high, high - low) if self.row.gamma != 0 else (counts * least, counts * most)
         heaviest = seen if math.isinf(self.limit) else np.full_like(seen, self.limit)
-        return Extremes.between(offsets, slopes, heaviest, controlled=False)
+        return TermRange.between(offsets, slopes, heaviest, controlled=False)
 
 
 def _a_number(cap: float) -> float:
@@ -200,8 +200,8 @@ class IPS(Interpolated):
     Source: Horvitz & Thompson 1952; Li et al., WSDM 2011.
     """
 
-    row: ClassVar[Row] = TABLE["ips"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["ips"]
+    needs: ClassVar[Requirements] = row.needs
     kind: Literal["ips"] = field(default="ips", kw_only=True, repr=False)
 
 
@@ -220,8 +220,8 @@ class ClippedIPS(Capped):
     """
 
     cap: Annotated[Cap, Field(gt=0)]
-    row: ClassVar[Row] = TABLE["clipped_ips"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["clipped_ips"]
+    needs: ClassVar[Requirements] = row.needs
     covers_estimand: ClassVar[bool] = True
     kind: Literal["clipped_ips"] = field(default="clipped_ips", kw_only=True, repr=False)
 
@@ -243,8 +243,8 @@ class DM(Interpolated):
     array([[0.54]])
     """
 
-    row: ClassVar[Row] = TABLE["dm"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["dm"]
+    needs: ClassVar[Requirements] = row.needs
     covers_estimand: ClassVar[bool] = True
     kind: Literal["dm"] = field(default="dm", kw_only=True, repr=False)
 
@@ -269,8 +269,8 @@ class DR(Interpolated):
     Source: Dudik, Langford & Li, ICML 2011.
     """
 
-    row: ClassVar[Row] = TABLE["dr"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["dr"]
+    needs: ClassVar[Requirements] = row.needs
     kind: Literal["dr"] = field(default="dr", kw_only=True, repr=False)
 
 
@@ -289,8 +289,8 @@ class StaticBlend(Interpolated):
     """
 
     tau: Annotated[float, Field(ge=0, le=1)]
-    row: ClassVar[Row] = TABLE["static_blend"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["static_blend"]
+    needs: ClassVar[Requirements] = row.needs
     covers_estimand: ClassVar[bool] = True
     kind: Literal["static_blend"] = field(default="static_blend", kw_only=True, repr=False)
 
@@ -320,8 +320,8 @@ class Switch(Capped):
     Source: Wang, Agarwal & Dudik, ICML 2017.
     """
 
-    row: ClassVar[Row] = TABLE["switch"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["switch"]
+    needs: ClassVar[Requirements] = row.needs
     covers_estimand: ClassVar[bool] = True
     kind: Literal["switch"] = field(default="switch", kw_only=True, repr=False)
 
@@ -345,8 +345,8 @@ class CAB(Capped):
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019.
     """
 
-    row: ClassVar[Row] = TABLE["cab"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["cab"]
+    needs: ClassVar[Requirements] = row.needs
     covers_estimand: ClassVar[bool] = True
     kind: Literal["cab"] = field(default="cab", kw_only=True, repr=False)
 
@@ -367,7 +367,7 @@ class CABDR(Capped):
     Source: Su, Wang, Santacatterina & Joachims, ICML 2019.
     """
 
-    row: ClassVar[Row] = TABLE["cab_dr"]
-    needs: ClassVar[Needs] = row.needs
+    row: ClassVar[TableRow] = TABLE["cab_dr"]
+    needs: ClassVar[Requirements] = row.needs
     covers_estimand: ClassVar[bool] = True
     kind: Literal["cab_dr"] = field(default="cab_dr", kw_only=True, repr=False)

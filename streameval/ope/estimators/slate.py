@@ -16,7 +16,7 @@ from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Terms
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.evidence.requirements import Requirement, Requirements
 
 
 @dataclass(frozen=True, config=strict)
@@ -42,7 +42,7 @@ class PseudoInverse(Estimator):
     Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
     """
 
-    needs: ClassVar[Needs] = frozenset({Need.SLOTS})
+    needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
     kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
@@ -68,7 +68,7 @@ class WeightedPseudoInverse(Estimator):
     Source: Swaminathan et al., NeurIPS 2017.
     """
 
-    needs: ClassVar[Needs] = frozenset({Need.SLOTS})
+    needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
     ratio: ClassVar[bool] = True
     kind: Literal["weighted_pseudo_inverse"] = field(default="weighted_pseudo_inverse", kw_only=True, repr=False)
 

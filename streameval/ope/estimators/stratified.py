@@ -16,11 +16,11 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
 from streameval.ope.estimators import importance
-from streameval.ope.estimators.base import Component, Estimator, Terms
-from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.estimators.base import Estimator, TermPart, Terms
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.recent_moments import fading_of
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.evidence.requirements import Requirement, Requirements
 
 THRESHOLD = 5.0
 
@@ -56,15 +56,15 @@ class StratifiedIPS(Estimator):
         means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0)], state["means"])
         share = np.clip(means[0], 0.0, 1.0)
         mean_reward = evidence.recent.reward[:, None]
-        low = Component(np.where(small, reward, 0.0), prior=share * mean_reward)
-        high = Component(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
+        low = TermPart(np.where(small, reward, 0.0), prior=share * mean_reward)
+        high = TermPart(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
         return Terms(low.u + high.u, components=(low, high)), {"control": controlled, "means": remembered}
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
         """As of `control_variate`."""
         return 2 * max_weight * (reward_range[1] - reward_range[0])
 
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
         return importance.extremes(reward_range, seen)
 
 
@@ -81,7 +81,7 @@ class StratifiedDR(Estimator):
     """
 
     threshold: Threshold = THRESHOLD
-    needs: ClassVar[Needs] = frozenset({Need.TARGET, Need.LOGGING, Need.PREDICTION})
+    needs: ClassVar[Requirements] = frozenset({Requirement.TARGET, Requirement.LOGGING, Requirement.PREDICTION})
     parts: ClassVar[int] = 3
     kind: Literal["stratified_dr"] = field(default="stratified_dr", kw_only=True, repr=False)
 
@@ -103,9 +103,9 @@ class StratifiedDR(Estimator):
         share = np.clip(means[0], 0.0, 1.0)
         mean_reward = evidence.recent.reward[:, None]
         components = (
-            Component(low, prior=share * mean_reward),
-            Component(modelled),
-            Component(correction, prior=(1 - share) * mean_reward - means[1]),
+            TermPart(low, prior=share * mean_reward),
+            TermPart(modelled),
+            TermPart(correction, prior=(1 - share) * mean_reward - means[1]),
         )
         return Terms(low + modelled + correction, components=components), {"means": remembered}
 
@@ -113,11 +113,11 @@ class StratifiedDR(Estimator):
         """A correction reaches weight times reward range to either side; the model's part lies inside that range."""
         return (2 * max_weight + 1) * (reward_range[1] - reward_range[0])
 
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> Extremes:
+    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
         """A small weight times the reward, or the model's part and a correction to either side."""
         low, high = reward_range
         slopes = (min(low, low - high), max(high, high - low))
-        return Extremes.between((min(low, 0.0), max(high, 0.0)), slopes, seen, controlled=False)
+        return TermRange.between((min(low, 0.0), max(high, 0.0)), slopes, seen, controlled=False)
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:

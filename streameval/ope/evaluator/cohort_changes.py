@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from streameval.common.arrays import State
 from streameval.common.state_columns import transplanted
 from streameval.events import EventBatch
-from streameval.ope.averages.mixture_bank import Layout
+from streameval.ope.averages.mixture_bank import ColumnLayout
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan, Products
-from streameval.ope.evaluator.promotion_lift import Deciding
-from streameval.ope.evaluator.state import Progress
+from streameval.ope.evaluator.promotion_lift import PromotionLift
+from streameval.ope.evaluator.state import EvaluatorState
 from streameval.ope.evidence import recent_moments
-from streameval.ope.evidence.requirements import Need
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.policies import LOGGING
 
 
@@ -76,7 +76,7 @@ def with_new_production(evaluator: Evaluator) -> Evaluator:
     return changed(changed(evaluator, replace(plan, policies=(LOGGING, *plan.policies[1:]))), plan)
 
 
-def _memory(plan: Plan, progress: Progress, alone: bool) -> State:
+def _memory(plan: Plan, progress: EvaluatorState, alone: bool) -> State:
     """What is remembered of each policy; `alone`: nothing that compares it with production."""
     learned, grids = progress.learned, progress.grids
     kept = {name: learned[name] for name in ("recent", "slates")}
@@ -90,7 +90,7 @@ def _memory(plan: Plan, progress: Progress, alone: bool) -> State:
     return {"counts": progress.counts, "learned": kept, "grids": list(grids)}
 
 
-def _fresh(plan: Plan, progress: Progress, policies: int, alone: bool) -> State:
+def _fresh(plan: Plan, progress: EvaluatorState, policies: int, alone: bool) -> State:
     """The same before the first event, of so many policies."""
     names = (LOGGING, *map(str, range(1, policies)))
     ranks = {name: place for place, name in enumerate(names)}
@@ -98,9 +98,11 @@ def _fresh(plan: Plan, progress: Progress, policies: int, alone: bool) -> State:
     return _memory(some, Evaluator.of(some, progress.described).progress(), alone)
 
 
-def _decided(before: Plan, progress: Progress, fresh: Progress, places: Sequence[int | None]) -> State | None:
+def _decided(
+    before: Plan, progress: EvaluatorState, fresh: EvaluatorState, places: Sequence[int | None]
+) -> State | None:
     """The state of the contest among those that stay; it begins anew where others come."""
-    deciding = Deciding.of(before)
+    deciding = PromotionLift.of(before)
     known = [place for place in places[1:] if place is not None]
     if deciding is None or progress.decided is None or fresh.decided is None or len(known) < len(places) - 1:
         return fresh.decided
@@ -142,21 +144,21 @@ def _lies_in(part: Grid, whole: Grid) -> bool:
     return set(part.estimators) <= set(whole.estimators) and set(part.averages) <= set(whole.averages)
 
 
-def _learned(plan: Plan, progress: Progress, grids: Sequence[Grid]) -> State:
+def _learned(plan: Plan, progress: EvaluatorState, grids: Sequence[Grid]) -> State:
     """What is learned of the log, as far as the estimators and averages that are left look at it."""
     needed = {
         "recent": any(grid.mixes for grid in grids),
-        "predictions": any(Need.PREDICTION in grid.needs for grid in grids),
-        "slates": any(Need.SLOTS in grid.needs for grid in grids),
+        "predictions": any(Requirement.PREDICTION in grid.needs for grid in grids),
+        "slates": any(Requirement.SLOTS in grid.needs for grid in grids),
     }
     fresh = Evaluator.of(plan).progress().learned
     return {**progress.learned, **{name: fresh[name] for name, kept in needed.items() if not kept}}
 
 
 def _decided_by_kept(
-    before: Plan, progress: Progress, had: Sequence[Grid], after: Plan, has: Sequence[Grid]
+    before: Plan, progress: EvaluatorState, had: Sequence[Grid], after: Plan, has: Sequence[Grid]
 ) -> State | None:
-    earlier, deciding = Deciding.of(before, had), Deciding.of(after, has)
+    earlier, deciding = PromotionLift.of(before, had), PromotionLift.of(after, has)
     if earlier is None or deciding is None or progress.decided is None:
         return progress.decided
     same = (earlier.chosen and earlier.chosen.cell) == (deciding.chosen and deciding.chosen.cell)
@@ -166,14 +168,14 @@ def _decided_by_kept(
 class Columns(NamedTuple):
     """Which columns stay of so many `policies` and all estimators of a layout, when these of its estimators stay.
 
-    >>> Columns(2, Layout((1, 2, 1), (True, True)), [1]).of(6).tolist()
+    >>> Columns(2, ColumnLayout((1, 2, 1), (True, True)), [1]).of(6).tolist()
     [1, 4]
-    >>> Columns(2, Layout((1, 2, 1), (True, True)), [1]).of(8).tolist()
+    >>> Columns(2, ColumnLayout((1, 2, 1), (True, True)), [1]).of(8).tolist()
     [1, 2, 5, 6]
     """
 
     policies: int
-    layout: Layout
+    layout: ColumnLayout
     kept: Sequence[int]
 
     def of(self, columns: int) -> NDArray[np.intp]:

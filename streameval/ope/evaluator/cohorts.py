@@ -17,9 +17,9 @@ from streameval.events import EventBatch
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.cohort_changes import changed, left_with, with_new_production
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.missing_fields import Shortfall
+from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.evidence.requirements import Need
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.policies import AnyPolicy, Logged
 from streameval.ope.report import Report
 from streameval.ope.reward_models import AnyRewardModel
@@ -50,7 +50,7 @@ def named_parts(plan: Plan, described: bool) -> dict[str, dict[str, Any]]:
 
 def needs_model(estimator: AnyEstimator) -> bool:
     """Whether an estimator's numbers depend on the reward model."""
-    return Need.PREDICTION in estimator.needs
+    return Requirement.PREDICTION in estimator.needs
 
 
 def common(before: Plan, had: bool, after: Plan, has: bool) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
@@ -94,7 +94,7 @@ DECIDED = ("promotion", "trust", "transitions")
 
 
 @dataclass(frozen=True)
-class Member:
+class Cohort:
     """An evaluator, and those of its policies whose rows are shown: all, or all but production."""
 
     evaluator: Evaluator
@@ -105,11 +105,11 @@ class Member:
         here = name in self.policies and name in plan.policies
         return here and self.evaluator.plan.coded.get(name) == plan.coded.get(name)
 
-    def named(self, plan: Plan) -> Member:
+    def named(self, plan: Plan) -> Cohort:
         """The member with the names of those policies only that the plan has."""
         return replace(self, policies=tuple(name for name in self.policies if self.has(name, plan)))
 
-    def freed(self) -> Member:
+    def freed(self) -> Cohort:
         """The member without what it evaluates of policies that it does not name, production excepted."""
         production, *candidates = self.evaluator.policies
         names = (production, *(name for name in candidates if name in self.policies))
@@ -117,7 +117,7 @@ class Member:
             return self
         return replace(self, evaluator=changed(self.evaluator, of_some(self.evaluator.plan, names)))
 
-    def under(self, plan: Plan, described: bool) -> Member:
+    def under(self, plan: Plan, described: bool) -> Cohort:
         """The member going on under another plan: with what is the same in both."""
         kept = self.named(plan)
         products = list(common(self.evaluator.plan, self.described(described), plan, described))
@@ -147,7 +147,7 @@ class Member:
         return {"policies": list(self.policies), "evaluator": self.evaluator.state()}
 
     @classmethod
-    def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Member:
+    def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Cohort:
         """The inverse of `to_state`. `cells`, if there are any: what to keep of all that it estimates."""
         evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
         if state.get("cells") is not None:
@@ -156,7 +156,7 @@ class Member:
         return cls(evaluator, tuple(state["policies"])).freed()
 
 
-class Roster:
+class CohortEvaluator:
     """Evaluates a plan that changes: what is new begins at its own n = 0, and disturbs nothing that runs.
 
     All counts of events are those of the first evaluator, which begins with the roster. A candidate that comes later
@@ -165,7 +165,7 @@ class Roster:
 
     >>> plan = Evaluator(candidates=["early"]).plan
     >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
-    >>> roster = Roster(plan)
+    >>> roster = CohortEvaluator(plan)
     >>> roster.update(batch)
     >>> late = roster.change(Evaluator(candidates=["early", "late"]).plan)
     >>> roster.join(late)
@@ -175,8 +175,8 @@ class Roster:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._members = [Member(Evaluator.of(plan), plan.policies)]
-        self._waiting: list[Member] = []
+        self._members = [Cohort(Evaluator.of(plan), plan.policies)]
+        self._waiting: list[Cohort] = []
         self._added = len(plan.policies) - 1
 
     @property
@@ -215,7 +215,7 @@ class Roster:
         kept = (member.named(plan) for member in self._waiting)
         self._waiting = [member for member in kept if member.policies]
         if late is not None:
-            self._waiting.append(Member(late, new))
+            self._waiting.append(Cohort(late, new))
         return late
 
     def adopt(self, plan: Plan) -> list[Evaluator]:
@@ -227,7 +227,7 @@ class Roster:
         """
         described = self._members[0].evaluator.described
         if described is None:  # no event has come: nothing has begun, but some may have been rejected
-            self._members = [Member(changed(self._members[0].evaluator, plan), plan.policies)]
+            self._members = [Cohort(changed(self._members[0].evaluator, plan), plan.policies)]
             self._added = len(plan.policies) - 1
             return []
         ranked = self._ranked(replace(plan, policies=(plan.policies[0], *self._here(plan))))
@@ -235,7 +235,7 @@ class Roster:
         if not any(member.has(plan.policies[0], plan) for member in (first, *others)):
             first = replace(first, policies=(plan.policies[0], *first.policies))  # a production that nobody knew
         self._members = [first, *(member for member in others if member.policies and member.cells(described))]
-        self._waiting = [Member(self._fresh(part), policies) for part, policies in self._lacking(plan, described)]
+        self._waiting = [Cohort(self._fresh(part), policies) for part, policies in self._lacking(plan, described)]
         late = [member.evaluator for member in self._waiting]
         newcomers = self.change(plan)
         return late if newcomers is None else [*late, newcomers]
@@ -304,7 +304,7 @@ class Roster:
         for member in self._members:
             member.evaluator.update(batch)
 
-    def shortfalls(self, batch: EventBatch) -> list[Shortfall]:
+    def shortfalls(self, batch: EventBatch) -> list[MissingField]:
         """What these events lack that the estimators need, for those who were there from the beginning."""
         return self._members[0].evaluator.shortfalls(batch)
 
@@ -351,7 +351,7 @@ class Roster:
     @classmethod
     def from_state(
         cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
-    ) -> Roster:
+    ) -> CohortEvaluator:
         """Go on from a state; StateError if it cannot be read. The other arguments are those of an Evaluator."""
         if state.get("schema") != STATE_SCHEMA or not state.get("members"):
             raise StateError(
@@ -361,7 +361,7 @@ class Roster:
         roster = cls.__new__(cls)
         roster._waiting = []
         roster._added = state.get("added", sum(len(member["policies"]) for member in state["members"]))
-        roster._members = [Member.from_state(member, reward_model, candidates) for member in state["members"]]
+        roster._members = [Cohort.from_state(member, reward_model, candidates) for member in state["members"]]
         return roster
 
 

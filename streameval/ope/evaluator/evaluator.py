@@ -18,19 +18,19 @@ from streameval.ope.evaluator import counters
 from streameval.ope.evaluator.counters import counted, newest
 from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
 from streameval.ope.evaluator.grid import Grid
-from streameval.ope.evaluator.missing_fields import Shortfall, shortfalls
+from streameval.ope.evaluator.missing_fields import MissingField, shortfalls
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.evaluator.promotion_lift import Chosen, Deciding
-from streameval.ope.evaluator.report_rows import Rows
-from streameval.ope.evaluator.state import Progress
+from streameval.ope.evaluator.promotion_lift import ChosenLift, PromotionLift
+from streameval.ope.evaluator.report_rows import ReportRows
+from streameval.ope.evaluator.state import EvaluatorState
 from streameval.ope.evidence import recent_moments
 from streameval.ope.evidence.actions import tells
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Need
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.evidence.slate_weights import start_ratios
-from streameval.ope.intervals import AnyBound
+from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, CodedPolicies, Faults, knows_support
-from streameval.ope.promotion import NOTHING_FOUND, Arrivals, Findings, Promotion, Seen, read
+from streameval.ope.promotion import NOTHING_FOUND, Arrivals, Findings, Promotion, TrustFigures, read
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
@@ -79,7 +79,7 @@ class Evaluator:
         averages: Sequence[AnyAverage] | None = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
         production: str = LOGGING,
-        intervals: Mapping[str, AnyBound | str] | None = None,
+        intervals: Mapping[str, AnyInterval | str] | None = None,
         confidence: float = 0.95,
         block: int = 100,
         reward_model: AnyRewardModel | None = None,
@@ -113,7 +113,7 @@ class Evaluator:
         return evaluator
 
     @classmethod
-    def going_on(cls, plan: Plan, progress: Progress) -> Evaluator:
+    def going_on(cls, plan: Plan, progress: EvaluatorState) -> Evaluator:
         """An evaluator of a plan that remembers this, which must be of the same policies, estimators and averages."""
         evaluator = cls.of(plan, progress.described)
         evaluator._accepted, evaluator._rejected = progress.accepted, dict(progress.rejected)
@@ -125,15 +125,15 @@ class Evaluator:
         evaluator._states = list(progress.grids)
         return evaluator
 
-    def progress(self) -> Progress:
+    def progress(self) -> EvaluatorState:
         """All that it remembers, whole blocks folded; it must not be given more events when another goes on from it."""
         if self._pending:
             self._settle(self.plan.block)
         return self._progress
 
     @property
-    def _progress(self) -> Progress:
-        return Progress(
+    def _progress(self) -> EvaluatorState:
+        return EvaluatorState(
             self._accepted,
             self._rejected,
             self._arrivals,
@@ -160,7 +160,7 @@ class Evaluator:
 
     def decides_by(self, described: bool) -> tuple[str, str] | None:
         """The estimator and the average, by label, whose lift is decided by; None when there is no such one."""
-        chosen = Chosen.of(self.plan.grids(described))
+        chosen = ChosenLift.of(self.plan.grids(described))
         return None if chosen is None or self._deciding is None else chosen.cell
 
     def _start(self) -> None:
@@ -184,7 +184,7 @@ class Evaluator:
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
         self._grids: tuple[Grid, ...] = ()
         self._states: list[State] = []
-        self._deciding = Deciding.of(self.plan)
+        self._deciding = PromotionLift.of(self.plan)
         self._decided = None if self._deciding is None else self._deciding.contest.start()
 
     def update(self, batch: EventBatch) -> None:
@@ -230,7 +230,7 @@ class Evaluator:
         self._pending = [events[whole:]] if whole < len(events) else []
         self._waiting = len(events) - whole
 
-    def shortfalls(self, batch: EventBatch) -> list[Shortfall]:
+    def shortfalls(self, batch: EventBatch) -> list[MissingField]:
         """What the events of `batch` lack that the estimators need; such events are missing for these."""
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         return list(shortfalls(self.plan, self._coded.fill(named)[0]))
@@ -247,7 +247,7 @@ class Evaluator:
         self._described = described
         self._grids = self.plan.grids(described)
         self._states = [grid.start(self.plan.block) for grid in self._grids]
-        self._deciding = Deciding.of(self.plan, self._grids)
+        self._deciding = PromotionLift.of(self.plan, self._grids)
 
     def _fold(self, events: EventBatch) -> None:
         evidence, self._learned = self._evidence(events)
@@ -272,13 +272,13 @@ class Evaluator:
                 self.plan.reward_model, model, evidence, events.choices, self.plan.reward_range
             )
         slates = self._learned["slates"]
-        if any(Need.SLOTS in grid.needs for grid in self._grids):
+        if any(Requirement.SLOTS in grid.needs for grid in self._grids):
             evidence, slates = evidence.slot_by_slot(events, self.policies, slates)
         return evidence, {"recent": memory, "predictions": model, "slates": slates, "units": units}
 
     @property
     def _predicts(self) -> bool:
-        return any(Need.PREDICTION in grid.needs for grid in self._grids)
+        return any(Requirement.PREDICTION in grid.needs for grid in self._grids)
 
     def report(self, now: float | None = None) -> Report:
         """Everything known now, the block that is not finished included; `now` (epoch seconds) tells what is stale."""
@@ -311,7 +311,7 @@ class Evaluator:
         if self._deciding is None or self._decided is None:
             return NOTHING_FOUND
         has_lift = self._described is None or self._deciding.chosen is not None
-        seen = Seen(self._arrivals, self._last_timestamp, estimates, now, has_lift)
+        seen = TrustFigures(self._arrivals, self._last_timestamp, estimates, now, has_lift)
         return read(self._deciding.contest, self._decided, seen)
 
     def _worked(self) -> list[tuple[Grid, State]]:
@@ -320,9 +320,9 @@ class Evaluator:
             return list(zip(self._grids, self._states, strict=True))
         return [(grid, grid.start(self.plan.block)) for grid in self.plan.grids(described=False)]
 
-    def _rows(self, grid: Grid, counts: dict[str, Array], slates: State) -> Rows:
-        by_slot = Need.SLOTS in grid.needs
-        return Rows(
+    def _rows(self, grid: Grid, counts: dict[str, Array], slates: State) -> ReportRows:
+        by_slot = Requirement.SLOTS in grid.needs
+        return ReportRows(
             policies=self.policies,
             estimators=grid.estimators,
             reward_range=self.plan.reward_range,
@@ -375,4 +375,4 @@ class Evaluator:
                 hint="use the version that wrote it, or start anew",
             )
         plan = Plan.from_settings(state["settings"], candidates)
-        return cls.going_on(plan, Progress.from_state(state, plan, reward_model))
+        return cls.going_on(plan, EvaluatorState.from_state(state, plan, reward_model))

@@ -11,32 +11,32 @@ import numpy as np
 from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.ope.averages import AnyAverage, Average, Mixture, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import Lipschitz, Pace
-from streameval.ope.averages.mixture import Course
-from streameval.ope.averages.mixture_bank import Layout, Parts
+from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
+from streameval.ope.averages.mixture import MixturePath
+from streameval.ope.averages.mixture_bank import ColumnLayout, ComponentBlocks
 from streameval.ope.averages.mixture_lift import fold_lifts, lift_layout
 from streameval.ope.averages.restart import without_pairs
 from streameval.ope.estimators import AnyEstimator, Terms
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Needs
-from streameval.ope.intervals import AnyBound
-from streameval.ope.intervals.sequences import Look, Watch, Watched
+from streameval.ope.evidence.requirements import Requirements
+from streameval.ope.intervals import AnyInterval
+from streameval.ope.intervals.sequences import BlockView, SequenceTracker, TrackedBounds
 
 
-class Read(NamedTuple):
+class GridReading(NamedTuple):
     """What an average knows: of all policies, and of the lift of all but production; and the bound for both.
 
     `watched`: the intervals that have been kept all along, where the bound is a confidence sequence.
     """
 
     average: AnyAverage
-    bound: AnyBound
+    bound: AnyInterval
     reading: Reading
     lift: Reading
-    watched: Watched | None
+    watched: TrackedBounds | None
 
 
-UNKNOWN_PACE = Pace(np.array(np.nan), np.array(np.nan))
+UNKNOWN_PACE = DriftRate(np.array(np.nan), np.array(np.nan))
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Grid:
 
     estimators: tuple[AnyEstimator, ...]
     averages: tuple[AnyAverage, ...]
-    bounds: tuple[AnyBound, ...]
+    bounds: tuple[AnyInterval, ...]
     candidates: tuple[bool, ...]
-    needs: Needs
-    watches: tuple[Watch | None, ...]
+    needs: Requirements
+    watches: tuple[SequenceTracker | None, ...]
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ColumnLayout:
         """How the component columns belong together."""
-        return Layout(tuple(estimator.parts for estimator in self.estimators), self.candidates)
+        return ColumnLayout(tuple(estimator.parts for estimator in self.estimators), self.candidates)
 
     @property
-    def measures(self) -> list[Lipschitz]:
+    def measures(self) -> list[DriftRateEstimator]:
         """The measures of drift that the averages ask for, each once."""
         return list(dict.fromkeys(average.drift for average in self._plain if average.drift is not None))
 
@@ -92,12 +92,12 @@ class Grid:
             "watched": [_start_watch(watch, policies, block) for watch in self.watches],
         }
 
-    def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, Course]]:
+    def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, MixturePath]]:
         """The state after these whole blocks, and how the lifts on each mixture, by its label, fared meanwhile."""
         visible = evidence.of_events_with(self.needs)
         terms, remembered, blocks = self._weigh(state, visible)
         parts = _parts(terms, visible) if self.mixes else None
-        paces: dict[Lipschitz | None, Pace] = {None: UNKNOWN_PACE}
+        paces: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_PACE}
         measured = []
         for measure, before in zip(self.measures, state["drift"], strict=True):
             paces[measure], after = measure.fold(before, blocks)
@@ -113,7 +113,7 @@ class Grid:
                 after = average.fold(before, blocks, paces[average.drift])
             averaged.append(after)
             lifts.append(lift)
-        look = Look(visible, terms)
+        look = BlockView(visible, terms)
         watched = [
             None if watch is None else watch.fold(before, look)
             for watch, before in zip(self.watches, state["watched"], strict=True)
@@ -126,7 +126,7 @@ class Grid:
             "watched": watched,
         }, courses
 
-    def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[Read]:
+    def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[GridReading]:
         """What each average knows now, with the bound for its intervals; the unfinished block included.
 
         `errors` [policies]: the chance that an interval which may be watched ever misses.
@@ -135,8 +135,8 @@ class Grid:
         if tail is not None:
             visible = tail.of_events_with(self.needs)
             terms, _, blocks = self._weigh(state, visible)
-            late = Look(visible, terms)
-        rates: dict[Lipschitz | None, Array] = {None: UNKNOWN_PACE.rate}
+            late = BlockView(visible, terms)
+        rates: dict[DriftRateEstimator | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)
         watched = [
@@ -150,7 +150,7 @@ class Grid:
             else:
                 reading = average.read(averaged, blocks, rates[average.drift])
                 gap = reading.lift(len(self.estimators))
-            yield Read(average, bound, reading, gap, sequence)
+            yield GridReading(average, bound, reading, gap, sequence)
 
     def _weigh(self, state: State, evidence: Evidence) -> tuple[list[Terms], list[State], Blocks]:
         """The terms of all estimators, what these remember after them, and the terms side by side as blocks."""
@@ -190,18 +190,18 @@ class Grid:
         return {**values, "lifts": self.start(block)["lifts"]}
 
 
-def _start_watch(watch: Watch | None, policies: int, block: int) -> State | None:
+def _start_watch(watch: SequenceTracker | None, policies: int, block: int) -> State | None:
     return None if watch is None else watch.start(policies, block)
 
 
-def _parts(terms: Sequence[Terms], evidence: Evidence) -> Parts:
+def _parts(terms: Sequence[Terms], evidence: Evidence) -> ComponentBlocks:
     """The components of all terms side by side, with what each begins with."""
     recent = evidence.recent
     components = [component for term in terms for component in term.parts(recent.reward)]
     nothing = np.full_like(recent.weight_square, np.nan)
     priors = [nothing if component.prior is None else component.prior for component in components]
     square = recent.weight_square * recent.reward_square[:, None]
-    return Parts(
+    return ComponentBlocks(
         _blocks(evidence, [(component.u, component.v) for component in components], paired=False),
         np.stack(priors, axis=-1).reshape(len(square), -1),
         np.repeat(square, len(components), axis=1),

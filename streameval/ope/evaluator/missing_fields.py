@@ -12,12 +12,12 @@ from streameval.events import EventBatch
 from streameval.ope.estimators import StratifiedDR
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.actions import Actions, tells
-from streameval.ope.evidence.requirements import Need, field_of
+from streameval.ope.evidence.requirements import Requirement, field_of
 from streameval.ope.policies import LOGGING, target_probabilities
 
 
 @dataclass(frozen=True)
-class Shortfall:
+class MissingField:
     """A field that `lacking` of `events` are without; for these `estimators` they are missing.
 
     `wanted_by`: the reward model, where it is the one that needs the field.
@@ -49,19 +49,19 @@ class Shortfall:
         return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
 
 
-def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[Shortfall]:
+def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[MissingField]:
     """The fields that events of `batch` lack; it has the columns of all policies of the plan."""
     actions = Actions.from_batch(batch, plan.policies)
     present = ~np.isnan(target_probabilities(batch, plan.policies))
     described = len(batch) > 0 and tells(batch[:1], plan.needs_of(StratifiedDR()))
     estimators = [estimator for some, _ in plan.products(described) for estimator in some]
-    found: dict[str, Shortfall] = {}
-    for need in (Need.TARGET, Need.LOGGING, Need.FEATURES):
+    found: dict[str, MissingField] = {}
+    for need in (Requirement.TARGET, Requirement.LOGGING, Requirement.FEATURES):
         wanting = tuple(estimator.label for estimator in estimators if need in plan.needs_of(estimator))
         without = present if actions is None else present & ~actions.known({need})
         for policy, events, lacking in zip(plan.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
-            field = field_of(Need.LOGGING if need is Need.TARGET and policy == LOGGING else need, policy)
+            field = field_of(Requirement.LOGGING if need is Requirement.TARGET and policy == LOGGING else need, policy)
             if wanting and lacking and field not in found:
                 model = plan.reward_model.label if need in plan.reward_model.needs else None
-                found[field] = Shortfall(field, int(lacking), int(events), wanting, model)
+                found[field] = MissingField(field, int(lacking), int(events), wanting, model)
     yield from found.values()

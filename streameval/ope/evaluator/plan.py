@@ -25,9 +25,9 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, St
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.intervals import (
-    AnyBound,
+    AnyInterval,
     ConfidenceSequence,
     DriftAware,
     EmpiricalBernstein,
@@ -65,7 +65,7 @@ class Plan:
     coded: Mapping[str, AnyPolicy]
     estimators: tuple[AnyEstimator, ...] | None
     averages: tuple[AnyAverage, ...] | None
-    intervals: Mapping[str, AnyBound]
+    intervals: Mapping[str, AnyInterval]
     reward_range: tuple[float, float]
     confidence: float
     block: int
@@ -83,7 +83,7 @@ class Plan:
         averages: Sequence[AnyAverage] | None,
         reward_range: tuple[float, float],
         production: str,
-        intervals: Mapping[str, AnyBound | str] | None,
+        intervals: Mapping[str, AnyInterval | str] | None,
         confidence: float,
         block: int,
         reward_model: AnyRewardModel | None,
@@ -159,7 +159,9 @@ class Plan:
                 grids.append(self._grid(some, averages, needs))
         return tuple(grids)
 
-    def _grid(self, estimators: tuple[AnyEstimator, ...], averages: tuple[AnyAverage, ...], needs: Needs) -> Grid:
+    def _grid(
+        self, estimators: tuple[AnyEstimator, ...], averages: tuple[AnyAverage, ...], needs: Requirements
+    ) -> Grid:
         bounds = tuple(map(self.bound, averages))
         watches = tuple(
             watch(bound, average, estimators, self.reward_range, self.block, self.policies[0] == LOGGING)
@@ -180,11 +182,13 @@ class Plan:
         family = None if self.promotion is None else self.promotion.family_size
         return np.concatenate([[error], error_shares(error, ranks, family)])
 
-    def needs_of(self, estimator: AnyEstimator) -> frozenset[Need]:
+    def needs_of(self, estimator: AnyEstimator) -> frozenset[Requirement]:
         """What events must tell for an estimator, those of the reward model included if it uses that."""
-        return frozenset(estimator.needs | (self.reward_model.needs if Need.PREDICTION in estimator.needs else set()))
+        return frozenset(
+            estimator.needs | (self.reward_model.needs if Requirement.PREDICTION in estimator.needs else set())
+        )
 
-    def bound(self, average: AnyAverage) -> AnyBound:
+    def bound(self, average: AnyAverage) -> AnyInterval:
         """The kind of interval on an average: the one that was asked for, or what the coverage study recommends."""
         recommended = DriftAware() if isinstance(average, Mixture) else EmpiricalLikelihood()
         return self.intervals.get(average.label, recommended)
@@ -225,7 +229,7 @@ class Plan:
 
 _ESTIMATORS: TypeAdapter[Any] = TypeAdapter(tuple[AnyEstimator, ...])
 _AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
-_BOUND: TypeAdapter[AnyBound] = TypeAdapter(AnyBound)
+_BOUND: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
 _POLICY: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
 _LEFT: TypeAdapter[Any] = TypeAdapter(tuple[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]], ...])
@@ -252,12 +256,12 @@ def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
     return policies
 
 
-def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyBound]:
+def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyInterval]:
     spelled = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
     return {label: _BOUND.validate_python(bound) for label, bound in spelled.items()}
 
 
-def _fitting(average: AnyAverage, bound: AnyBound, block: int) -> None:
+def _fitting(average: AnyAverage, bound: AnyInterval, block: int) -> None:
     if isinstance(bound, DriftAware) and not isinstance(average, Mixture):
         raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
     if isinstance(bound, EmpiricalBernstein) and isinstance(average, Mixture):

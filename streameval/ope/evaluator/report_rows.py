@@ -9,20 +9,20 @@ import numpy as np
 
 from streameval.common.arrays import Array, ratio
 from streameval.ope.averages import Reading
-from streameval.ope.averages.moments import Row
-from streameval.ope.averages.variance import SpreadRow
+from streameval.ope.averages.moments import MomentRow
+from streameval.ope.averages.variance import VarianceRow
 from streameval.ope.estimators import Estimator
-from streameval.ope.estimators.term_range import Extremes
-from streameval.ope.evaluator.grid import Read
+from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.evaluator.grid import GridReading
 from streameval.ope.evidence.slate_weights import mean_ratios
-from streameval.ope.intervals import Bound, Claim, Ends
-from streameval.ope.intervals.sequences import Watched
+from streameval.ope.intervals import Bounds, IntervalMethod, IntervalRequest
+from streameval.ope.intervals.sequences import TrackedBounds
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, VALUE_LOWER
 from streameval.ope.report import Estimate
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ReportRows:
     """What all rows share. Columns of a reading are the first policy under all estimators, then the second, ...
 
     `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every
@@ -38,10 +38,10 @@ class Rows:
     supported: Array
     slot_ratios: Array | None = None
 
-    def of(self, read: Read) -> Iterator[Estimate]:
+    def of(self, read: GridReading) -> Iterator[Estimate]:
         """The estimates of one average, with intervals by its bound; estimators vary fastest."""
         average, bound, reading = read.average, read.bound, read.reading
-        claim = self._claim(bound, read.watched)._replace(rewarded=reading.spread[SpreadRow.NONZERO] > 0)
+        claim = self._claim(bound, read.watched)._replace(rewarded=reading.spread[VarianceRow.NONZERO] > 0)
         ends = _clipped(*bound.ends(reading, claim), self.reward_range)
         numbers = list(zip(*map(_known, (reading.moments.value, *ends, *self._diagnostics(reading))), strict=True))
         lifts = [(None, None, None)] * len(self.estimators) + self._lifts(read, claim)
@@ -74,21 +74,23 @@ class Rows:
                 },
             )
 
-    def _claim(self, bound: Bound, watched: Watched | None) -> Claim:
+    def _claim(self, bound: IntervalMethod, watched: TrackedBounds | None) -> IntervalRequest:
         limit = bound.largest_weight(self.largest_weight)
         heaviest = np.where(limit > 0, limit, np.nan)  # of a policy that was never logged it is not known
-        return Claim(
+        return IntervalRequest(
             confidence=self.confidence,
-            extremes=Extremes.by_column([each.extremes(self.reward_range, limit) for each in self.estimators]),
+            extremes=TermRange.by_column([each.extremes(self.reward_range, limit) for each in self.estimators]),
             term_range=np.stack(
                 [each.term_range(self.reward_range, heaviest) for each in self.estimators], axis=1
             ).ravel(),
             ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
-            watched=watched and Ends(watched.lower, watched.upper),
+            watched=watched and Bounds(watched.lower, watched.upper),
             estimates=_estimates(watched, VALUE_LOWER),
         )
 
-    def _lifts(self, read: Read, claim: Claim) -> list[tuple[float | None, float | None, float | None]]:
+    def _lifts(
+        self, read: GridReading, claim: IntervalRequest
+    ) -> list[tuple[float | None, float | None, float | None]]:
         """Value and interval of each lift, inside plus and minus the width of the reward range."""
         first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
         scaled, rewarded = ratio(claim.term_range, read.reading.moments.mean_denominator), claim.rewarded
@@ -96,7 +98,7 @@ class Rows:
         difference = claim._replace(
             term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
             ratio=claim.ratio[others],
-            watched=read.watched and Ends(read.watched.lift_lower[others], read.watched.lift_upper[others]),
+            watched=read.watched and Bounds(read.watched.lift_lower[others], read.watched.lift_upper[others]),
             estimates=_estimates(read.watched, LIFT_LOWER, others),
             rewarded=None
             if rewarded is None
@@ -115,10 +117,10 @@ class Rows:
     def _diagnostics(self, reading: Reading) -> tuple[Array, Array, Array]:
         moments = reading.moments
         present = moments.count > 0
-        largest = np.where(present, moments[Row.LARGEST_IMPORTANCE], np.nan)
+        largest = np.where(present, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
         return moments.effective_sample_size, moments.importance_weight_mean, largest
 
-    def _details(self, read: Read) -> dict[str, Array]:
+    def _details(self, read: GridReading) -> dict[str, Array]:
         reading, lift = read.reading, read.lift
         unsupported = np.where(
             np.repeat(self.supported, len(self.estimators)), reading.moments.unsupported_probability, np.nan
@@ -139,11 +141,11 @@ class Rows:
         }
 
 
-def _estimates(watched: Watched | None, side: int, columns: slice = slice(None)) -> Ends | None:
+def _estimates(watched: TrackedBounds | None, side: int, columns: slice = slice(None)) -> Bounds | None:
     """What the lower bounds of a confidence sequence lie below, and the upper ones above."""
     if watched is None or watched.estimates is None:
         return None
-    return Ends(*watched.estimates[side : side + 2, columns])
+    return Bounds(*watched.estimates[side : side + 2, columns])
 
 
 def _known(column: Array) -> list[float | None]:

@@ -11,13 +11,13 @@ from streameval.ope.averages import cluster_signs
 from streameval.ope.evaluator.drift_detection import DriftWatch
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evaluator.promotion_lift import Deciding
+from streameval.ope.evaluator.promotion_lift import PromotionLift
 from streameval.ope.promotion import Arrivals
 from streameval.ope.reward_models import AnyRewardModel, online
 
 
 @dataclass(frozen=True)
-class Progress:
+class EvaluatorState:
     """What an evaluator remembers, as it lies in memory: whose evaluator folds more events into it owns the arrays.
 
     `arrivals`: what came lately, and what was rejected of it. `described`: whether events tell all about their actions;
@@ -62,11 +62,11 @@ class Progress:
         }
 
     @classmethod
-    def from_state(cls, state: State, plan: Plan, trusted: AnyRewardModel | None) -> Progress:
+    def from_state(cls, state: State, plan: Plan, trusted: AnyRewardModel | None) -> EvaluatorState:
         """The inverse of `to_state`; a reward model that is code of others is loaded only if it is `trusted`."""
         events, described = state["events"], state["described"]
         grids = () if described is None else plan.grids(described)
-        deciding, decided = Deciding.of(plan, grids), None
+        deciding, decided = PromotionLift.of(plan, grids), None
         if deciding is not None:
             kept = state.get("promotion")
             decided = deciding.contest.start() if kept is None else deciding.contest.going_on(from_plain(kept))

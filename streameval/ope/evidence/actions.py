@@ -10,7 +10,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.policies import LOGGING
 
 
@@ -77,14 +77,14 @@ class Actions:
         """Each action's part in that, `pi(a|x) q(x, a)`, [rows, P]."""
         return self.probability * self.prediction[:, None]
 
-    def known(self, needs: Needs) -> Mask:
+    def known(self, needs: Requirements) -> Mask:
         """Whether an event tells all that is needed of it, for each policy, [n, P]."""
         known = np.ones_like(self.targets_known)
-        if Need.TARGET in needs:
+        if Requirement.TARGET in needs:
             known &= self.targets_known
-        if Need.LOGGING in needs:
+        if Requirement.LOGGING in needs:
             known &= self.logging_known[:, None]
-        if Need.FEATURES in needs:
+        if Requirement.FEATURES in needs:
             known &= self.described[:, None]
         return known
 
@@ -118,7 +118,7 @@ def _of_all_actions(sets: ActionSets, told: Mask) -> Mask:
     return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])
 
 
-def tells(batch: EventBatch, needs: Needs) -> bool:
+def tells(batch: EventBatch, needs: Requirements) -> bool:
     """Whether every event carries all that is needed, the logging policy being the target."""
     actions = Actions.from_batch(batch, [LOGGING])
     return actions is not None and bool(actions.known(needs).all())

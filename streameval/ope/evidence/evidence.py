@@ -13,8 +13,8 @@ from streameval.common.arrays import Array, Mask, State, per_block, ratio
 from streameval.events import EventBatch
 from streameval.ope.evidence import recent_moments as recents
 from streameval.ope.evidence.actions import Actions
-from streameval.ope.evidence.recent_moments import Recent
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.ope.evidence.recent_moments import RecentMoments
+from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.evidence.slate_weights import fold_ratios, slate_weights
 from streameval.ope.policies import target_probabilities, unsupported_probability
 
@@ -40,7 +40,7 @@ class Evidence:
     unsupported: Array | None
     sampling_weight: Array
     block: int
-    recent: Recent
+    recent: RecentMoments
     actions: Actions | None = None
     slates: Evidence | None = None
     timestamp: Array | None = None
@@ -56,7 +56,7 @@ class Evidence:
         weight = np.asarray(importance_weight, dtype=float)
         present = np.ones_like(weight) if averaging_weight is None else np.asarray(averaging_weight, dtype=float)
         rewards = np.asarray(reward, dtype=float)
-        recent = Recent.unknown(max(1, len(rewards) // block), weight.shape[1])
+        recent = RecentMoments.unknown(max(1, len(rewards) // block), weight.shape[1])
         return cls(weight, present, rewards, None, np.ones(len(rewards)), block, recent)
 
     @classmethod
@@ -89,7 +89,7 @@ class Evidence:
             unsupported=unsupported_probability(batch, policies),
             sampling_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
             block=block,
-            recent=Recent.unknown(max(1, len(batch) // block), len(policies)),
+            recent=RecentMoments.unknown(max(1, len(batch) // block), len(policies)),
             actions=Actions.from_batch(batch, policies),
             timestamp=batch.timestamp,
         )
@@ -144,11 +144,11 @@ class Evidence:
         """The same evidence with what the reward model expects of each action, [rows]."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
 
-    def of_events_with(self, needs: Needs) -> Evidence:
+    def of_events_with(self, needs: Requirements) -> Evidence:
         """The same evidence, missing where an event does not tell what is needed."""
         if not needs:
             return self
-        if Need.SLOTS in needs:
+        if Requirement.SLOTS in needs:
             return self if self.slates is None else self.slates
         known = False if self.actions is None else self.actions.known(needs)
         return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))

@@ -11,7 +11,7 @@ from streameval.common.arrays import Array, State, decayed_path
 HORIZON = 100_000
 
 
-class Recent(NamedTuple):
+class RecentMoments(NamedTuple):
     """Means after each block; NaN before the first event.
 
     `reward` and `reward_square` [blocks]: of all logged events. On the events that have the policy, [blocks, P]:
@@ -24,7 +24,7 @@ class Recent(NamedTuple):
     distance_square: Array
 
     @classmethod
-    def unknown(cls, blocks: int, policies: int) -> Recent:
+    def unknown(cls, blocks: int, policies: int) -> RecentMoments:
         """Nothing is known."""
         logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
         return cls(logged, logged, weighed, weighed)
@@ -42,7 +42,7 @@ def alone(state: State) -> State:
     return {**state, "weighed": weighed}
 
 
-def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recent, State]:
+def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[RecentMoments, State]:
     """The means after each block, from block sums.
 
     `logged` [blocks, 3]: of `1, r, r^2`. `weighed` [blocks, P, 3]: of `1, w^2` and the square of w less that of
@@ -52,7 +52,7 @@ def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recen
     logged_path = decayed_path(state["logged"], logged, fading)
     weighed_path = decayed_path(state["weighed"], weighed, fading)
     with np.errstate(divide="ignore", invalid="ignore"):
-        recent = Recent(
+        recent = RecentMoments(
             logged_path[:, 1] / logged_path[:, 0],
             logged_path[:, 2] / logged_path[:, 0],
             weighed_path[..., 1] / weighed_path[..., 0],

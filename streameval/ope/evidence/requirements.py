@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 
-class Need(StrEnum):
+class Requirement(StrEnum):
     """A part of an event, or the predictions of the reward model, which have needs of their own.
 
     `SLOTS` asks for slates slot by slot; an event that is no slate counts as one with a single slot.
@@ -20,16 +20,16 @@ class Need(StrEnum):
     SLOTS = "slots"
 
 
-Needs: TypeAlias = Set[Need]
+Requirements: TypeAlias = Set[Requirement]
 
-NOTHING: Needs = frozenset()
+NOTHING: Requirements = frozenset()
 
 
-def field_of(need: Need, policy: str) -> str:
+def field_of(need: Requirement, policy: str) -> str:
     """The field of an event that fills the need, where it is about a policy: of this one.
 
-    >>> field_of(Need.TARGET, "challenger"), field_of(Need.LOGGING, "challenger")
+    >>> field_of(Requirement.TARGET, "challenger"), field_of(Requirement.LOGGING, "challenger")
     ('`policies.challenger` as a list over `actions`', '`propensities`')
     """
-    named = {Need.LOGGING: "`propensities`", Need.FEATURES: "`features`"}
+    named = {Requirement.LOGGING: "`propensities`", Requirement.FEATURES: "`features`"}
     return named.get(need, f"`policies.{policy}` as a list over `actions`")

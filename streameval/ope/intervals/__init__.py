@@ -6,26 +6,26 @@ from typing import Annotated
 
 from pydantic import Field
 
-from streameval.ope.intervals.base import Bound, Claim, Ends, Interval
+from streameval.ope.intervals.base import Bounds, Interval, IntervalMethod, IntervalRequest
 from streameval.ope.intervals.confidence_sequence import ConfidenceSequence
 from streameval.ope.intervals.drift_aware import DriftAware
 from streameval.ope.intervals.empirical_bernstein import EmpiricalBernstein
 from streameval.ope.intervals.empirical_likelihood import EmpiricalLikelihood
 from streameval.ope.intervals.normal import Normal
 
-AnyBound = Annotated[
+AnyInterval = Annotated[
     Normal | EmpiricalBernstein | EmpiricalLikelihood | DriftAware | ConfidenceSequence, Field(discriminator="kind")
 ]
 
 __all__ = [
-    "AnyBound",
-    "Bound",
-    "Claim",
+    "AnyInterval",
+    "IntervalMethod",
+    "IntervalRequest",
     "ConfidenceSequence",
     "DriftAware",
     "EmpiricalBernstein",
     "EmpiricalLikelihood",
-    "Ends",
+    "Bounds",
     "Interval",
     "Normal",
 ]

@@ -9,10 +9,10 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
-from streameval.common.component import Labelled, strict
+from streameval.common.component import Component, strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.variance import SpreadRow
-from streameval.ope.estimators.term_range import Extremes
+from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.estimators.term_range import TermRange
 
 FEWEST_NONZERO = 10
 """Non-zero terms without which the spread of what was seen says nothing: before the first click it is 0."""
@@ -33,14 +33,14 @@ class Interval(NamedTuple):
     covers: str
 
 
-class Ends(NamedTuple):
+class Bounds(NamedTuple):
     """Both ends of the interval of each column; NaN where it is withheld."""
 
     lower: Array
     upper: Array
 
 
-class Claim(NamedTuple):
+class IntervalRequest(NamedTuple):
     """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio.
 
     `extremes`: between which lines terms lie, given the importance weight.
@@ -52,14 +52,14 @@ class Claim(NamedTuple):
     confidence: float
     term_range: Array
     ratio: Array
-    extremes: Extremes
-    watched: Ends | None = None
-    estimates: Ends | None = None
+    extremes: TermRange
+    watched: Bounds | None = None
+    estimates: Bounds | None = None
     rewarded: Mask | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Bound(Labelled):
+class IntervalMethod(Component):
     """An interval for every column of a reading.
 
     `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now;
@@ -74,19 +74,19 @@ class Bound(Labelled):
         """What the interval of an unbiased estimator is about."""
         return "current" if self.drift == "include" else "average"
 
-    def ends(self, reading: Reading, claim: Claim) -> Ends:
+    def ends(self, reading: Reading, claim: IntervalRequest) -> Bounds:
         """The two-sided interval of each column, not cut to any range."""
         lower, upper = self._sampling(reading, claim)
         if self.drift == "include":
-            return Ends(lower - reading.bias, upper + reading.bias)
-        return Ends(lower, upper)
+            return Bounds(lower - reading.bias, upper + reading.bias)
+        return Bounds(lower, upper)
 
-    def _sampling(self, reading: Reading, claim: Claim) -> Ends:
+    def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
         """The interval of a world that stands still."""
         width = self._half_width(reading, claim)
-        return Ends(reading.moments.value - width, reading.moments.value + width)
+        return Bounds(reading.moments.value - width, reading.moments.value + width)
 
-    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
         """Half the width of an interval that lies around the value."""
         raise NotImplementedError
 
@@ -105,7 +105,7 @@ def certain(reading: Reading, ratio: Array) -> Mask:
     The mean of a reward that is always 1, divided by the mean weight, is 1 however the weights fall. What a reward that
     has never come would change is left out.
     """
-    seen = reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5
+    seen = reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5
     return np.asarray((ratio > 0) & seen & reading.spread.never_varied)
 
 

@@ -11,13 +11,13 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.intervals.base import Bound, Claim, Ends
+from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest
 
 Method = Literal["robust", "empirical_bernstein"]
 
 
 @dataclass(frozen=True, config=strict)
-class ConfidenceSequence(Bound):
+class ConfidenceSequence(IntervalMethod):
     """An interval that holds at every time at once: the chance that it ever misses is at most 1 - confidence.
 
     It may be looked at after every event, by as many people and alerts as like, and acted upon. On `cumulative` it is
@@ -52,12 +52,12 @@ class ConfidenceSequence(Bound):
         if self.method == "empirical_bernstein" and self.max_weight is None:
             raise ValueError("the method empirical_bernstein needs a max_weight that no importance weight exceeds")
 
-    def _sampling(self, reading: Reading, claim: Claim) -> Ends:
+    def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
         if claim.watched is None:
             nothing = np.full_like(claim.term_range, np.nan)
-            return Ends(nothing, nothing)
+            return Bounds(nothing, nothing)
         lower, upper = claim.watched
         middle = (lower + upper) / 2
         below, above = claim.estimates or (middle, middle)
         farther = np.sqrt(np.fmax(1.0, reading.design_effect)) - 1.0
-        return Ends(lower - farther * (below - lower), upper + farther * (upper - above))
+        return Bounds(lower - farther * (below - lower), upper + farther * (upper - above))

@@ -12,14 +12,14 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import Row
-from streameval.ope.intervals.base import Bound, Claim, certain
+from streameval.ope.averages.moments import MomentRow
+from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, certain
 
 WIDENING = 2.5 / 1.96
 
 
 @dataclass(frozen=True, config=strict)
-class DriftAware(Bound):
+class DriftAware(IntervalMethod):
     """`(2.5 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now, in a world that moves. For `mixture`.
 
     `se`: sampling error of the mixed kernel, in which the pseudo-events of the start count as events; with the design
@@ -37,11 +37,11 @@ class DriftAware(Bound):
     def covers(self) -> str:
         return "current"
 
-    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
         z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
         width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = np.where(certain(reading, claim.ratio), 0.0, width)
         rewarded = True if claim.rewarded is None else claim.rewarded
-        return np.where((reading.moments[Row.IMPORTANCE] > 0) & rewarded, width, np.nan)
+        return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & rewarded, width, np.nan)

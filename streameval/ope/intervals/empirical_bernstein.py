@@ -13,12 +13,12 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import Row
-from streameval.ope.intervals.base import Bound, Claim, standard_error
+from streameval.ope.averages.moments import MomentRow
+from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, standard_error
 
 
 @dataclass(frozen=True, config=strict)
-class EmpiricalBernstein(Bound):
+class EmpiricalBernstein(IntervalMethod):
     """`sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`: holds at any sample size for
     bounded terms.
 
@@ -39,10 +39,10 @@ class EmpiricalBernstein(Bound):
     def says(self) -> Mapping[str, str]:
         return {"largest_weight": "seen" if self.max_weight is None else "configured"}
 
-    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
         log_term = np.log(4 / (1 - claim.confidence))
         with np.errstate(divide="ignore", invalid="ignore"):
-            others = reading.moments[Row.WEIGHT] / reading.moments[Row.LARGEST_WEIGHT] - 1
+            others = reading.moments[MomentRow.WEIGHT] / reading.moments[MomentRow.LARGEST_WEIGHT] - 1
             range_term = 7 * claim.term_range / reading.moments.mean_denominator * log_term / (3 * others)
         sampling = standard_error(reading, reading.moments.variance, reading.moments.count, claim.ratio)
         width = np.sqrt(2 * log_term) * sampling + range_term

@@ -34,10 +34,10 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import Row
-from streameval.ope.averages.variance import SpreadRow
-from streameval.ope.estimators.term_range import Extremes
-from streameval.ope.intervals.base import Bound, Claim, Ends, certain
+from streameval.ope.averages.moments import MomentRow
+from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest, certain
 
 
 class Means(NamedTuple):
@@ -121,7 +121,7 @@ def distance(means: Means, extra: Extra) -> Array:
     return np.where(heavy, 1 + 1 / means.events, finite.distance)
 
 
-def reach(means: Means, extra: Extra, allowed: Array) -> Ends:
+def reach(means: Means, extra: Extra, allowed: Array) -> Bounds:
     """The lowest and the highest value of all worlds with any of the extra events and no more than this divergence.
 
     NaN where there is no such world, and of one event alone: it has no variance.
@@ -132,7 +132,7 @@ def reach(means: Means, extra: Extra, allowed: Array) -> Ends:
     lowest = np.fmin.reduce(low - below, axis=0, initial=np.inf)
     highest = np.fmax.reduce(high + above, axis=0, initial=-np.inf)
     known = np.isfinite(lowest) & np.isfinite(highest) & (means.events > 1 + 1e-9)
-    return Ends(np.where(known, lowest, np.nan), np.where(known, highest, np.nan))
+    return Bounds(np.where(known, lowest, np.nan), np.where(known, highest, np.nan))
 
 
 def likely(means: Means, extra: Extra, quantile: float) -> Array:
@@ -157,7 +157,7 @@ FEWEST_EVENTS = 10
 
 
 @dataclass(frozen=True, config=strict)
-class EmpiricalLikelihood(Bound):
+class EmpiricalLikelihood(IntervalMethod):
     """All values that are likely enough, knowing that the mean importance weight is 1 in truth.
 
     Probabilities for the events seen and one more, under which the mean weight is 1, are likely enough when their
@@ -188,7 +188,7 @@ class EmpiricalLikelihood(Bound):
     def largest_weight(self, seen: Array) -> Array:
         return seen if self.max_weight is None else np.fmax(seen, self.max_weight)
 
-    def _sampling(self, reading: Reading, claim: Claim) -> Ends:
+    def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
         extremes = claim.extremes
         means = _means(reading, extremes.controlled)
         extra = _extra(extremes, np.minimum(extremes.heaviest, self._limit(reading)))
@@ -196,11 +196,11 @@ class EmpiricalLikelihood(Bound):
         ends = reach(means, extra, likely(means, extra, quantile))
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
         known, value = certain(reading, claim.ratio), reading.moments.value
-        return Ends(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
+        return Bounds(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
 
     def _limit(self, reading: Reading) -> Array | float:
         """The weight that none exceeds, as far as is known."""
-        return np.inf if self.max_weight is None else self.largest_weight(reading.moments[Row.LARGEST_IMPORTANCE])
+        return np.inf if self.max_weight is None else self.largest_weight(reading.moments[MomentRow.LARGEST_IMPORTANCE])
 
 
 def _means(reading: Reading, controlled: Mask) -> Means:
@@ -209,10 +209,13 @@ def _means(reading: Reading, controlled: Mask) -> Means:
     Where no term was ever anything but 0, so is their mean: the start-up value of a mixture was never seen.
     """
     moments = reading.moments
-    weights, terms = (Row.IMPORTANCE, Row.IMPORTANCE_SQUARE), (Row.U, Row.TERM_IMPORTANCE, Row.UU)
-    weight, square = (ratio(moments[row], moments[Row.WEIGHT]) for row in weights)
-    ever = np.where(reading.spread[SpreadRow.NONZERO] == 0, 0.0, 1.0)
-    term, product, term_square = (ever * ratio(moments[row], moments[Row.WEIGHT]) for row in terms)
+    weights, terms = (
+        (MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE),
+        (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU),
+    )
+    weight, square = (ratio(moments[row], moments[MomentRow.WEIGHT]) for row in weights)
+    ever = np.where(reading.spread[VarianceRow.NONZERO] == 0, 0.0, 1.0)
+    term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in terms)
     return Means(
         moments.count / np.fmax(1.0, reading.design_effect),
         np.where(controlled, weight, 1.0),
@@ -223,7 +226,7 @@ def _means(reading: Reading, controlled: Mask) -> Means:
     )
 
 
-def _extra(extremes: Extremes, heaviest: Array) -> Extra:
+def _extra(extremes: TermRange, heaviest: Array) -> Extra:
     """One more event of no weight, of weight 1, and of the heaviest; if the weight controls nothing, the widest."""
     low, high, controlled = extremes.low, extremes.high, extremes.controlled
     weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])

@@ -12,12 +12,12 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.variance import SpreadRow
-from streameval.ope.intervals.base import FEWEST_NONZERO, Bound, Claim, standard_error
+from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, IntervalRequest, standard_error
 
 
 @dataclass(frozen=True, config=strict)
-class Normal(Bound):
+class Normal(IntervalMethod):
     """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
 
     `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
@@ -29,7 +29,7 @@ class Normal(Bound):
 
     kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
-    def _half_width(self, reading: Reading, claim: Claim) -> Array:
+    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
         z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
         width = z * standard_error(reading, reading.spread.variance, reading.spread.count, claim.ratio)
-        return np.where(reading.spread[SpreadRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)
+        return np.where(reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)

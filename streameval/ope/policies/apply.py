@@ -10,7 +10,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
 from streameval.events.action_sets import Index
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.events.slates import SlateColumns, as_one_action
 from streameval.events.tolerances import NOISE, tolerance
 from streameval.events.validation import Fault
@@ -37,13 +37,13 @@ class CodedPolicies:
         if not self._asks:
             return batch, {}
         sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
-        choices = batch.choices or Choices.none(len(batch))
+        choices = batch.choices or RawFields.none(len(batch))
         per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, choices)
         batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
         return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, choices, faults)
 
     def _asked(
-        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, choices: Choices
+        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, choices: RawFields
     ) -> tuple[Array, ActionSets, dict[str, dict[int, Fault]]]:
         """The columns [n, P] and the sets with the answers in them, and who has none for which of the n."""
         per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
@@ -57,11 +57,11 @@ class CodedPolicies:
         return per_event.T, replace(sets, probabilities=per_action.T), faults
 
     def _with_slates(
-        self, batch: EventBatch, slates: SlateColumns, choices: Choices, faults: dict[str, dict[int, Fault]]
+        self, batch: EventBatch, slates: SlateColumns, choices: RawFields, faults: dict[str, dict[int, Fault]]
     ) -> tuple[EventBatch, Faults]:
         """The batch with the answers for each slot on its own."""
         owner = slates.owner
-        of_slots = Choices([choices.contexts[event] for event in owner.tolist()], [[]] * len(owner), {})
+        of_slots = RawFields([choices.contexts[event] for event in owner.tolist()], [[]] * len(owner), {})
         per_slot, actions, slot_faults = self._asked(batch.policies, slates.probabilities, slates.actions, of_slots)
         slates = replace(slates, probabilities=per_slot, actions=actions)
         is_slate = slates.sizes > 0
@@ -74,7 +74,7 @@ class CodedPolicies:
         return replace(batch, slates=slates, probabilities=probabilities), faults
 
 
-def _checked(ask: Ask, sets: ActionSets, choices: Choices) -> tuple[Array, dict[int, Fault]]:
+def _checked(ask: Ask, sets: ActionSets, choices: RawFields) -> tuple[Array, dict[int, Fault]]:
     """What a policy answers, NaN for events without a distribution that is one."""
     without = np.flatnonzero(sets.index < 0).tolist()
     faults = dict.fromkeys(without, Fault("missing_field", "actions: missing"))

@@ -15,14 +15,14 @@ from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import counted
 from streameval.events import ActionSets
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.events.validation import Fault
 from streameval.ope.policies.python import ask_policy, load
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]
 """A distribution over the rows of action sets, and the events for which there is none, with the reason."""
 
-Ask: TypeAlias = Callable[[ActionSets, Choices], Answer]
+Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
 
 
 def _factory(target: str) -> str:
@@ -47,7 +47,7 @@ class Uniform:
     """All actions alike: `1 / K` for each of K.
 
     >>> sets = ActionSets(np.array([0]), np.array([0, 4]), np.full(4, 0.25), None, np.empty((4, 0)))
-    >>> Uniform().prepare()(sets, Choices.none(1))[0]
+    >>> Uniform().prepare()(sets, RawFields.none(1))[0]
     array([0.25, 0.25, 0.25, 0.25])
     """
 
@@ -90,7 +90,7 @@ class EpsilonGreedy:
     def prepare(self) -> Ask:
         """What answers for this policy."""
 
-        def ask(sets: ActionSets, choices: Choices) -> Answer:
+        def ask(sets: ActionSets, choices: RawFields) -> Answer:
             scores, faults = _scores(sets, choices, self.scores)
             best = np.flatnonzero(scores == _highest(sets, scores))
             _, first = np.unique(sets.owner[best], return_index=True)
@@ -119,7 +119,7 @@ class Softmax:
     def prepare(self) -> Ask:
         """What answers for this policy."""
 
-        def ask(sets: ActionSets, choices: Choices) -> Answer:
+        def ask(sets: ActionSets, choices: RawFields) -> Answer:
             scores, faults = _scores(sets, choices, self.scores)
             with np.errstate(over="ignore", invalid="ignore"):
                 powers = np.exp((scores - _highest(sets, scores)) / self.temperature)
@@ -199,7 +199,7 @@ def _highest(sets: ActionSets, scores: Array) -> Array:
     return np.repeat(highest, sets.sizes[filled])
 
 
-def _scores(sets: ActionSets, choices: Choices, name: str) -> Answer:
+def _scores(sets: ActionSets, choices: RawFields, name: str) -> Answer:
     """The scores as rows; 0 for an event that has no usable ones."""
     scores, faults = np.zeros(len(sets.propensities)), {}
     given: Sequence[Any] = choices.scores.get(name) or [None] * len(sets.index)

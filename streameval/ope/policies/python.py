@@ -14,7 +14,7 @@ from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.events.validation import Fault
 
 LONGEST_DETAIL = 200  # characters of what an exception says
@@ -74,7 +74,7 @@ def find(target: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def ask_policy(policy: Policy, sets: ActionSets, choices: Choices) -> tuple[Array, dict[int, Fault]]:
+def ask_policy(policy: Policy, sets: ActionSets, choices: RawFields) -> tuple[Array, dict[int, Fault]]:
     """The distributions of a policy over the rows of the sets, and the events for which it gave none."""
     rows, faults = np.full(len(sets.propensities), np.nan), {}
     waiting = [np.flatnonzero(sets.sizes)]
@@ -103,7 +103,7 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
     return answers
 
 
-def _decisions(sets: ActionSets, choices: Choices, events: Any) -> Decisions:
+def _decisions(sets: ActionSets, choices: RawFields, events: Any) -> Decisions:
     chosen = events.tolist()
     places = [slice(*sets.offsets[event : event + 2].tolist()) for event in chosen]
     return Decisions(

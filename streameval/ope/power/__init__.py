@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from streameval.ope.power.exploration import Exploration, Relief
-from streameval.ope.power.forecast import Limit, Need, Outlook, Prospect, Span, Wish, outlook
+from streameval.ope.power.exploration import Exploration, ExplorationAdvice
+from streameval.ope.power.forecast import CandidatePower, EventsNeeded, Limit, LogSpan, PowerReport, TargetLift, outlook
 from streameval.ope.power.sample_size import events_needed, smallest_lift
 
 __all__ = [
     "Exploration",
     "Limit",
-    "Need",
-    "Outlook",
-    "Prospect",
-    "Relief",
-    "Span",
-    "Wish",
+    "EventsNeeded",
+    "PowerReport",
+    "CandidatePower",
+    "ExplorationAdvice",
+    "LogSpan",
+    "TargetLift",
     "events_needed",
     "outlook",
     "smallest_lift",

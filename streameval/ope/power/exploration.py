@@ -28,7 +28,7 @@ FEWEST = 10
 """Events that noise is blamed on: that of fewer may be one wrong propensity, and says nothing of actions."""
 
 
-class Relief(msgspec.Struct, frozen=True):
+class ExplorationAdvice(msgspec.Struct, frozen=True):
     """Half as many events would do if actions whose weights lie above `over` were taken `times` as often.
 
     `events_share`: how many events have such weights now. `noise_share`: their part of the noise.
@@ -75,7 +75,7 @@ class Exploration:
         events, total, squares = self._sampling[self.policies.index(policy)]
         return float(events * squares / total**2) if total > 0 else 1.0
 
-    def relief(self, policy: str) -> Relief | None:
+    def relief(self, policy: str) -> ExplorationAdvice | None:
         """What more exploration would halve the events needed; None where that cannot be said.
 
         It takes a few events with most of the noise, and a way to half of it that leaves the rest of the log as it is.
@@ -88,7 +88,9 @@ class Exploration:
             share, part = events[place + 1 :].sum() / events.sum(), noise[place + 1 :].sum() / noise.sum()
             if part >= MOST_OF_IT:
                 times = _halving(share, part) if events[place + 1 :].sum() >= FEWEST else None
-                return None if times is None else Relief(float(EDGES[place]), float(share), float(part), times)
+                return (
+                    None if times is None else ExplorationAdvice(float(EDGES[place]), float(share), float(part), times)
+                )
         return None
 
 

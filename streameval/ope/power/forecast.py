@@ -11,22 +11,22 @@ from typing import NamedTuple
 
 import msgspec
 
-from streameval.ope.power.exploration import Exploration, Relief
+from streameval.ope.power.exploration import Exploration, ExplorationAdvice
 from streameval.ope.power.sample_size import events_needed, smallest_lift
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
 
-class Wish(NamedTuple):
+class TargetLift(NamedTuple):
     """A lift: `size` in units of the reward, or, where it is `relative`, times production's value."""
 
     size: float
     relative: bool = False
 
     @classmethod
-    def read(cls, text: str) -> Wish:
+    def read(cls, text: str) -> TargetLift:
         """A wish as it is written; ValueError if it is none.
 
-        >>> Wish.read("0.01"), Wish.read("5%")
+        >>> TargetLift.read("0.01"), TargetLift.read("5%")
         (Wish(size=0.01, relative=False), Wish(size=0.05, relative=True))
         """
         relative = text.strip().endswith("%")
@@ -44,12 +44,12 @@ class Wish(NamedTuple):
             return self.size
         return self.size * production if production is not None and production > 0 else None
 
-    def of_range(self, width: float) -> Wish:
+    def of_range(self, width: float) -> TargetLift:
         """The same part of the width of the reward range, where production's value cannot be the measure."""
-        return Wish(self.size * width) if self.relative else self
+        return TargetLift(self.size * width) if self.relative else self
 
 
-USUAL = tuple(Wish(size, relative=True) for size in (0.02, 0.05, 0.1, 0.2))
+USUAL = tuple(TargetLift(size, relative=True) for size in (0.02, 0.05, 0.1, 0.2))
 """What is asked for when nothing is said."""
 
 
@@ -61,7 +61,7 @@ BLAMELESS = ("ips", "snips", "control_variate", "stratified_ips")
 """Kinds of estimators whose noise grows with the weights, and is not lessened by a model."""
 
 
-class Span(NamedTuple):
+class LogSpan(NamedTuple):
     """The event times of a log: the first, the last, and how many events have one."""
 
     first: float = math.inf
@@ -74,7 +74,7 @@ class Span(NamedTuple):
         return (self.events - 1) / (self.last - self.first) if self.last > self.first else None
 
 
-class Need(msgspec.Struct, frozen=True):
+class EventsNeeded(msgspec.Struct, frozen=True):
     """To see a lift of this size takes so many events, and at the rate of the log so many seconds."""
 
     lift: float
@@ -90,7 +90,7 @@ class Limit(msgspec.Struct, frozen=True):
     lift: float
 
 
-class Prospect(msgspec.Struct, frozen=True):
+class CandidatePower(msgspec.Struct, frozen=True):
     """What it takes to see a lift of one candidate, by its best-known estimator; `reason`: why that cannot be said.
 
     `effective_share`: effective sample size per event, 1 where the log does as the candidate would. `deviation`: of
@@ -110,12 +110,12 @@ class Prospect(msgspec.Struct, frozen=True):
     deviation: float | None = None
     design_effect: float | None = None
     detectable: float | None = None
-    needed: tuple[Need, ...] = ()
+    needed: tuple[EventsNeeded, ...] = ()
     limits: tuple[Limit, ...] = ()
-    relief: Relief | None = None
+    relief: ExplorationAdvice | None = None
 
 
-class Outlook(msgspec.Struct, frozen=True):
+class PowerReport(msgspec.Struct, frozen=True):
     """What `streameval plan --json` prints."""
 
     production: str
@@ -125,14 +125,14 @@ class Outlook(msgspec.Struct, frozen=True):
     events: int
     events_per_second: float | None
     lifts: tuple[float, ...]
-    candidates: tuple[Prospect, ...]
+    candidates: tuple[CandidatePower, ...]
 
     def to_json(self) -> bytes:
         """The outlook as JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
-class Asked(NamedTuple):
+class PowerRequest(NamedTuple):
     """What everything is worked out for: lifts in units of the reward, confidence, power, and the rate of events."""
 
     lifts: tuple[float, ...]
@@ -144,12 +144,12 @@ class Asked(NamedTuple):
 def outlook(
     report: Report,
     estimators: Mapping[str, str],
-    wishes: Sequence[Wish],
+    wishes: Sequence[TargetLift],
     power: float,
-    span: Span,
+    span: LogSpan,
     exploration: Exploration,
     horizons: Mapping[str, float],
-) -> Outlook:
+) -> PowerReport:
     """The outlook after a log; `report` has one average, on which every event counts the same.
 
     `estimators`: kinds by label, the best to look at first. `horizons`: how many events each average that forgets is
@@ -160,19 +160,19 @@ def outlook(
     earned = None if value is None else value.value
     low, high = exploration.reward_range
     lifts = [wish.absolute(earned) or wish.of_range(high - low).size for wish in wishes]
-    asked = Asked(tuple(sorted(set(lifts))), report.confidence, power, span.events_per_second)
+    asked = PowerRequest(tuple(sorted(set(lifts))), report.confidence, power, span.events_per_second)
     prospects = []
     for counts in report.policies[1:]:
         estimate = _best(report, counts.policy, labels)
         reason = _obstacle(counts, estimate)
         if reason or estimate is None:
-            prospects.append(Prospect(counts.policy, counts.events, reason or "nothing is known of it"))
+            prospects.append(CandidatePower(counts.policy, counts.events, reason or "nothing is known of it"))
             continue
         relief = exploration.relief(counts.policy) if estimators[estimate.estimator] in BLAMELESS else None
         share = counts.events / max(report.events.accepted, 1)
         uneven = exploration.unevenness(counts.policy)
         prospects.append(_prospect(counts, estimate, asked, share, uneven, horizons, relief))
-    return Outlook(
+    return PowerReport(
         report.production,
         earned,
         report.confidence,
@@ -222,20 +222,20 @@ def _weight_error(estimate: Estimate, events: int) -> float:
 def _prospect(
     counts: PolicyCounts,
     estimate: Estimate,
-    asked: Asked,
+    asked: PowerRequest,
     share: float,
     uneven: float,
     horizons: Mapping[str, float],
-    relief: Relief | None,
-) -> Prospect:
+    relief: ExplorationAdvice | None,
+) -> CandidatePower:
     alike = estimate.details.get("lift_design_effect") or 1.0
     noise = (estimate.details["lift_deviation"], max(1.0, alike) * uneven)
     sure = (asked.confidence, asked.power)
     needed = []
     for lift in asked.lifts:
         events = events_needed(*noise, lift, *sure)
-        needed.append(Need(lift, math.ceil(events), events / asked.rate / share if asked.rate else None))
-    return Prospect(
+        needed.append(EventsNeeded(lift, math.ceil(events), events / asked.rate / share if asked.rate else None))
+    return CandidatePower(
         policy=counts.policy,
         events=counts.events,
         estimator=estimate.estimator,

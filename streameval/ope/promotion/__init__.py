@@ -7,21 +7,21 @@ with `reasons`.
 
 from streameval.ope.promotion.arrivals import Arrivals
 from streameval.ope.promotion.decisions import NOTHING_FOUND, Findings, read
-from streameval.ope.promotion.lift import LiftPath
-from streameval.ope.promotion.monitor import Contest
+from streameval.ope.promotion.lift import LiftSeries
+from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.settings import NEEDS_LIFT, Promotion, RuleName, Trust
-from streameval.ope.promotion.trust_reasons import Seen
+from streameval.ope.promotion.trust_reasons import TrustFigures
 
 __all__ = [
     "NEEDS_LIFT",
     "NOTHING_FOUND",
     "Arrivals",
-    "Contest",
+    "PromotionMonitor",
     "Findings",
-    "LiftPath",
+    "LiftSeries",
     "Promotion",
     "RuleName",
-    "Seen",
+    "TrustFigures",
     "Trust",
     "read",
 ]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from streameval.common.arrays import State
 from streameval.ope.promotion import reasons, trust_checks
-from streameval.ope.promotion.monitor import Contest
-from streameval.ope.promotion.rules import Rule
+from streameval.ope.promotion.monitor import PromotionMonitor
+from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.promotion.settings import NEEDS_LIFT
-from streameval.ope.promotion.trust_reasons import OF_THE_STREAM, Seen, checks
+from streameval.ope.promotion.trust_reasons import OF_THE_STREAM, TrustFigures, checks
 from streameval.ope.report import Decision, Transition, TrustCheck
 
 
@@ -26,7 +26,7 @@ class Findings(NamedTuple):
 NOTHING_FOUND = Findings((), (), ())
 
 
-def read(contest: Contest, state: State, seen: Seen) -> Findings:
+def read(contest: PromotionMonitor, state: State, seen: TrustFigures) -> Findings:
     """The decisions of the last block end; where a check fails that is of this moment, nothing is promotable."""
     recent = trust_checks.recent(state["trust"], contest.block)
     found = tuple(checks(contest.policies, recent, seen, contest.promotion.trust, contest.reward_range))
@@ -38,7 +38,7 @@ def read(contest: Contest, state: State, seen: Seen) -> Findings:
     return Findings(decisions, found, tuple(_transition(contest, each) for each in state["transitions"]))
 
 
-def _blocking(contest: Contest, state: State, found: Sequence[TrustCheck]) -> Iterator[list[str]]:
+def _blocking(contest: PromotionMonitor, state: State, found: Sequence[TrustCheck]) -> Iterator[list[str]]:
     """What blocks each candidate under every rule: nothing to tell it from production by, or a check that fails."""
     production, *candidates = contest.policies
     failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in contest.policies}
@@ -48,7 +48,14 @@ def _blocking(contest: Contest, state: State, found: Sequence[TrustCheck]) -> It
         yield list(dict.fromkeys(checked)) if differs else [reasons.SAME]
 
 
-def _decision(contest: Contest, rule: Rule, state: State, place: int, blocking: Sequence[str], seen: Seen) -> Decision:
+def _decision(
+    contest: PromotionMonitor,
+    rule: PromotionRule,
+    state: State,
+    place: int,
+    blocking: Sequence[str],
+    seen: TrustFigures,
+) -> Decision:
     lower = rule.lower(state["memory"], state["last"], contest.errors)
     last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
     holding, held = state["holding"], int(state["holding"]["held"][place])
@@ -79,7 +86,12 @@ def _decision(contest: Contest, rule: Rule, state: State, place: int, blocking: 
 
 
 def _reason(
-    contest: Contest, rule: Rule, last: Mapping[str, float], held: int, since: float, blocking: Sequence[str]
+    contest: PromotionMonitor,
+    rule: PromotionRule,
+    last: Mapping[str, float],
+    held: int,
+    since: float,
+    blocking: Sequence[str],
 ) -> str:
     settings = contest.promotion
     if last["events"] < settings.min_events:
@@ -92,7 +104,7 @@ def _reason(
     return f"{said}, {reasons.of_held(held, settings.hold)}" if held else said
 
 
-def _caveat(seen: Seen, policy: str) -> str:
+def _caveat(seen: TrustFigures, policy: str) -> str:
     """What the lift of a policy lacks to be proven, by the median of what all its estimates say: each is noisy."""
     details = [each.details for each in seen.estimates if each.policy == policy]
     effects = [told["lift_design_effect"] for told in details if told.get("lift_design_effect") is not None]
@@ -100,7 +112,7 @@ def _caveat(seen: Seen, policy: str) -> str:
     return reasons.of_dependence(median(effects) if effects else None, knows_units)
 
 
-def _transition(contest: Contest, kept: Sequence[Any]) -> Transition:
+def _transition(contest: PromotionMonitor, kept: Sequence[Any]) -> Transition:
     rule, candidate, event, time, promotable, lift = kept
     return Transition(contest.policies[1 + candidate], rule, int(event), _known(time), promotable, _known(lift))
 

@@ -30,7 +30,7 @@ def held(passed: Mask, kept: Mask, before: Array, hold: int) -> Array:
     return path
 
 
-class Clock(NamedTuple):
+class BlockClock(NamedTuple):
     """The number of the last event of each block, and the newest event time until then (NaN: not known), [blocks]."""
 
     events: Array
@@ -51,7 +51,7 @@ def start(candidates: int) -> State:
 
 
 def fold(
-    state: State, passed: Mask, kept: Mask, lift: Array, clock: Clock, hold: int, block: int
+    state: State, passed: Mask, kept: Mask, lift: Array, clock: BlockClock, hold: int, block: int
 ) -> tuple[State, list[tuple[int, int, bool]]]:
     """The state after some blocks, and what changed: candidate, block, and whether it is promotable since.
 

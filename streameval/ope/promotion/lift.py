@@ -16,7 +16,7 @@ SPREAD, MOVED = 2.0, 1.0 / 3.0
 """How many times each counts as error."""
 
 
-class LiftPath(NamedTuple):
+class LiftSeries(NamedTuple):
     """The paired difference to production on the mixture after each block; all are [blocks, candidates].
 
     `value`: the lift. `se2`: its sampling variance, the design effect included; `spread2`: the square of how far the
@@ -29,7 +29,7 @@ class LiftPath(NamedTuple):
     events: Array
 
 
-class Known(NamedTuple):
+class LiftEstimate(NamedTuple):
     """The lift after each block, and how well it is known; all are [blocks, candidates].
 
     `error2`, the squared error that more events make smaller: the sampling variance. `moving2`, the one that they do
@@ -47,7 +47,7 @@ def start(candidates: int) -> Array:
     return np.zeros((candidates, 7))
 
 
-def known(path: LiftPath, before: Array, block: int) -> tuple[Known, Array]:
+def known(path: LiftSeries, before: Array, block: int) -> tuple[LiftEstimate, Array]:
     """How well the lift is known after each of these blocks, and the sums after them.
 
     `moving2 = (2 spread)^2 + (moved / 3)^2`. `spread^2` is the mean of the last 30,000 events, and so is `moved^2`, the
@@ -58,7 +58,7 @@ def known(path: LiftPath, before: Array, block: int) -> tuple[Known, Array]:
     mean, of_value = lately(path.value, before[:, 3:5], block)
     moved2, of_moved = lately((path.value - mean) ** 2, before[:, 5:7], block)
     after = np.concatenate([events[-1][:, None], of_spread, of_value, of_moved], axis=1)
-    return Known(path.value, path.se2, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
+    return LiftEstimate(path.value, path.se2, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
 
 
 def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:

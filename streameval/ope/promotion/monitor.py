@@ -11,18 +11,18 @@ import numpy as np
 from streameval.common.arrays import Array, State
 from streameval.common.state_columns import transplanted
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.lift_test import LiftProof
+from streameval.ope.intervals.sequences.lift_test import LiftTest
 from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
 from streameval.ope.promotion import hold, lift, trust_checks
 from streameval.ope.promotion.block_sums import BlockSums, differing
-from streameval.ope.promotion.hold import Clock
-from streameval.ope.promotion.lift import Known, LiftPath
-from streameval.ope.promotion.rules import Anytime, Bsea, Facts, Paired, Rule, Sea, nothing_known
+from streameval.ope.promotion.hold import BlockClock
+from streameval.ope.promotion.lift import LiftEstimate, LiftSeries
+from streameval.ope.promotion.rules import Anytime, Bsea, Facts, Paired, PromotionRule, Sea, nothing_known
 from streameval.ope.promotion.settings import NEEDS_LIFT, Promotion
 
 
 @dataclass(frozen=True)
-class Contest:
+class PromotionMonitor:
     """Which of `policies` may replace the first of them, production.
 
     `ranks` [candidates]: the how many-th each is that was ever added. `logged`: production is the policy that took the
@@ -43,14 +43,14 @@ class Contest:
         return self.promotion.errors(self.confidence, self.ranks)
 
     @cached_property
-    def rules(self) -> Mapping[str, Rule]:
+    def rules(self) -> Mapping[str, PromotionRule]:
         """The rules by name, in the order in which they are configured."""
         span = SinceStart() if self.promotion.tau is None else Restarted(self.promotion.tau, self.block)
-        known: tuple[Rule, ...] = (
+        known: tuple[PromotionRule, ...] = (
             Paired(),
             Sea(),
             Bsea(),
-            Anytime(LiftProof(self.reward_range, self.promotion.margin, span)),
+            Anytime(LiftTest(self.reward_range, self.promotion.margin, span)),
         )
         by_name = {rule.name: rule for rule in known}
         return {name: by_name[name] for name in self.promotion.rules}
@@ -77,7 +77,7 @@ class Contest:
         }
 
     def fold(
-        self, state: State, evidence: Evidence, lifts: LiftPath | None, timestamp: Array, propensity: Array
+        self, state: State, evidence: Evidence, lifts: LiftSeries | None, timestamp: Array, propensity: Array
     ) -> State:
         """The state after some whole blocks.
 
@@ -170,7 +170,7 @@ class Contest:
         asked = {key: given[key] for key in ("min_events", "margin", "hold", "family_size", "max_weight", "tau")}
         return {**asked, "confidence": self.confidence}
 
-    def _facts(self, evidence: Evidence, sums: BlockSums, lift: Known | None) -> Facts:
+    def _facts(self, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None) -> Facts:
         configured = self.promotion.max_weight
         largest = np.full(len(self.policies), np.nan if configured is None else configured)
         if self.logged:
@@ -179,7 +179,7 @@ class Contest:
             evidence, sums, lift, self.promotion.margin, self.confidence, self.errors, self.reward_range, largest
         )
 
-    def _clock(self, state: State, timestamp: Array, blocks: int) -> Clock:
+    def _clock(self, state: State, timestamp: Array, blocks: int) -> BlockClock:
         newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
         times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
-        return Clock(state["events"] + self.block * np.arange(1, blocks + 1), times)
+        return BlockClock(state["events"] + self.block * np.arange(1, blocks + 1), times)

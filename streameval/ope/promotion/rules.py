@@ -16,10 +16,10 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.lift_test import LiftProof
+from streameval.ope.intervals.sequences.lift_test import LiftTest
 from streameval.ope.promotion import reasons
 from streameval.ope.promotion.block_sums import BlockSums, running_max, running_sum
-from streameval.ope.promotion.lift import HORIZON, Known
+from streameval.ope.promotion.lift import HORIZON, LiftEstimate
 
 WIDENING, STAYING = 2.05 / 1.96, 1.7 / 1.96
 """How many times the normal quantile wide the bound is that a candidate must pass, and the one that it must keep."""
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
 
     evidence: Evidence
     sums: BlockSums
-    lift: Known | None
+    lift: LiftEstimate | None
     margin: float
     confidence: float
     errors: Array
@@ -43,7 +43,7 @@ class Facts(NamedTuple):
     max_weight: Array
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """What a rule says after each block, [blocks, candidates]; NaN is not known.
 
     `lift`: what the rule estimates; `lower`: what it holds against the margin; `passed`: whether that is enough;
@@ -69,7 +69,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule:
+class PromotionRule:
     """A test of candidates against production, column 0 of the evidence. It sees blocks when they end."""
 
     name: ClassVar[str]
@@ -79,7 +79,7 @@ class Rule:
         """What the rule must remember between blocks."""
         return {}
 
-    def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
+    def judge(self, state: State, facts: Facts) -> tuple[Judgement, State]:
         """What it says after each of these blocks, and what it remembers after them."""
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Paired(Rule):
+class Paired(PromotionRule):
     """`D - (2.05 z / 1.96) sqrt(se^2 + (2 spread)^2 + (moved / 3)^2) > margin`: the present lift, on the mixture.
 
     `D` averages the difference of both policies' terms on the same events. `z` is the two-sided normal quantile of the
@@ -110,21 +110,21 @@ class Paired(Rule):
     All factors were found by simulation (examples/promotion), so that there is at most one false start in ten million
     candidate-events. Because it is calibrated and not proven, its error is not spread over the candidates.
 
-    >>> lift = Known(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
+    >>> lift = LiftEstimate(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
     >>> [float(paired_lower(lift, 0.95, widening)[0, 0].round(4)) for widening in (WIDENING, STAYING)]
     [0.0295, 0.033]
     """
 
     name: ClassVar[str] = "paired"
 
-    def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
+    def judge(self, state: State, facts: Facts) -> tuple[Judgement, State]:
         lift = facts.lift
         if lift is None:
             return nothing_known(len(facts.errors), facts.evidence.blocks), state
         lower, staying = (paired_lower(lift, facts.confidence, widening) for widening in (WIDENING, STAYING))
         more = paired_more(lift, facts.margin, facts.confidence)
         kept, also = staying > facts.margin, {"staying": staying[-1]}
-        return Judged(lift.value, lower, lower > facts.margin, kept, lift.events, more, also), state
+        return Judgement(lift.value, lower, lower > facts.margin, kept, lift.events, more, also), state
 
     def says_of_promotable(self, last: Mapping[str, float], margin: float) -> str:
         if last["lower"] > margin:
@@ -132,12 +132,12 @@ class Paired(Rule):
         return reasons.of_staying(last["staying"], margin)
 
 
-def paired_lower(lift: Known, confidence: float, widening: float) -> Array:
+def paired_lower(lift: LiftEstimate, confidence: float, widening: float) -> Array:
     """The lower bound of the present lift after each block, [blocks, candidates]."""
     return np.asarray(lift.value - widening * _quantile(confidence) * np.sqrt(lift.error2 + lift.moving2))
 
 
-def paired_more(lift: Known, margin: float, confidence: float) -> Array:
+def paired_more(lift: LiftEstimate, margin: float, confidence: float) -> Array:
     """After the last block, how many more events that bound needs to reach the margin, [candidates].
 
     Sampling variance falls with their number; what comes of a moving world stays what it is, once that is known: at
@@ -155,11 +155,11 @@ def _quantile(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
-def nothing_known(candidates: int, blocks: int = 1) -> Judged:
+def nothing_known(candidates: int, blocks: int = 1) -> Judgement:
     """Nothing is known of any candidate."""
     nothing = np.full((blocks, candidates), np.nan)
     unknown = np.zeros(nothing.shape, dtype=bool)
-    return Judged(nothing, nothing, unknown, unknown, np.zeros_like(nothing), nothing[-1])
+    return Judgement(nothing, nothing, unknown, unknown, np.zeros_like(nothing), nothing[-1])
 
 
 SUMS = ("present", "q", "q_square", "term", "term_square")
@@ -167,7 +167,7 @@ MAXIMA = ("q_largest", "importance_largest")
 
 
 @dataclass(frozen=True)
-class Sea(Rule):
+class Sea(PromotionRule):
     """`LCB(candidate) - UCB(production) >= margin`, both one-sided empirical Bernstein bounds on all data (SEA).
 
     Half-width `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0/Q - 1))` with `L = ln(2 / error)`, where `b` is the reward range
@@ -182,7 +182,7 @@ class Sea(Rule):
     def start(self, candidates: int) -> State:
         return {name: np.zeros(candidates + 1) for name in (*SUMS, *MAXIMA)}
 
-    def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
+    def judge(self, state: State, facts: Facts) -> tuple[Judgement, State]:
         paths = {name: running_sum(state[name], getattr(facts.sums, name)) for name in SUMS}
         paths |= {name: running_max(state[name], getattr(facts.sums, name)) for name in MAXIMA}
         after = {name: path[-1] for name, path in paths.items()}
@@ -194,7 +194,7 @@ class Sea(Rule):
             times = _times(lift[-1] - facts.margin, sampling[-1], range_part[-1])
             more = np.where(times < 0, NEVER, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
         passed = lower >= facts.margin
-        return Judged(lift, lower, passed, passed, paths["present"][:, 1:], more), after
+        return Judgement(lift, lower, passed, passed, paths["present"][:, 1:], more), after
 
     def _widths(self, paths: State, value: Array, facts: Facts) -> tuple[Array, Array]:
         """The parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n, [blocks, candidates]."""
@@ -241,7 +241,7 @@ NOTHING = -1e300
 
 
 @dataclass(frozen=True)
-class Anytime(Rule):
+class Anytime(PromotionRule):
     """A confidence sequence puts the average lift above the margin, and `paired` puts the present lift there.
 
     The first holds at all times at once: for a candidate whose average lift never exceeds the margin, the chance that
@@ -257,14 +257,14 @@ class Anytime(Rule):
     Source: Mineiro 2022; Howard et al., Annals of Statistics 2021, for the kind of guarantee.
     """
 
-    proof: LiftProof
+    proof: LiftTest
     name: ClassVar[str] = "anytime"
     proves: ClassVar[bool] = True
 
     def start(self, candidates: int) -> State:
         return self.proof.start(candidates + 1)
 
-    def judge(self, state: State, facts: Facts) -> tuple[Judged, State]:
+    def judge(self, state: State, facts: Facts) -> tuple[Judgement, State]:
         wealth, after = self.proof.fold(state, facts.evidence)
         wealth, needed = np.maximum(wealth[:, 1:], NOTHING), np.log(1.0 / facts.errors)
         proven = wealth[-1] >= needed
@@ -281,7 +281,7 @@ class Anytime(Rule):
             proven, paired_more(facts.lift, facts.margin, facts.confidence), _more(wealth[-1], needed, events[-1])
         )
         also |= {"present": present[-1], "staying": staying[-1]}
-        return Judged(facts.lift.value, present, passed, kept, events, more, also), after
+        return Judgement(facts.lift.value, present, passed, kept, events, more, also), after
 
     def lower(self, memory: State, last: State, errors: Array) -> Array:
         """The lower end of the average lift's confidence sequence."""

@@ -37,7 +37,7 @@ class Peak(IntEnum):
 
 
 @dataclass(frozen=True)
-class Recent:
+class RecentTotals:
     """What the longer run holds at some moments, [..., policies].
 
     `wealth` is the logarithm of both runs' together; `alike`: the design effect of the weights.
@@ -130,19 +130,19 @@ def _turned(totals: Array, peaks: Array, blocks: int, span: int) -> tuple[Array,
     )
 
 
-def recent(state: State, block: int) -> Recent:
+def recent(state: State, block: int) -> RecentTotals:
     """What is known after the last block."""
     effects = cluster_weights.effect(state["weights"]["alike"])
     return _recent(state["totals"], state["peaks"], effects, state["blocks"] // max(1, SPAN // block))
 
 
-def _recent(totals: Array, peaks: Array, effects: Array, begun: int) -> Recent:
+def _recent(totals: Array, peaks: Array, effects: Array, begun: int) -> RecentTotals:
     """The j-th run counts `1/(j (j + 1))` of the wealth, so that all runs that will ever be are one bet."""
     older, newer = totals[..., 0, Total.GAIN, :], totals[..., 1, Total.GAIN, :]
     wealth = older + _share_of_run(max(1, begun))
     if begun:
         wealth = np.logaddexp(wealth, newer + _share_of_run(begun + 1))
-    return Recent(totals[..., 0, :, :], peaks[..., 0, :, :], wealth, effects)
+    return RecentTotals(totals[..., 0, :, :], peaks[..., 0, :, :], wealth, effects)
 
 
 def _share_of_run(number: int) -> float:

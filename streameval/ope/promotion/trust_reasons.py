@@ -11,14 +11,14 @@ from streameval.common.text import counted, format_duration
 from streameval.ope.promotion.arrivals import Arrivals
 from streameval.ope.promotion.reasons import number
 from streameval.ope.promotion.settings import Trust
-from streameval.ope.promotion.trust_checks import Recent
+from streameval.ope.promotion.trust_checks import RecentTotals
 from streameval.ope.report import Estimate, TrustCheck
 
 OF_THE_STREAM = ("rejected_share", "stale")
 """Checks that say the same of every policy."""
 
 
-class Seen(NamedTuple):
+class TrustFigures(NamedTuple):
     """What is known at the moment of a Report beside the blocks.
 
     `newest`, `now`: epoch seconds, None: not known. `has_lift`: whether a lift is averaged on a mixture.
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 
 
 def checks(
-    policies: Sequence[str], recent: Recent, seen: Seen, limits: Trust, reward_range: tuple[float, float]
+    policies: Sequence[str], recent: RecentTotals, seen: TrustFigures, limits: Trust, reward_range: tuple[float, float]
 ) -> Iterator[TrustCheck]:
     """All checks of all policies that have events."""
     for place, policy in enumerate(policies):
@@ -45,20 +45,20 @@ def checks(
             yield _reward_range(policy, seen, reward_range)
 
 
-def _mean_weight(policy: str, place: int, recent: Recent, limits: Trust) -> TrustCheck:
+def _mean_weight(policy: str, place: int, recent: RecentTotals, limits: Trust) -> TrustCheck:
     mean, ok = float(recent.mean_weight[place]), bool(recent.mean_sound(limits)[place])
     said = f"mean weight {number(mean)} over {counted(recent.events[place], 'event')}, expected 1"
     return TrustCheck(policy, "mean_weight", ok, said if ok else f"{said}: propensities or support are wrong")
 
 
-def _sample_size(policy: str, place: int, recent: Recent, limits: Trust) -> TrustCheck:
+def _sample_size(policy: str, place: int, recent: RecentTotals, limits: Trust) -> TrustCheck:
     size, least = float(recent.effective_sample_size[place]), limits.effective_sample_size
     ok = bool(recent.size_sound(limits)[place])
     said = f"effective sample size {number(size)} of {counted(recent.events[place], 'event')}"
     return TrustCheck(policy, "effective_sample_size", ok, said if ok else f"{said}, under {number(least)}")
 
 
-def _largest_share(policy: str, place: int, recent: Recent, limits: Trust) -> TrustCheck:
+def _largest_share(policy: str, place: int, recent: RecentTotals, limits: Trust) -> TrustCheck:
     of_weights, of_value = float(recent.weight_share[place]), float(recent.term_share[place])
     ok = bool(recent.shares_sound(limits)[place])
     share, what = max((of_weights, "all weights"), (np.nan_to_num(of_value), "the value"))
@@ -68,13 +68,13 @@ def _largest_share(policy: str, place: int, recent: Recent, limits: Trust) -> Tr
     return TrustCheck(policy, "largest_share", ok, said if ok else f"{said}, over {limits.largest_share:.0%}")
 
 
-def _rejected(policy: str, seen: Seen, limits: Trust) -> TrustCheck:
+def _rejected(policy: str, seen: TrustFigures, limits: Trust) -> TrustCheck:
     share = seen.arrivals.share
     ok, said = share <= limits.rejected_share, f"{share:.1%} of events were rejected lately"
     return TrustCheck(policy, "rejected_share", ok, said if ok else f"{said}, over {limits.rejected_share:.0%}")
 
 
-def _stale(policy: str, seen: Seen, limits: Trust) -> Iterator[TrustCheck]:
+def _stale(policy: str, seen: TrustFigures, limits: Trust) -> Iterator[TrustCheck]:
     if limits.stale_after is None or seen.now is None or seen.newest is None:
         return
     age = seen.now - seen.newest
@@ -94,7 +94,7 @@ def _span(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 18_000 else f"{seconds / 3600:,.0f} hours"
 
 
-def _reward_range(policy: str, seen: Seen, reward_range: tuple[float, float]) -> TrustCheck:
+def _reward_range(policy: str, seen: TrustFigures, reward_range: tuple[float, float]) -> TrustCheck:
     low, high = reward_range
     rounding = 1e-9 * (high - low)
     for each in seen.estimates:

@@ -10,14 +10,14 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, from_plain, to_plain
-from streameval.common.component import Labelled, strict
+from streameval.common.component import Component, strict
 from streameval.events import ActionSets
-from streameval.events.raw_fields import Choices
-from streameval.ope.evidence.requirements import NOTHING, Needs
+from streameval.events.raw_fields import RawFields
+from streameval.ope.evidence.requirements import NOTHING, Requirements
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class RewardModel(Labelled):
+class RewardModel(Component):
     """Stands in for rewards that were not seen: what is expected of every action that an event could have shown.
 
     `needs`: what events must tell of their actions. `reads_choices`: it looks at names of actions or at contexts, which
@@ -27,7 +27,7 @@ class RewardModel(Labelled):
     foreign: ClassVar[bool] = False
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> Requirements:
         return NOTHING
 
     @property
@@ -49,7 +49,7 @@ class RewardModel(Labelled):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: Choices | None = None,
+        choices: RawFields | None = None,
     ) -> tuple[Array, State]:
         """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
 
@@ -79,7 +79,7 @@ def block_ends(sets: ActionSets, blocks: int) -> list[int]:
     return ends
 
 
-def action_names(sets: ActionSets, choices: Choices | None) -> list[Any]:
+def action_names(sets: ActionSets, choices: RawFields | None) -> list[Any]:
     """What each row is called; its position where the event does not say."""
     if choices is None:
         places: list[Any] = (np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)).tolist()

@@ -19,8 +19,8 @@ from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import ActionSets
-from streameval.events.raw_fields import Choices
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.events.raw_fields import RawFields
+from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.policies.python import find
 from streameval.ope.reward_models.base import RewardModel, block_ends
 
@@ -39,7 +39,7 @@ class Learner(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Foreign(RewardModel):
+class ExternalModel(RewardModel):
     """Code of others.
 
     It is asked block by block and then taught what was logged in the block, in order. Where it fails, the mean of the
@@ -53,7 +53,7 @@ class Foreign(RewardModel):
         """A model that knows nothing; ConfigError when there is no such code."""
         raise NotImplementedError
 
-    def shown(self, sets: ActionSets, choices: Choices | None) -> Sequence[Any] | Array:
+    def shown(self, sets: ActionSets, choices: RawFields | None) -> Sequence[Any] | Array:
         """What the model sees of each row."""
         raise NotImplementedError
 
@@ -71,7 +71,7 @@ class Foreign(RewardModel):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: Choices | None = None,
+        choices: RawFields | None = None,
     ) -> tuple[Array, State]:
         model = self.make() if state["model"] is None else state["model"]
         work = _Work(model, state["taught"], dict(state["failures"]), reward_range)
@@ -90,7 +90,7 @@ class Foreign(RewardModel):
         return prediction, {"model": work.model, "taught": work.taught, "failures": work.failures}
 
     def _known(self, sets: ActionSets) -> Mask:
-        if Need.FEATURES not in self.needs:
+        if Requirement.FEATURES not in self.needs:
             return np.ones(len(sets.propensities), dtype=bool)
         if sets.features is None:
             return np.zeros(len(sets.propensities), dtype=bool)
@@ -160,7 +160,7 @@ def _chosen(inputs: Sequence[Any] | Array, rows: Any) -> Any:
 
 
 @dataclass(frozen=True, config=strict)
-class PythonModel(Foreign):
+class PythonModel(ExternalModel):
     """What `target` makes, a factory `package.module:factory` that is called with `options`.
 
     It returns an object with `predict(features)` of the features [rows, d] of actions, which gives a number for each
@@ -180,8 +180,8 @@ class PythonModel(Foreign):
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
 
     @property
-    def needs(self) -> Needs:
-        return frozenset({Need.FEATURES})
+    def needs(self) -> Requirements:
+        return frozenset({Requirement.FEATURES})
 
     def make(self) -> Learner:
         factory = find(self.target)
@@ -200,5 +200,5 @@ class PythonModel(Foreign):
             )
         return model
 
-    def shown(self, sets: ActionSets, choices: Choices | None) -> Array:
+    def shown(self, sets: ActionSets, choices: RawFields | None) -> Array:
         return np.empty((len(sets.propensities), 0)) if sets.features is None else sets.features

@@ -6,9 +6,9 @@ import math
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.errors import StateError
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Need
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.reward_models import AnyRewardModel, accuracy
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
 
@@ -19,7 +19,11 @@ def start(model: AnyRewardModel) -> State:
 
 
 def fold(
-    model: AnyRewardModel, state: State, evidence: Evidence, choices: Choices | None, reward_range: tuple[float, float]
+    model: AnyRewardModel,
+    state: State,
+    evidence: Evidence,
+    choices: RawFields | None,
+    reward_range: tuple[float, float],
 ) -> tuple[Evidence, State]:
     """The evidence with predictions, each from the blocks before its own, and the state after these events."""
     actions = evidence.actions
@@ -28,7 +32,7 @@ def fold(
     reward, weight, block = evidence.reward, evidence.sampling_weight, evidence.block
     prediction, after = model.fold(state["model"], actions.sets, reward, weight, block, reward_range, choices)
     known: Mask = actions.sets.index >= 0
-    if Need.FEATURES in model.needs:
+    if Requirement.FEATURES in model.needs:
         known = known & actions.described
     predicted = actions.of_logged(prediction)
     errors: Array = accuracy.fold(state["errors"], predicted, reward, weight, known, block)

@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.events import ActionSets
-from streameval.events.raw_fields import Choices
-from streameval.ope.evidence.requirements import Need, Needs
+from streameval.events.raw_fields import RawFields
+from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.reward_models.base import RewardModel
 
 
@@ -33,8 +33,8 @@ class Ridge(RewardModel):
     kind: Literal["ridge"] = field(default="ridge", kw_only=True, repr=False)
 
     @property
-    def needs(self) -> Needs:
-        return frozenset({Need.FEATURES})
+    def needs(self) -> Requirements:
+        return frozenset({Requirement.FEATURES})
 
     def start(self) -> State:
         """Nothing is known, not even the number of features."""
@@ -48,7 +48,7 @@ class Ridge(RewardModel):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: Choices | None = None,
+        choices: RawFields | None = None,
     ) -> tuple[Array, State]:
         """Rows without features are predicted as 0 and teach nothing."""
         if sets.features is None:

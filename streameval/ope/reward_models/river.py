@@ -14,10 +14,10 @@ from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.errors import ConfigError
 from streameval.events import ActionSets
-from streameval.events.raw_fields import Choices
-from streameval.ope.evidence.requirements import NOTHING, Need, Needs
+from streameval.events.raw_fields import RawFields
+from streameval.ope.evidence.requirements import NOTHING, Requirement, Requirements
 from streameval.ope.reward_models.base import action_names
-from streameval.ope.reward_models.external import Foreign, Learner
+from streameval.ope.reward_models.external import ExternalModel, Learner
 
 Input = Literal["features", "action", "context"]
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
@@ -25,7 +25,7 @@ Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
 
 
 @dataclass(frozen=True, config=strict)
-class RiverModel(Foreign):
+class RiverModel(ExternalModel):
     """A regressor of the river library, by the name it has there, e.g. `linear_model.BayesianLinearRegression`.
 
     `parameters` are those of its constructor; one that is itself `{model: NAME, parameters: {...}}` is made first, so
@@ -46,8 +46,8 @@ class RiverModel(Foreign):
     kind: Literal["river"] = field(default="river", kw_only=True, repr=False)
 
     @property
-    def needs(self) -> Needs:
-        return frozenset({Need.FEATURES}) if "features" in self.inputs else NOTHING
+    def needs(self) -> Requirements:
+        return frozenset({Requirement.FEATURES}) if "features" in self.inputs else NOTHING
 
     @property
     def reads_choices(self) -> bool:
@@ -62,7 +62,7 @@ class RiverModel(Foreign):
             raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
-    def shown(self, sets: ActionSets, choices: Choices | None) -> Sequence[Described]:
+    def shown(self, sets: ActionSets, choices: RawFields | None) -> Sequence[Described]:
         contexts = choices.contexts if choices and "context" in self.inputs else [None] * len(sets.index)
         described = [_of_context(context) for context in contexts]
         rows = [described[event] for event in sets.owner.tolist()]

@@ -16,7 +16,7 @@ from streameval.common.arrays import Array, State, decayed_path, from_plain, to_
 from streameval.common.component import strict
 from streameval.events import ActionSets
 from streameval.events.action_sets import Index
-from streameval.events.raw_fields import Choices
+from streameval.events.raw_fields import RawFields
 from streameval.ope.reward_models.base import RewardModel, action_names, block_ends
 
 MOST_ACTIONS = 100_000
@@ -61,7 +61,7 @@ class Tabular(RewardModel):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: Choices | None = None,
+        choices: RawFields | None = None,
     ) -> tuple[Array, State]:
         names, codes = _coded(state["names"], sets, choices)
         events, rows = sets.logged
@@ -99,7 +99,7 @@ class Tabular(RewardModel):
         return {**state, "names": {name: row for row, name in enumerate(json.loads(state["names"]))}}
 
 
-def _coded(known: Mapping[Any, int], sets: ActionSets, choices: Choices | None) -> tuple[Mapping[Any, int], Index]:
+def _coded(known: Mapping[Any, int], sets: ActionSets, choices: RawFields | None) -> tuple[Mapping[Any, int], Index]:
     """The table's rows by name, with those of the logged actions, and the row of each action: -1 for one without."""
     names = action_names(sets, choices)
     logged = [names[row] for row in sets.logged[1].tolist()]

@@ -18,7 +18,7 @@ from streameval.config.model import AnyDeadLetters, DeadLetterFile
 from streameval.events import Rejected
 from streameval.ingest.base import Records
 from streameval.ingest.settings import KafkaConnection
-from streameval.service.status import LettersStatus
+from streameval.service.status import DeadLetterStatus
 
 MOST_LETTERS, MOST_BYTES = 10_000, 32 * 2**20
 """What waits for the sink at most. Letters that come while so many wait are dropped, and counted."""
@@ -123,7 +123,7 @@ def _message(parts: Sequence[Records], offset: int) -> tuple[bytes, int | None]:
     return b"", None
 
 
-class DeadLetters:
+class DeadLetterQueue:
     """Hands letters to a sink in a thread of its own; `put` neither waits nor fails.
 
     What the sink cannot take now is tried again, after pauses that double up to half a minute, while at most
@@ -155,11 +155,11 @@ class DeadLetters:
                     self._dropped += 1
             self._changed.notify()
 
-    def status(self) -> LettersStatus:
+    def status(self) -> DeadLetterStatus:
         """How many were written and dropped in the life of this process, and how many wait."""
         with self._changed:
             waiting = len(self._waiting) + self._in_hand
-            return LettersStatus(self._written, self._dropped, waiting, self._trouble)
+            return DeadLetterStatus(self._written, self._dropped, waiting, self._trouble)
 
     def close(self) -> None:
         """Try once more to write what waits, for a few seconds; the rest is lost, and logged."""
@@ -221,12 +221,12 @@ class DeadLetters:
             log.warning("dead_letters_not_written", waiting=status.waiting, dropped=status.dropped, reason=trouble)
 
 
-def open_dead_letters(settings: AnyDeadLetters, connection: KafkaConnection) -> DeadLetters:
+def open_dead_letters(settings: AnyDeadLetters, connection: KafkaConnection) -> DeadLetterQueue:
     """The dead letters of a configuration, in a file or in a topic of the cluster of `connection`."""
     if isinstance(settings, DeadLetterFile):
         from streameval.service.dead_letters.file import FileSink
 
-        return DeadLetters(FileSink(settings.path, settings.max_bytes, settings.keep))
+        return DeadLetterQueue(FileSink(settings.path, settings.max_bytes, settings.keep))
     from streameval.service.dead_letters.topic import TopicSink
 
-    return DeadLetters(TopicSink(settings.topic, connection))
+    return DeadLetterQueue(TopicSink(settings.topic, connection))

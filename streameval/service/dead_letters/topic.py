@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from streameval.errors import SourceError
-from streameval.ingest.background import Lifeline
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.kafka.kafka_python import INSIDE, connected, connection_options, plain
 from streameval.ingest.kafka.producer import create_topic
 from streameval.ingest.settings import KafkaConnection
@@ -30,7 +30,7 @@ class TopicSink:
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
         self._topic, self._connection = topic, connection
-        self._lifeline, self._given_up = Lifeline(), False
+        self._lifeline, self._given_up = ConnectionGroup(), False
         self._producer: Any = None
 
     def write(self, letters: Sequence[DeadLetter]) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from streameval.service.status import Published
+from streameval.service.status import DaemonStatus
 
 MOST_STREAMS = 64
 LOOKS_EVERY = 0.5  # seconds
@@ -20,13 +20,13 @@ COMES_BACK = 2000  # milliseconds
 MEDIA_TYPE = "text/event-stream"
 
 
-class Live:
-    """`GET /live` as an ASGI application: an event `published` for each new `Published`, of at most so many streams.
+class EventStream:
+    """`GET /live` as an ASGI application: an event `published` for each new `DaemonStatus`, of at most so many streams.
 
     `close` ends all of them soon.
     """
 
-    def __init__(self, published: Callable[[], Published]) -> None:
+    def __init__(self, published: Callable[[], DaemonStatus]) -> None:
         self._published = published
         self._closed = False
         self.streams = 0
@@ -53,7 +53,7 @@ class Live:
         self._closed = True
 
     async def _messages(self) -> AsyncIterator[str]:
-        last: Published | None = None
+        last: DaemonStatus | None = None
         now = begun = spoken = time.monotonic()
         yield f"retry: {COMES_BACK}\n\n"
         while not self._closed and now - begun < LASTS:
@@ -68,7 +68,7 @@ class Live:
             now = time.monotonic()
 
 
-def _message(published: Published) -> str:
+def _message(published: DaemonStatus) -> str:
     events = published.report.events.accepted if published.report else 0
     data = msgspec.json.encode({"at": published.at, "events": events, "ready": published.ready}).decode()
     return f"event: published\ndata: {data}\n\n"

@@ -21,10 +21,10 @@ from streameval.service.http.auth import Access
 MOST_CLIENTS = 4096
 
 
-class Buckets:
+class TokenBuckets:
     """Lets each client through `rate` times a second, after `burst` times at once.
 
-    >>> buckets = Buckets(rate=1.0, burst=2, clock=lambda: 0.0)
+    >>> buckets = TokenBuckets(rate=1.0, burst=2, clock=lambda: 0.0)
     >>> [buckets.take("10.0.0.1") for _ in range(3)], buckets.take("10.0.0.2")
     ([True, True, False], True)
     """
@@ -87,7 +87,7 @@ class AnswerHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
-class Limits:
+class RateLimits:
     """Refuses who asks too often (429) or sends a body (413), which no route here has a use for.
 
     Scrapes are counted apart from everything else, so that no page open in a browser can use up what they need.
@@ -95,7 +95,7 @@ class Limits:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._requests = Buckets(REQUESTS_PER_SECOND, REQUESTS_AT_ONCE)
+        self._requests = TokenBuckets(REQUESTS_PER_SECOND, REQUESTS_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
@@ -116,7 +116,7 @@ class Login:
 
     def __init__(self, app: ASGIApp, access: Callable[[], Access | None]) -> None:
         self._app, self._access = app, access
-        self._failures = Buckets(FAILURES_PER_SECOND, FAILURES_AT_ONCE)
+        self._failures = TokenBuckets(FAILURES_PER_SECOND, FAILURES_AT_ONCE)
         self._one_at_a_time = asyncio.Semaphore(1)  # a hash takes time and memory, of which events need more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,11 +21,11 @@ from starlette.routing import Route
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.connections import KEPT_FOR, LARGEST_REQUEST, Connection, Loop, allow_descriptors
-from streameval.service.http.events_stream import Live
-from streameval.service.http.middleware import AnswerHeaders, Limits, Login
+from streameval.service.http.events_stream import EventStream
+from streameval.service.http.middleware import AnswerHeaders, Login, RateLimits
 from streameval.service.http.tls import LOOKS_EVERY, Security
 from streameval.service.metrics import CONTENT_TYPE, MetricsPage
-from streameval.service.status import Published
+from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
 
 log = structlog.get_logger("streameval.http")
@@ -49,7 +49,7 @@ class View(Protocol):
     """What is asked of the daemon; `streameval.service.daemon.Daemon` is one."""
 
     @property
-    def published(self) -> Published: ...
+    def published(self) -> DaemonStatus: ...
 
     @property
     def healthy(self) -> bool: ...
@@ -65,7 +65,7 @@ class Pages:
         self._view = view
         self._metrics = MetricsPage(lambda: view.published)
         self._status = StatusPage()
-        self.live = Live(lambda: view.published)
+        self.live = EventStream(lambda: view.published)
 
     async def status(self, request: Request) -> Response:
         """The page for people; `?estimator=...&average=...` choose what its top shows."""
@@ -108,7 +108,7 @@ def create_app(pages: Pages, security: Security) -> Starlette:
     ]
     guards = [
         Middleware(AnswerHeaders, headers=HEADERS | (ONLY_HTTPS if security.context else {})),
-        Middleware(Limits),
+        Middleware(RateLimits),
         Middleware(Login, access=lambda: security.access),
     ]
     app = Starlette(routes=routes, middleware=guards)

@@ -28,7 +28,7 @@ def reached(step: str) -> None:
     """Called after each of `STEPS`, and does nothing: where tests end the process."""
 
 
-class Snapshots:
+class SnapshotStore:
     """A directory of snapshots, locked until `close` or the end of the process.
 
     StateError when another process has it, StreamevalError when it cannot be written to.

@@ -9,27 +9,29 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import State, from_plain, to_plain
-from streameval.ope.averages.moments import Row
-from streameval.ope.evaluator.cohorts import Roster, cells_of, needs_model
+from streameval.ope.averages.moments import MomentRow
+from streameval.ope.evaluator.cohorts import CohortEvaluator, cells_of, needs_model
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.policies import AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.ope.reward_models import AnyRewardModel, Ridge, online
 
-MOMENTS_OF_1 = [row for row in Row if row != Row.TERM_IMPORTANCE]
+MOMENTS_OF_1 = [row for row in MomentRow if row != MomentRow.TERM_IMPORTANCE]
 """Where the moments of schema 1 lie today."""
 
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
 
 
-def roster_from(state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()) -> Roster:
+def roster_from(
+    state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+) -> CohortEvaluator:
     """The roster of a state that this version or an earlier one wrote; StateError if it cannot be read.
 
     Code that is not named here is not run: policies lose their rows unless `candidates` are none at all, which is for
     who only wants to look; and so do estimators whose reward model is another one's code.
     """
     members = [_without_code(member, reward_model, named_policies(candidates)) for member in migrated(state)["members"]]
-    return Roster.from_state({**migrated(state), "members": members}, reward_model, candidates)
+    return CohortEvaluator.from_state({**migrated(state), "members": members}, reward_model, candidates)
 
 
 def migrated(roster: State) -> State:
@@ -72,7 +74,9 @@ def _filled(fresh: Any, old: Any, name: str = "") -> Any:
         wider = np.zeros((*old.shape[:-1], fresh.shape[-1]))
         wider[..., rows] = old
         if name != "spread":
-            wider[..., Row.TERM_IMPORTANCE] = np.nan  # was not kept, and what is not known must not be taken for 0
+            wider[..., MomentRow.TERM_IMPORTANCE] = (
+                np.nan
+            )  # was not kept, and what is not known must not be taken for 0
         return wider
     return old
 

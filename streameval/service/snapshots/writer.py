@@ -13,15 +13,15 @@ from streameval.common.arrays import State
 from streameval.common.snapshot_buffer import Room
 from streameval.errors import StateError
 from streameval.ingest.background import Background
-from streameval.service.snapshots.store import Snapshots
-from streameval.service.status import NEVER, Snapshotting
+from streameval.service.snapshots.store import SnapshotStore
+from streameval.service.status import NEVER, SnapshotStatus
 
 FAILURES_LOGGED_EVERY = 60.0  # seconds
 
 log = structlog.get_logger("streameval.snapshots")
 
 
-class Checkpoints:
+class SnapshotWriter:
     """Keeps what the loop knows in `snapshots`: at once, every `interval` seconds after that, and at the end.
 
     `header`: what is the same in all of them. `status`: of those written so far, as it is shown. `after` is called by
@@ -31,10 +31,10 @@ class Checkpoints:
 
     def __init__(
         self,
-        snapshots: Snapshots,
+        snapshots: SnapshotStore,
         interval: float,
         header: State | None = None,
-        status: Snapshotting = NEVER,
+        status: SnapshotStatus = NEVER,
         after: Callable[[State], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
         capacity: Callable[[], int] = lambda: 0,

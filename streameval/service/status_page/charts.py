@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from streameval.common.text import counted
 from streameval.ope.report import Estimate
-from streameval.service.status import History, Series
+from streameval.service.status import EstimateSeries, History
 
 FARTHEST = 3.0  # band ends farther out than so many spreads of the values are cut off at the edge of the chart
 UNKNOWN = "–"
 
 
 @dataclass(frozen=True)
-class Scale:
+class ChartScale:
     """A linear axis from `low` to `high` with round `ticks` and as many `decimals` as its values need.
 
-    >>> scale = Scale.over([0.041, 0.059])
+    >>> scale = ChartScale.over([0.041, 0.059])
     >>> scale.ticks, scale.text(0.05), scale.at(0.05)
     ((0.045, 0.05, 0.055), '0.0500', 50.0)
     """
@@ -37,7 +37,7 @@ class Scale:
     decimals: int
 
     @classmethod
-    def over(cls, values: Sequence[float]) -> Scale:
+    def over(cls, values: Sequence[float]) -> ChartScale:
         """The scale that shows all `values` (one or more) with a little room at both ends."""
         low, high = min(values), max(values)
         room = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
@@ -48,14 +48,14 @@ class Scale:
         return cls(low, high, tuple(round(tick * step, 12) for tick in range(first, last + 1)), decimals)
 
     @classmethod
-    def of(cls, estimates: Iterable[Estimate]) -> Scale | None:
+    def of(cls, estimates: Iterable[Estimate]) -> ChartScale | None:
         """The scale for the values and bands of `estimates`; None while no value is known."""
         estimates = list(estimates)
         values = [each.value for each in estimates if is_known(each.value)]
         return cls.fitting(values, [band for each in estimates if (band := between(each.lower, each.upper))])
 
     @classmethod
-    def of_lifts(cls, estimates: Iterable[Estimate]) -> Scale | None:
+    def of_lifts(cls, estimates: Iterable[Estimate]) -> ChartScale | None:
         """The scale for the lifts of `estimates`, zero among them; None while no lift is known."""
         known = [each for each in estimates if is_known(each.lift)]
         values = [each.lift for each in known if is_known(each.lift)]
@@ -63,7 +63,7 @@ class Scale:
         return cls.fitting([0.0, *values], bands) if known else None
 
     @classmethod
-    def fitting(cls, values: Sequence[float], bands: Sequence[tuple[float, float]]) -> Scale | None:
+    def fitting(cls, values: Sequence[float], bands: Sequence[tuple[float, float]]) -> ChartScale | None:
         """The scale for all `values` and for `bands`, far ends of which are cut off; None without values."""
         if not values:
             return None
@@ -85,7 +85,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Row:
+class ChartRow:
     """One policy in a chart; places in per cent, None where nothing is known."""
 
     estimate: Estimate
@@ -103,24 +103,24 @@ class Chart:
     """All policies by one estimator over one average; `reference` is the place of the production policy's value."""
 
     estimator: str
-    rows: tuple[Row, ...]
+    rows: tuple[ChartRow, ...]
     reference: float | None
 
 
-def make_chart(estimator: str, estimates: Sequence[Estimate], production: str, scale: Scale | None) -> Chart:
+def make_chart(estimator: str, estimates: Sequence[Estimate], production: str, scale: ChartScale | None) -> Chart:
     """The chart of `estimates`, one per policy, on `scale`."""
     base = next((each for each in estimates if each.policy == production), None)
     rows = tuple(_row(each, base, scale) for each in estimates)
     return Chart(estimator, rows, next((row.at for row in rows if row.production), None))
 
 
-def make_lift_chart(estimator: str, candidates: Sequence[Estimate], scale: Scale | None) -> Chart:
+def make_lift_chart(estimator: str, candidates: Sequence[Estimate], scale: ChartScale | None) -> Chart:
     """The chart of what candidates gain over production; its reference is zero."""
     zero = None if scale is None else scale.at(0.0)
     return Chart(estimator, tuple(_lift_row(each, scale) for each in candidates), zero)
 
 
-def _lift_row(each: Estimate, scale: Scale | None) -> Row:
+def _lift_row(each: Estimate, scale: ChartScale | None) -> ChartRow:
     at = band = None
     value = interval = UNKNOWN
     if scale is not None and is_known(each.lift):
@@ -128,10 +128,10 @@ def _lift_row(each: Estimate, scale: Scale | None) -> Row:
         if ends := between(each.lift_lower, each.lift_upper):
             band = (scale.at(ends[0]), scale.at(ends[1]))
             interval = f"{scale.text(ends[0], '+')} to {scale.text(ends[1], '+')}"
-    return Row(each, False, lift_verdict(each), value, interval, at, band, memory(each))
+    return ChartRow(each, False, lift_verdict(each), value, interval, at, band, memory(each))
 
 
-def _row(each: Estimate, base: Estimate | None, scale: Scale | None) -> Row:
+def _row(each: Estimate, base: Estimate | None, scale: ChartScale | None) -> ChartRow:
     at = band = None
     value = interval = UNKNOWN
     if scale is not None and is_known(each.value):
@@ -140,7 +140,7 @@ def _row(each: Estimate, base: Estimate | None, scale: Scale | None) -> Row:
             band = (scale.at(ends[0]), scale.at(ends[1]))
             interval = f"{scale.text(ends[0])} to {scale.text(ends[1])}"
     is_base = base is not None and each.policy == base.policy
-    return Row(each, is_base, verdict(each, base), value, interval, at, band, memory(each))
+    return ChartRow(each, is_base, verdict(each, base), value, interval, at, band, memory(each))
 
 
 def verdict(each: Estimate, base: Estimate | None) -> str:
@@ -195,7 +195,7 @@ CENTRAL = (5, 95)  # per cent of the band's ends that must fit; the first estima
 
 
 @dataclass(frozen=True)
-class Timeline:
+class ChartTimeline:
     """One candidate: points of lines and of bands as SVG wants them, in pieces where nothing was known between.
 
     `first` and `last` are the values at both ends, `lowest` and `highest` those in between, as text.
@@ -217,7 +217,7 @@ class Timelines:
 
     seconds: float
     ticks: tuple[tuple[float, str], ...]
-    pictures: tuple[Timeline, ...]
+    pictures: tuple[ChartTimeline, ...]
 
 
 def make_timelines(
@@ -238,29 +238,29 @@ def make_timelines(
     return Timelines(now - begin, tuple((100 - at, text) for at, text in scale.tick_texts()), pictures)
 
 
-def _series(history: History, now: float, each: Estimate) -> Series:
+def _series(history: History, now: float, each: Estimate) -> EstimateSeries:
     """The history of an estimate, with its present value at the end."""
     past = history.series((each.policy, each.estimator, each.average))
     ends = [np.nan if end is None else end for end in (each.value, each.lower, each.upper)]
     columns = zip((past.at, past.value, past.lower, past.upper), (now, *ends), strict=True)
-    return Series(*(np.append(column, end) for column, end in columns))
+    return EstimateSeries(*(np.append(column, end) for column, end in columns))
 
 
-def _scale(all_series: Sequence[Series]) -> Scale | None:
+def _scale(all_series: Sequence[EstimateSeries]) -> ChartScale | None:
     ends = [_known(column) for series in all_series for column in (series.lower, series.upper, series.value)]
     shown = [value for column in ends if len(column) for value in np.percentile(column, CENTRAL)]
-    return Scale.over(shown) if shown else None
+    return ChartScale.over(shown) if shown else None
 
 
 @dataclass(frozen=True)
 class _Frame:
     begin: float
     end: float
-    scale: Scale
+    scale: ChartScale
 
-    def timeline(self, policy: str, series: Series, production: tuple[str, ...]) -> Timeline:
+    def timeline(self, policy: str, series: EstimateSeries, production: tuple[str, ...]) -> ChartTimeline:
         known = _known(series.value)
-        return Timeline(
+        return ChartTimeline(
             policy,
             tuple(self.lines(series.at, series.value)),
             tuple(self.bands(series)),
@@ -274,7 +274,7 @@ class _Frame:
         for piece in _pieces(np.isfinite(value)):
             yield self._points(at[piece], value[piece])
 
-    def bands(self, series: Series) -> Iterator[str]:
+    def bands(self, series: EstimateSeries) -> Iterator[str]:
         for piece in _pieces(np.isfinite(series.lower) & np.isfinite(series.upper)):
             at, lower, upper = series.at[piece], series.lower[piece], series.upper[piece]
             yield f"{self._points(at, upper)} {self._points(at[::-1], lower[::-1])}"

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from streameval.ope.report import Decision, Estimate, Report, TrustCheck
-from streameval.service.status import Published
+from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     UNKNOWN,
     Chart,
-    Row,
-    Scale,
-    Timeline,
+    ChartRow,
+    ChartScale,
+    ChartTimeline,
     Timelines,
     between,
     is_known,
@@ -174,8 +174,8 @@ class Overview:
     lift_ticks: tuple[tuple[float, str], ...]
     meanings: tuple[str, ...]
     outside: str
-    production: Row | None
-    values: tuple[tuple[Row, Timeline | None], ...]
+    production: ChartRow | None
+    values: tuple[tuple[ChartRow, ChartTimeline | None], ...]
     timelines: Timelines | None
     decisions: tuple[Decision, ...]
     adapting: tuple[str, ...]
@@ -193,7 +193,7 @@ class Overview:
         return tuple(dict.fromkeys(words(check) for each in self.trust for check in each.checks))
 
 
-def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> Overview | None:
+def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> Overview | None:
     """What there is to say of `report`; None while it has no estimates."""
     choice = Choice.of(report, wanted)
     if choice is None:
@@ -201,10 +201,10 @@ def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> 
     shown = [each for each in report.estimates if (each.estimator, each.average) == (choice.estimator, choice.average)]
     candidates = [each for each in shown if each.policy != report.production]
     base = next((each for each in shown if each.policy == report.production), None)
-    lift_scale = Scale.of_lifts(candidates)
-    rows = make_chart(choice.estimator, shown, report.production, Scale.of(shown)).rows
+    lift_scale = ChartScale.of_lifts(candidates)
+    rows = make_chart(choice.estimator, shown, report.production, ChartScale.of(shown)).rows
     timelines = make_timelines(now.history, now.at, candidates, base)
-    pictures: Sequence[Timeline | None] = timelines.pictures if timelines else [None] * len(candidates)
+    pictures: Sequence[ChartTimeline | None] = timelines.pictures if timelines else [None] * len(candidates)
     adapting = _adapting(report, choice.estimator)
     return Overview(
         choice=choice,
@@ -222,11 +222,11 @@ def make_overview(now: Published, report: Report, wanted: Mapping[str, str]) -> 
     )
 
 
-def news(now: Published) -> str:
+def news(now: DaemonStatus) -> str:
     """What a person who hears the page is told when it changes.
 
     >>> from streameval.ingest.base import SourceStatus
-    >>> news(Published(SourceStatus(reached=False), at=0.0, detail="no broker answers"))
+    >>> news(DaemonStatus(SourceStatus(reached=False), at=0.0, detail="no broker answers"))
     'Not ready: no broker answers.'
     """
     decisions = now.report.promotion if now.report else ()

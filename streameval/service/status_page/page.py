@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from streameval.common.text import counted
 from streameval.ope.report import Estimate, PolicyCounts, Report
-from streameval.service.status import Published
-from streameval.service.status_page.charts import UNKNOWN, Chart, Scale, between, is_known, make_chart, memory
+from streameval.service.status import DaemonStatus
+from streameval.service.status_page.charts import UNKNOWN, Chart, ChartScale, between, is_known, make_chart, memory
 from streameval.service.status_page.overview import Choice, make_overview, meanings, news, outside, words
 
 STYLE = files("streameval.service.status_page").joinpath("status.css").read_text(encoding="utf-8")
@@ -62,10 +62,10 @@ class StatusPage:
         )
         environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
-        self._rendered: Published | None = None
+        self._rendered: DaemonStatus | None = None
         self._pages: dict[tuple[str, str] | None, Page] = {}
 
-    def page(self, now: Published, wanted: Mapping[str, str] = NOTHING) -> Page:
+    def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> Page:
         """As `render`, once for all who look at the same moment and choose the same."""
         choice = Choice.of(now.report, wanted) if now.report else None
         key = None if choice is None else (choice.average, choice.estimator)
@@ -76,7 +76,7 @@ class StatusPage:
             self._pages[key] = Page(plain, gzip.compress(plain, compresslevel=1))
         return self._pages[key]
 
-    def render(self, now: Published, wanted: Mapping[str, str] = NOTHING) -> str:
+    def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> str:
         """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""
         report = now.report
         sections = tuple(_sections(report)) if report else ()
@@ -123,7 +123,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PromotionStanding:
     """How one candidate stands against production: per average, the verdict of each estimator.
 
     `suspect`: its mean weight is off, so that none of them can be believed.
@@ -146,7 +146,7 @@ class PolicyTrust:
 
 def _sections(report: Report) -> Iterator[Section]:
     for average, estimates in _grouped(report.estimates, "average").items():
-        scale = Scale.of(estimates)
+        scale = ChartScale.of(estimates)
         memories = {memory(each) for each in estimates}
         yield Section(
             average,
@@ -176,12 +176,12 @@ def _policies(report: Report) -> Iterator[PolicyTrust]:
         yield PolicyTrust(each, each.missing / seen if seen else None, first, first is not None and is_suspect(first))
 
 
-def _standings(policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> Iterator[Standing]:
+def _standings(policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> Iterator[PromotionStanding]:
     for each in policies:
         if not each.counts.production:
             name = each.counts.policy
             verdicts = tuple(tuple(_verdicts(section, name)) for section in sections)
-            yield Standing(name, verdicts, each.suspect)
+            yield PromotionStanding(name, verdicts, each.suspect)
 
 
 def _verdicts(section: Section, policy: str) -> Iterator[tuple[str, str]]:

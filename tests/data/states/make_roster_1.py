@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from streameval.events import EventBatch
-from streameval.ope.evaluator.cohorts import Roster
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ def report(roster: Any) -> Any:
 
 
 def main(later: Path) -> None:
-    roster = Roster(Evaluator(["early"]).plan)
+    roster = CohortEvaluator(Evaluator(["early"]).plan)
     roster.update(events(1050, seed=1))
     late = roster.change(Evaluator(["early", "late"]).plan)
     assert late is not None

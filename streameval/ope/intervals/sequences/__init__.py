@@ -2,8 +2,18 @@
 
 from streameval.ope.intervals.sequences.error_budget import error_shares
 from streameval.ope.intervals.sequences.factory import span, watch
-from streameval.ope.intervals.sequences.lift_test import LiftProof
+from streameval.ope.intervals.sequences.lift_test import LiftTest
 from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
-from streameval.ope.intervals.sequences.tracker import Look, Watch, Watched
+from streameval.ope.intervals.sequences.tracker import BlockView, SequenceTracker, TrackedBounds
 
-__all__ = ["LiftProof", "Look", "Restarted", "SinceStart", "Watch", "Watched", "error_shares", "span", "watch"]
+__all__ = [
+    "LiftTest",
+    "BlockView",
+    "Restarted",
+    "SinceStart",
+    "SequenceTracker",
+    "TrackedBounds",
+    "error_shares",
+    "span",
+    "watch",
+]

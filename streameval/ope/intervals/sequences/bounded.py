@@ -163,7 +163,7 @@ DEFAULT_RHO = normal_rho(100, 0.025, sides=1)
 
 
 @dataclass(frozen=True)
-class EmpiricalBernstein:
+class BernsteinWealth:
     """`(S - u(V)) / count`, with `V` the sum of `(X - c)^2`, `c` in [0, 1] a centre known beforehand, and `u` the
     gamma-exponential boundary of scale 1 and width `rho`.
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Window
 from streameval.ope.estimators import Estimator
-from streameval.ope.evidence.requirements import Need
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals.confidence_sequence import ConfidenceSequence
-from streameval.ope.intervals.sequences.bounded import EmpiricalBernstein
+from streameval.ope.intervals.sequences.bounded import BernsteinWealth
 from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
-from streameval.ope.intervals.sequences.observations import Scale
-from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart, Span
-from streameval.ope.intervals.sequences.tracker import Group, SequenceWatch
-from streameval.ope.intervals.sequences.wealth import Engine
+from streameval.ope.intervals.sequences.observations import ObservationScale
+from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart
+from streameval.ope.intervals.sequences.tracker import BlockSequenceTracker, TrackedGroup
+from streameval.ope.intervals.sequences.wealth import WealthProcess
 
 
 def watch(
@@ -25,7 +25,7 @@ def watch(
     reward_range: tuple[float, float],
     block: int,
     logging: bool,
-) -> SequenceWatch:
+) -> BlockSequenceTracker:
     """The watch of these estimators on `cumulative` or a `window`; `logging`: production took the logged actions.
 
     >>> from streameval.ope.estimators import IPS, SNIPS, ClippedIPS
@@ -37,15 +37,15 @@ def watch(
     places = range(len(estimators))
     unbiased = tuple(place for place in places if _estimates_the_value(estimators[place]))
     if unbiased:
-        groups.append(Group(*_of_the_value(bound, reward_range, logging), unbiased))
+        groups.append(TrackedGroup(*_of_the_value(bound, reward_range, logging), unbiased))
     for place in places:
         limits = _limits(estimators[place], reward_range, bound.max_weight)
         if place not in unbiased and limits is not None:
-            groups.append(Group(EmpiricalBernstein(), Scale(*limits, lift=2.0), (place,), of=place))
-    return SequenceWatch(tuple(groups), span(average, block), len(estimators))
+            groups.append(TrackedGroup(BernsteinWealth(), ObservationScale(*limits, lift=2.0), (place,), of=place))
+    return BlockSequenceTracker(tuple(groups), span(average, block), len(estimators))
 
 
-def span(average: AnyAverage, block: int) -> Span:
+def span(average: AnyAverage, block: int) -> RestartSchedule:
     """The stretch of the stream that a sequence on this average is about; ValueError where there is none."""
     if isinstance(average, Window) and average.timed is not None:
         raise ValueError(f"{average.label!r} is measured by the clock: confidence_sequence takes a window in events")
@@ -59,21 +59,23 @@ def span(average: AnyAverage, block: int) -> Span:
 
 def _estimates_the_value(estimator: Estimator) -> bool:
     """Whether it is about the value of the policy, and importance weights are never negative."""
-    return not estimator.covers_estimand and Need.SLOTS not in estimator.needs
+    return not estimator.covers_estimand and Requirement.SLOTS not in estimator.needs
 
 
-def _of_the_value(bound: ConfidenceSequence, reward_range: tuple[float, float], logging: bool) -> tuple[Engine, Scale]:
+def _of_the_value(
+    bound: ConfidenceSequence, reward_range: tuple[float, float], logging: bool
+) -> tuple[WealthProcess, ObservationScale]:
     if bound.method == "robust" or bound.max_weight is None:
-        return HeavyTailed(), Scale(*reward_range)
+        return HeavyTailed(), ObservationScale(*reward_range)
     heaviest = max(bound.max_weight, 1.0) if logging else bound.max_weight  # a lift lies between both its weights
-    return EmpiricalBernstein(), Scale(*reward_range, value=bound.max_weight, lift=heaviest)
+    return BernsteinWealth(), ObservationScale(*reward_range, value=bound.max_weight, lift=heaviest)
 
 
 def _limits(
     estimator: Estimator, reward_range: tuple[float, float], max_weight: float | None
 ) -> tuple[float, float] | None:
     """The lowest and the highest possible term of a biased estimator; None where it has none, or is a ratio."""
-    if estimator.ratio or not estimator.covers_estimand or Need.SLOTS in estimator.needs:
+    if estimator.ratio or not estimator.covers_estimand or Requirement.SLOTS in estimator.needs:
         return None
     heaviest = np.array([np.inf if max_weight is None else max_weight])
     extremes = estimator.extremes(reward_range, heaviest)

@@ -12,13 +12,13 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
 from streameval.ope.intervals.sequences.measuring import measure
-from streameval.ope.intervals.sequences.observations import LIFT_LOWER, Scale, sampling_path, start_sampling
-from streameval.ope.intervals.sequences.restarts import SinceStart, Span
-from streameval.ope.intervals.sequences.tracker import Group, Look
+from streameval.ope.intervals.sequences.observations import LIFT_LOWER, ObservationScale, sampling_path, start_sampling
+from streameval.ope.intervals.sequences.restarts import RestartSchedule, SinceStart
+from streameval.ope.intervals.sequences.tracker import BlockView, TrackedGroup
 
 
 @dataclass(frozen=True)
-class LiftProof:
+class LiftTest:
     """Evidence that the average lift over production exceeds `margin`, in units of reward, after every block.
 
     It is the logarithm of the wealth that bets on a lift above `margin` have made: the lower end of the lift's
@@ -32,7 +32,7 @@ class LiftProof:
 
     reward_range: tuple[float, float]
     margin: float = 0.0
-    span: Span = field(default_factory=SinceStart)
+    span: RestartSchedule = field(default_factory=SinceStart)
     engine: HeavyTailed = field(default_factory=HeavyTailed)
 
     def start(self, policies: int) -> State:
@@ -49,7 +49,7 @@ class LiftProof:
         Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
         slates may be.
         """
-        look, group = Look(evidence, ()), Group(self.engine, Scale(*self.reward_range), ())
+        look, group = BlockView(evidence, ()), TrackedGroup(self.engine, ObservationScale(*self.reward_range), ())
 
         def one_by_one(block: int) -> Iterator[tuple[Array, Mask | None]]:
             return islice(look.one_by_one(group, block), LIFT_LOWER, LIFT_LOWER + 1)

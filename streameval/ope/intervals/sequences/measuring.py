@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from streameval.common.arrays import Array, Mask
-from streameval.ope.intervals.sequences.powers import Powers
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, Engine, Places, running_centre
+from streameval.ope.intervals.sequences.powers import PowerSums
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, Places, WealthProcess, running_centre
 
 FRESH = 100
 """Until a row has seen so many observations, each has a centre of its own: one for a whole block would be a guess."""
@@ -17,7 +17,7 @@ OneByOne = Callable[[int], Iterable[tuple[Array, Mask | None]]]
 
 
 def measure(
-    engine: Engine, powers: Powers, before: Array, parts: Sequence[int], one_by_one: OneByOne
+    engine: WealthProcess, powers: PowerSums, before: Array, parts: Sequence[int], one_by_one: OneByOne
 ) -> tuple[Array, Array]:
     """The sums of consecutive parts of so many blocks, [parts, sides, policies, width], and counts and totals after.
 
@@ -68,7 +68,7 @@ def _deviations(small: Array, centre: Array) -> Array:
 
 
 def _add_one_by_one(
-    engine: Engine, sums: Array, fresh: Mask, before: Array, observations: Iterable[tuple[Array, Mask | None]]
+    engine: WealthProcess, sums: Array, fresh: Mask, before: Array, observations: Iterable[tuple[Array, Mask | None]]
 ) -> None:
     """Add what the observations of fresh rows of a block cost, each around its own centre."""
     for side, (observed, present) in enumerate(observations):

@@ -32,7 +32,7 @@ VALUE_LOWER, VALUE_UPPER, LIFT_LOWER, LIFT_UPPER = range(4)
 SIDES = 4
 
 
-class Scale(NamedTuple):
+class ObservationScale(NamedTuple):
     """How means of observations become bounds: the range [low, high] of what is estimated, and the observation that
     a bounded engine calls 1, for values and for lifts."""
 
@@ -54,7 +54,7 @@ class Scale(NamedTuple):
         )
 
 
-def of_weights(evidence: Evidence, side: int, scale: Scale) -> Array:
+def of_weights(evidence: Evidence, side: int, scale: ObservationScale) -> Array:
     """The observations of a side by importance weights, [policies, events]; NaN where one is negative."""
     earned = (evidence.reward - scale.low) / (scale.high - scale.low)
     missed = 1.0 - earned
@@ -72,7 +72,7 @@ def of_weights(evidence: Evidence, side: int, scale: Scale) -> Array:
     return np.asarray(observed)
 
 
-def of_terms(u: Array, side: int, scale: Scale) -> Array:
+def of_terms(u: Array, side: int, scale: ObservationScale) -> Array:
     """The observations of a side by terms u [events, policies] that lie in [low, high], [policies, events]."""
     inside = (u.T - scale.low) / (scale.high - scale.low)
     if side in (VALUE_UPPER, LIFT_UPPER):

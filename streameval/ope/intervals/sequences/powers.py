@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask, per_block
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.heavy_tailed import LARGEST_OBSERVATION
-from streameval.ope.intervals.sequences.observations import SIDES, Scale
+from streameval.ope.intervals.sequences.observations import SIDES, ObservationScale
 
 AT_ONCE = 20
 """Blocks whose powers are multiplied at once: few enough for the cache."""
 VALUES, LIFTS = slice(0, 2), slice(2, SIDES)
 
 
-class Powers(NamedTuple):
+class PowerSums(NamedTuple):
     """What the observations of some blocks add up to, [blocks, 4, policies].
 
     `counts`, `totals`: of all that are present. `small` [blocks, 4, policies, order + 1]: sums of the powers of those
@@ -38,7 +38,7 @@ class Powers(NamedTuple):
     rows: NDArray[np.int64]
 
     @classmethod
-    def of(cls, small: Array, singles: Array, rows: NDArray[np.int64]) -> Powers:
+    def of(cls, small: Array, singles: Array, rows: NDArray[np.int64]) -> PowerSums:
         """The same with counts and totals."""
         count, total = small[..., 0], small[..., 1]
         if len(singles):
@@ -46,21 +46,21 @@ class Powers(NamedTuple):
             total = total + np.bincount(rows, singles, count.size).reshape(count.shape)
         return cls(count, total, small, singles, rows)
 
-    def of_side(self, side: int) -> Powers:
+    def of_side(self, side: int) -> PowerSums:
         """What there is of one side alone."""
         policies = self.counts.shape[2]
         block, place = np.divmod(self.rows, SIDES * policies)
         mine = place // policies == side
         there = slice(side, side + 1)
         rows = block[mine] * policies + place[mine] % policies
-        return Powers(self.counts[:, there], self.totals[:, there], self.small[:, there], self.singles[mine], rows)
+        return PowerSums(self.counts[:, there], self.totals[:, there], self.small[:, there], self.singles[mine], rows)
 
 
 Present = tuple[Mask, Mask] | tuple[None, None]
 Masks = tuple[Mask | None, Mask | None]
 
 
-def of_weights(evidence: Evidence, scale: Scale, order: int, limit: float, present: Present) -> Powers:
+def of_weights(evidence: Evidence, scale: ObservationScale, order: int, limit: float, present: Present) -> PowerSums:
     """The powers of observations by importance weights; where a weight is negative, they are NaN.
 
     `limit`: the largest weight, in the units of the engine, whose observations are small. `present`: as `presence`
@@ -98,10 +98,10 @@ def of_weights(evidence: Evidence, scale: Scale, order: int, limit: float, prese
     if (factors != 1.0).any():
         small /= factors[:, None, None] ** np.arange(order + 1.0)
         singles = singles / factors[rows // weight.shape[1] % SIDES]
-    return Powers.of(small, np.minimum(singles, LARGEST_OBSERVATION), rows)
+    return PowerSums.of(small, np.minimum(singles, LARGEST_OBSERVATION), rows)
 
 
-def of_terms(u: Array, scale: Scale, blocks: int, rounding: float, present: Present) -> Powers:
+def of_terms(u: Array, scale: ObservationScale, blocks: int, rounding: float, present: Present) -> PowerSums:
     """The powers, up to squares, of observations by terms u [events, policies] in [low, high]; NaN beyond."""
     inside = (per_block(u, blocks) - scale.low) / (scale.high - scale.low)
     if inside.size and (inside.max() > 1.0 + rounding or inside.min() < -rounding):
@@ -116,7 +116,7 @@ def of_terms(u: Array, scale: Scale, blocks: int, rounding: float, present: Pres
     small[:, VALUES] = _combined(table[..., :1], values)
     small[:, LIFTS] = _combined(table if compared is valued else _table(inside, compared, beside, 2), lifts)
     small[:, LIFTS] /= scale.lift ** np.arange(3.0)
-    return Powers.of(small, np.empty(0), np.empty(0, dtype=np.int64))
+    return PowerSums.of(small, np.empty(0), np.empty(0, dtype=np.int64))
 
 
 def _powers_of(values: Array, order: int) -> Array:

@@ -14,7 +14,7 @@ LEVELS = 24
 """Lengths among which the error is shared: epochs of 1, 2, 4, .. 2^23 blocks."""
 
 
-class Span(Protocol):
+class RestartSchedule(Protocol):
     """Adds up the sums of consecutive parts of the stream, as long as they belong to the stretch."""
 
     def start(self, nothing: Array) -> State:

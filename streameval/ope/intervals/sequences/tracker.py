@@ -25,24 +25,24 @@ from streameval.ope.intervals.sequences.observations import (
     LIFT_LOWER,
     SIDES,
     VALUE_LOWER,
-    Scale,
+    ObservationScale,
     fold_sampling,
     of_terms,
     of_weights,
     presence,
     start_sampling,
 )
-from streameval.ope.intervals.sequences.powers import Powers, Present
-from streameval.ope.intervals.sequences.restarts import Span
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, Engine
+from streameval.ope.intervals.sequences.powers import PowerSums, Present
+from streameval.ope.intervals.sequences.restarts import RestartSchedule
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess
 
 
 @dataclass(frozen=True)
-class Group:
+class TrackedGroup:
     """Estimators that share their sequences. `of`: the estimator whose terms are observed; None: the weights are."""
 
-    engine: Engine
-    scale: Scale
+    engine: WealthProcess
+    scale: ObservationScale
     estimators: tuple[int, ...]
     of: int | None = None
 
@@ -53,33 +53,33 @@ class Group:
             return np.minimum(observed, LARGEST_OBSERVATION, out=observed)
         return of_terms(terms[self.of].u, side, self.scale)
 
-    def powers(self, evidence: Evidence, terms: Sequence[Terms], present: Present) -> Powers:
+    def powers(self, evidence: Evidence, terms: Sequence[Terms], present: Present) -> PowerSums:
         """What the observations of each block add up to."""
         if self.of is None:
             return powers.of_weights(evidence, self.scale, self.engine.order, self.engine.limit, present)
         return powers.of_terms(terms[self.of].u, self.scale, evidence.blocks, ROUNDING, present)
 
 
-class Look:
+class BlockView:
     """Some blocks of events, or the one that is not finished, as watches see them: each group is looked at once,
     however many averages are watched."""
 
     def __init__(self, evidence: Evidence, terms: Sequence[Terms]) -> None:
         self.evidence, self.terms = evidence, terms
-        self._powers: dict[Group, Powers] = {}
+        self._powers: dict[TrackedGroup, PowerSums] = {}
 
     @cached_property
     def present(self) -> Present:
         """Which events count for values and for lifts."""
         return presence(self.evidence)
 
-    def powers(self, group: Group) -> Powers:
+    def powers(self, group: TrackedGroup) -> PowerSums:
         """What the observations of a group add up to."""
         if group not in self._powers:
             self._powers[group] = group.powers(self.evidence, self.terms, self.present)
         return self._powers[group]
 
-    def one_by_one(self, group: Group, block: int) -> Iterator[tuple[Array, Mask | None]]:
+    def one_by_one(self, group: TrackedGroup, block: int) -> Iterator[tuple[Array, Mask | None]]:
         """The observations of one block, side by side, [policies, events], and which are present; others are 0."""
         events = len(self.evidence.reward) // self.evidence.blocks
         part = slice(block * events, (block + 1) * events)
@@ -95,7 +95,7 @@ class Look:
             yield (observed, None) if mask is None else (np.where(mask, observed, 0.0), mask)
 
 
-class Watched(NamedTuple):
+class TrackedBounds(NamedTuple):
     """The intervals of values and of lifts over production, [columns], NaN where withheld; not cut to any range.
 
     Column `policy * E + estimator`; policy 0 is production, which has no lift. `details`: what else is to be said.
@@ -111,14 +111,14 @@ class Watched(NamedTuple):
     estimates: Array | None = None
 
 
-class Watch(Protocol):
+class SequenceTracker(Protocol):
     """A frozen value; what it remembers is handed in and comes back as plain values."""
 
     def start(self, policies: int, block: int) -> State:
         """The state before the first event."""
         ...
 
-    def fold(self, state: State, look: Look) -> State:
+    def fold(self, state: State, look: BlockView) -> State:
         """The state after these whole blocks."""
         ...
 
@@ -130,21 +130,21 @@ class Watch(Protocol):
         """The state of this watch, of that of one of more estimators: of those at these places there."""
         ...
 
-    def read(self, state: State, tail: Look | None, error: Array) -> Watched:
+    def read(self, state: State, tail: BlockView | None, error: Array) -> TrackedBounds:
         """The intervals now, the unfinished block included. `error` [policies]: that an interval of this policy,
         two-sided, ever misses."""
         ...
 
 
 @dataclass(frozen=True)
-class SequenceWatch:
+class BlockSequenceTracker:
     """Confidence sequences for every policy under `estimators` estimators, some of which share theirs.
 
     Of an estimator that is in no group nothing is known beforehand, and its intervals are withheld.
     """
 
-    groups: tuple[Group, ...]
-    span: Span
+    groups: tuple[TrackedGroup, ...]
+    span: RestartSchedule
     estimators: int
 
     def start(self, policies: int, block: int) -> State:
@@ -155,7 +155,7 @@ class SequenceWatch:
             "spans": [self.span.start(np.zeros((SIDES, policies, group.engine.width))) for group in self.groups],
         }
 
-    def fold(self, state: State, look: Look) -> State:
+    def fold(self, state: State, look: BlockView) -> State:
         block, centres, spans, evidence = state["block"], [], [], look.evidence
         for group, centre, span in zip(self.groups, state["centres"], state["spans"], strict=True):
             parts = list(self.span.parts(span, evidence.blocks))
@@ -170,14 +170,14 @@ class SequenceWatch:
     def without_lifts(self, state: State) -> State:
         return {**state, "centres": _values_only(state["centres"]), "spans": _values_only(state["spans"])}
 
-    def of_some(self, state: State, whole: SequenceWatch, kept: Sequence[int]) -> State:
+    def of_some(self, state: State, whole: BlockSequenceTracker, kept: Sequence[int]) -> State:
         groups = [
             next(place for place, other in enumerate(whole.groups) if _observes(group, other, kept))
             for group in self.groups
         ]
         return {**state, **{name: [state[name][place] for place in groups] for name in ("centres", "spans")}}
 
-    def read(self, state: State, tail: Look | None, error: Array) -> Watched:
+    def read(self, state: State, tail: BlockView | None, error: Array) -> TrackedBounds:
         policies = len(error)
         bounds, estimates = (np.full((SIDES, policies, self.estimators), np.nan) for _ in range(2))
         counts = np.full((policies, self.estimators), np.nan)
@@ -199,9 +199,9 @@ class SequenceWatch:
         if uneven.any():
             details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
         lower, upper, lift_lower, lift_upper = bounds.reshape(SIDES, -1)
-        return Watched(lower, upper, lift_lower, lift_upper, details, estimates.reshape(SIDES, -1))
+        return TrackedBounds(lower, upper, lift_lower, lift_upper, details, estimates.reshape(SIDES, -1))
 
-    def _current(self, state: State, tail: Look | None) -> Iterator[tuple[Group, Array, float]]:
+    def _current(self, state: State, tail: BlockView | None) -> Iterator[tuple[TrackedGroup, Array, float]]:
         """Of each group the sums over its stretch, [4, policies, width], and the share of the error that is left."""
         for group, centre, span in zip(self.groups, state["centres"], state["spans"], strict=True):
             sums = self.span.sums(span)
@@ -210,7 +210,7 @@ class SequenceWatch:
             yield group, sums, self.span.share(span)
 
 
-def _observes(group: Group, other: Group, kept: Sequence[int]) -> bool:
+def _observes(group: TrackedGroup, other: TrackedGroup, kept: Sequence[int]) -> bool:
     """Whether it is the same as another group, when these of the estimators are left."""
     return other.of == (None if group.of is None else kept[group.of])
 
@@ -228,7 +228,7 @@ def _values_only(memory: Any) -> Any:
     return kept
 
 
-def _measure(group: Group, look: Look, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
+def _measure(group: TrackedGroup, look: BlockView, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
     """The sums of parts of so many blocks each, [parts, 4, policies, width], and the centres' state after them."""
 
     def one_by_one(block: int) -> Iterator[tuple[Array, Mask | None]]:

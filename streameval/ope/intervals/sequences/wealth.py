@@ -15,7 +15,7 @@ COUNT, TOTAL = 0, 1
 Places = NDArray[np.int64]
 
 
-class Engine(Protocol):
+class WealthProcess(Protocol):
     """A lower confidence sequence for the running mean of observations `X >= 0` whose means lie in [0, 1], or near it.
 
     It keeps `width` sums a row; the first two are the count and the total. Sums of consecutive stretches add up to
