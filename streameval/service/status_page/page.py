@@ -51,7 +51,7 @@ class StatusPage:
 
     def __init__(self) -> None:
         environment = Environment(
-            loader=PackageLoader("streameval", "sinks"),
+            loader=PackageLoader("streameval.service", "status_page"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
