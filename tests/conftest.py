@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from integration.which_broker import expected_broker
 
 import streameval
+from support.integration.which_broker import expected_broker
+from support.paths import ROOT
 
-CHECKOUT = Path(__file__).parents[1] / "streameval"
+CHECKOUT = ROOT / "streameval"
 PACKAGE = Path(*streameval.__path__)
 
 # How long an example takes, to draw or to run, says how busy a machine is.

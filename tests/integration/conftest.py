@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from integration.broker import Broker, ExternalBroker, MockBroker, NoBrokerError, RealBroker, real_broker
+
+from support.integration.broker import Broker, ExternalBroker, MockBroker, NoBrokerError, RealBroker, real_broker
+from support.integration.ci import skip_unless_ci
 
 FALLBACK = pytest.StashKey[str]()
 
@@ -59,10 +61,3 @@ def open_broker(stack: ExitStack, config: pytest.Config) -> Broker:
             pytest.exit(f"CI needs a real Kafka broker: {reason}", returncode=1)
         config.stash[FALLBACK] = str(reason)
         return stack.enter_context(MockBroker())
-
-
-def skip_unless_ci(reason: str) -> None:
-    """Elsewhere a test may be left out; in CI that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(f"CI runs every test, but {reason}")
-    pytest.skip(reason)

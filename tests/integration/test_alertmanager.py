@@ -9,9 +9,10 @@ from itertools import count
 
 import httpx
 import pytest
-from deployed import rules
-from factories import crowding, wait_until
-from integration.monitoring import Webhook, alertmanager
+
+from support.deployed import rules
+from support.factories import crowding, wait_until
+from support.integration.monitoring import Webhook, alertmanager
 
 ALERTS = rules("alert")
 INSTANCES = count(1)

@@ -13,13 +13,14 @@ import httpx
 import numpy as np
 import pytest
 import yaml
-from asking import report_of
-from deployed import rules
-from factories import wait_until
-from integration.monitoring import Call, Webhook, alertmanager, prometheus, query
-from integration.recommenders import Chances, Recommender
-from integration.running import daemon
-from integration.shipping import Shipping
+
+from support.asking import report_of
+from support.deployed import rules
+from support.factories import wait_until
+from support.integration.monitoring import Call, Webhook, alertmanager, prometheus, query
+from support.integration.recommenders import Chances, Recommender
+from support.integration.running import daemon
+from support.integration.shipping import Shipping
 
 CHANGE = 15_000
 """The event with which the challenger becomes better, where it does."""

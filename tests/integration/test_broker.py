@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from integration.broker import LEASH, NoBrokerError, kafka_libraries
-from integration.which_broker import expected_broker
+
+from support.integration.broker import LEASH, NoBrokerError, kafka_libraries
+from support.integration.which_broker import expected_broker
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 

@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from factories import crowding
-from integration.faulty_cluster import (
+from structlog.testing import capture_logs
+
+from streameval.ingest.base import Offsets
+from streameval.ingest.kafka.producer import produce
+from support.factories import crowding
+from support.integration.faulty_cluster import (
     CONNECTION_LOST,
     ERRORS,
     FETCH,
@@ -21,11 +25,7 @@ from integration.faulty_cluster import (
     OFFSET_COMMIT,
     FaultyCluster,
 )
-from integration.reading import Reading, log_lines, numbers, reading
-from structlog.testing import capture_logs
-
-from streameval.ingest.base import Offsets
-from streameval.ingest.kafka.producer import produce
+from support.integration.reading import Reading, log_lines, numbers, reading
 
 TOPIC, MESSAGES = "clicks", 4000
 MOST_LINES = 60

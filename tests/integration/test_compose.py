@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from deployed import DEPLOY
-from integration.broker import CLUSTER_ID, LOG4J_PROPERTIES, RealBroker, run
-from integration.running import daemon
+
+from support.deployed import DEPLOY
+from support.integration.broker import CLUSTER_ID, LOG4J_PROPERTIES, RealBroker, run
+from support.integration.running import daemon
 
 SERVICES = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
 RECOMMENDER = DEPLOY.parent / "examples" / "recommender" / "recommender.py"

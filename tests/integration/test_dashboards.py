@@ -11,10 +11,11 @@ from contextlib import suppress
 import httpx
 import pytest
 import yaml
-from deployed import Panel, annotations, dashboards, filled_in, panels, variables
-from factories import wait_until
-from integration.monitoring import prometheus, query
-from integration.running import daemon
+
+from support.deployed import Panel, annotations, dashboards, filled_in, panels, variables
+from support.factories import wait_until
+from support.integration.monitoring import prometheus, query
+from support.integration.running import daemon
 
 CONFIG = {
     # With action sets, so that there are a reward model and estimates by it.

@@ -8,14 +8,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from factories import quickest, wait_until
-from integration.broker import Broker
 from kafka import KafkaConsumer, TopicPartition
 
 from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
 from streameval.ingest.base import Records
 from streameval.service.dead_letters.queue import open_dead_letters
+from support.factories import quickest, wait_until
+from support.integration.broker import Broker
 
 pytestmark = pytest.mark.kafka
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from asking import asking
-from factories import wait_until
+
+from support.asking import asking
+from support.factories import wait_until
 
 pytest.importorskip("confluent_kafka")
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
-from integration.running import daemon, wait_for
 
 from streameval.config.model import Config
 from streameval.events import JsonDecoder
 from streameval.ingest.kafka.producer import produce
 from streameval.ingest.settings import KafkaConnection
+from support.integration.running import daemon, wait_for
 
 pytestmark = pytest.mark.kafka
 

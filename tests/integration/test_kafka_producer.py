@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from factories import wait_until
-from integration.broker import Broker, MockBroker
-from integration.conftest import skip_unless_ci
 from kafka import KafkaConsumer, TopicPartition
-from ports import free_port
 
 from streameval.errors import SourceError
 from streameval.ingest.kafka.producer import TopicWriter, create_topic, produce
 from streameval.ingest.settings import KafkaConnection
+from support.factories import wait_until
+from support.integration.broker import Broker, MockBroker
+from support.integration.ci import skip_unless_ci
+from support.ports import free_port
 
 pytestmark = pytest.mark.kafka
 

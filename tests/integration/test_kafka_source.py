@@ -13,10 +13,6 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from factories import crowding, quickest, wait_until
-from integration.broker import PASSWORD, Broker, MockBroker, RealBroker
-from integration.conftest import skip_unless_ci
-from integration.reading import Reading, log_lines, numbers, reading
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from structlog.testing import capture_logs
@@ -28,6 +24,10 @@ from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
 from streameval.ingest.settings import KafkaConnection, KafkaSettings
 from streameval.service.logging import discreet
+from support.factories import crowding, quickest, wait_until
+from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
+from support.integration.ci import skip_unless_ci
+from support.integration.reading import Reading, log_lines, numbers, reading
 
 pytestmark = pytest.mark.kafka
 

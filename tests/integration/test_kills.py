@@ -18,14 +18,14 @@ from uuid import uuid4
 import numpy as np
 import pytest
 from confluent_kafka import Producer
-from factories import wait_until
-from integration.broker import Broker
-from integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots.store import KEPT, STEPS, WRITING
+from support.factories import wait_until
+from support.integration.broker import Broker
+from support.integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

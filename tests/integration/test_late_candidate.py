@@ -16,11 +16,11 @@ from uuid import uuid4
 
 import pytest
 import yaml
-from asking import asking, report_of
-from factories import wait_until
-from integration.broker import Broker
 
 from streameval.ingest.kafka.producer import produce
+from support.asking import asking, report_of
+from support.factories import wait_until
+from support.integration.broker import Broker
 
 pytestmark = pytest.mark.kafka
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from integration.running import daemon, streameval, wait_for
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "open_bandit"
+from support.integration.running import daemon, streameval, wait_for
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "open_bandit"
 LOG = EXAMPLE / "data" / "random_all.ndjson.gz"
 
 pytestmark = pytest.mark.kafka

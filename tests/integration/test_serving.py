@@ -15,10 +15,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from asking import asking
-from certificates import make_certificate
-from factories import ListSource, View, crowding, make_published, make_report, quickest, records, running, wait_until
-from ports import free_port
 
 import streameval as se
 from streameval.config.model import Http
@@ -27,6 +23,20 @@ from streameval.ingest.base import Records, Source, SourceStatus
 from streameval.service.daemon import Daemon
 from streameval.service.http.server import HttpServer
 from streameval.service.http.tls import Security
+from support.asking import asking
+from support.certificates import make_certificate
+from support.factories import (
+    ListSource,
+    View,
+    crowding,
+    make_published,
+    make_report,
+    quickest,
+    records,
+    running,
+    wait_until,
+)
+from support.ports import free_port
 
 CANDIDATES = tuple(f"challenger-{number}" for number in range(10))
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=10.0), se.ControlVariate())

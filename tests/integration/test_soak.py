@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from factories import crowding
-from integration.broker import Broker
-from soak import Soak, complaints
+
+from support.factories import crowding
+from support.integration.broker import Broker
+from tools.soak import Soak, complaints
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,13 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from asking import asking, report_of
 from axe_playwright_python.sync_playwright import Axe
-from factories import NOW, View, make_published, make_report
-from integration.browser import DESKTOP, PHONE, Tab, chromium, opened
 from playwright.sync_api import Browser, expect
-from ports import free_port
-from simulated_hours import hours
 
 from streameval.config.model import Http
 from streameval.ope.report import Estimate, Report
@@ -23,6 +18,11 @@ from streameval.service.http.auth import PasswordHash
 from streameval.service.http.server import HttpServer
 from streameval.service.http.tls import Security
 from streameval.service.status import DaemonStatus
+from support.asking import asking, report_of
+from support.factories import NOW, View, make_published, make_report
+from support.integration.browser import DESKTOP, PHONE, Tab, chromium, opened
+from support.ports import free_port
+from support.simulated_hours import hours
 
 OPEN_ALL = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
 LOOKS: dict[str, dict[str, Any]] = {

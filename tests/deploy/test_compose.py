@@ -1,0 +1,247 @@
+"""deploy/compose.yaml: of the published schema, closed to the network, pinned; what it mounts is there and works."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from streameval.config.model import Config
+from streameval.service.http.auth import PasswordHash
+from support.deployed import ALERTMANAGER, DEPLOY, PROMETHEUS
+from support.programs import output, program
+
+COMPOSE = DEPLOY / "compose.yaml"
+CONTENT: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+SERVICES: dict[str, dict[str, Any]] = CONTENT["services"]
+OURS = {name: service for name, service in SERVICES.items() if service["image"].startswith("streameval:")}
+GIVEN = DEPLOY / "compose"
+
+services = pytest.mark.parametrize("name", SERVICES)
+ours = pytest.mark.parametrize("name", OURS)
+
+
+def mounts(service: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
+    """Source, target, whether it is only read."""
+    for text in service.get("volumes", ()):
+        source, target, *mode = text.split(":")
+        yield source, target, mode == ["ro"]
+
+
+def test_the_file_is_of_the_published_schema(tmp_path: Path) -> None:
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    assert "ok" in output(*check, str(COMPOSE))
+    (tmp_path / "wrong.yaml").write_text(COMPOSE.read_text().replace("read_only:", "readonly:"))
+    assert "readonly" in output(*check, str(tmp_path / "wrong.yaml"), code=1)
+
+
+@services
+def test_every_image_is_pinned_to_a_version(name: str) -> None:
+    assert re.fullmatch(r"(?:[\w-]+/)?[\w-]+:v?\d+\.\d+\.\d+", SERVICES[name]["image"])
+
+
+@ours
+def test_our_own_image_has_the_version_of_the_package(name: str) -> None:
+    assert OURS[name]["image"] == f"streameval:{version('streameval')}"
+
+
+def test_one_service_builds_the_image_and_nobody_fetches_it() -> None:
+    """Several that build the same name at once fail each other where it does not exist yet."""
+    assert [name for name, service in SERVICES.items() if "build" in service] == ["secrets"]
+    assert (DEPLOY / OURS["secrets"]["build"]["context"] / OURS["secrets"]["build"]["dockerfile"]).samefile(
+        DEPLOY / "Dockerfile"
+    )
+    assert {name: service["pull_policy"] for name, service in OURS.items()} == {
+        name: "build" if name == "secrets" else "never" for name in OURS
+    }
+
+
+@services
+def test_nothing_is_reachable_from_other_machines(name: str) -> None:
+    service = SERVICES[name]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    assert not {"network_mode", "privileged", "pid", "cap_add"} & set(service)
+
+
+@services
+def test_no_service_can_become_more_than_it_is(name: str) -> None:
+    assert "no-new-privileges:true" in SERVICES[name]["security_opt"]
+    assert SERVICES[name]["restart"] == ("no" if name == "secrets" else "unless-stopped")
+
+
+@ours
+def test_our_services_have_a_read_only_root_and_no_capability(name: str) -> None:
+    service = OURS[name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert not {"user"} & set(service), "they run as the image says"
+
+
+@services
+def test_what_is_mounted_is_there_and_only_volumes_are_written(name: str) -> None:
+    for source, _, only_read in mounts(SERVICES[name]):
+        if source.startswith("."):
+            assert (DEPLOY / source).exists(), source
+            assert only_read, source
+        else:
+            assert source in CONTENT["volumes"]
+
+
+def test_every_volume_is_used_and_only_one_service_writes_each() -> None:
+    writers = [source for each in SERVICES.values() for source, _, only_read in mounts(each) if not only_read]
+    assert sorted(writers) == sorted(CONTENT["volumes"])
+
+
+@services
+def test_who_is_waited_for_says_when_it_is_ready(name: str) -> None:
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        healthcheck = SERVICES[other].get("healthcheck", {})
+        if how["condition"] == "service_healthy":
+            assert "test" in healthcheck
+        elif how["condition"] == "service_completed_successfully":
+            assert SERVICES[other]["restart"] == "no"
+
+
+@services
+def test_every_service_that_stays_has_a_health_check_or_says_that_it_has_none(name: str) -> None:
+    healthcheck = SERVICES[name].get("healthcheck")
+    by_image = healthcheck is None and name == "streameval"
+    assert by_image or healthcheck == {"disable": True} or "test" in (healthcheck or {})
+
+
+def test_what_the_readme_says_of_services_and_ports_is_so() -> None:
+    said = (DEPLOY / "README.md").read_text().partition("## compose")[2].partition("\n## ")[0]
+    assert set(re.findall(r"--scale (\w+)=0", said)) == {"kafka", "recommender"} <= set(SERVICES)
+    published = {port.split(":")[1] for service in SERVICES.values() for port in service.get("ports", ())}
+    listed = re.search(r"the ports ([\d, and]+);", said)
+    assert listed
+    assert set(re.findall(r"\d+", listed[1])) == published
+
+
+def test_addresses_lead_to_services() -> None:
+    named = [
+        *Config.load(GIVEN / "streameval.yaml", logins_in(Path(__file__))).source.bootstrap_servers,  # type: ignore[union-attr]
+        *(
+            target
+            for job in prometheus()["scrape_configs"]
+            for each in job["static_configs"]
+            for target in each["targets"]
+        ),
+        *(
+            target
+            for each in prometheus()["alerting"]["alertmanagers"]
+            for target in each["static_configs"][0]["targets"]
+        ),
+        *re.findall(r"http://([\w-]+:\d+)", ALERTMANAGER.read_text()),
+        *re.findall(r"http://([\w-]+:\d+)", (DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text()),
+        SERVICES["recommender"]["command"][1],
+    ]
+    assert {address.partition(":")[0] for address in named} - {"localhost"} <= set(SERVICES)
+    listening = SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert f"://{named[0]}," in listening
+
+
+def logins_in(any_file: Path) -> dict[str, str]:
+    """The environment in which the configuration loads where the files of its container are not there."""
+    return {"STREAMEVAL_HTTP__TOKEN_FILE": str(any_file), "STREAMEVAL_HTTP__USERS_FILE": str(any_file)}
+
+
+def test_the_daemon_reads_what_the_recommender_writes() -> None:
+    config = Config.load(GIVEN / "streameval.yaml", logins_in(Path(__file__)))
+    command = SERVICES["recommender"]["command"]
+    assert config.source.topic == command[command.index("--topic") + 1]  # type: ignore[union-attr]
+    sys.path.insert(0, str(DEPLOY.parent / "examples" / "recommender"))
+    recommender = import_module("recommender")
+    sys.path.pop(0)
+    assert config.policies.candidates == list(recommender.CANDIDATES)
+    assert config.http.has_login
+
+
+def test_the_daemon_writes_to_its_volume_alone() -> None:
+    config = yaml.safe_load((GIVEN / "streameval.yaml").read_text())
+    (state,) = [target for source, target, _ in mounts(SERVICES["streameval"]) if source == "state"]
+    assert config["state"]["dir"].startswith(f"{state}/")
+    seen = {target for _, target, _ in mounts(SERVICES["streameval"])}
+    assert {str(Path(config["http"][key]).parent) for key in ("token_file", "users_file")} <= seen
+
+
+def prometheus() -> dict[str, Any]:
+    content = yaml.safe_load((GIVEN / "prometheus.yml").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_prometheus_has_the_deployed_configuration_and_a_token() -> None:
+    expected = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    expected["rule_files"] = [f"/etc/prometheus/{path}" for path in expected["rule_files"]]
+    expected["scrape_configs"][0]["authorization"] = {"credentials_file": "/run/streameval/token"}
+    assert prometheus() == expected
+    seen = {target: source for source, target, _ in mounts(SERVICES["prometheus"])}
+    assert (seen["/etc/prometheus"], seen["/run/streameval"]) == ("./prometheus", "secrets")
+
+
+def test_prometheus_accepts_it(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a-token")
+    text = (GIVEN / "prometheus.yml").read_text()
+    text = text.replace("/run/streameval", str(tmp_path)).replace("/etc/prometheus", str(PROMETHEUS))
+    (tmp_path / "prometheus.yml").write_text(text)
+    said = output(program("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml"))
+    assert "2 rule files found" in said
+
+
+@pytest.fixture
+def given() -> Iterator[Any]:
+    """Imports a script of deploy/compose by its name."""
+    sys.path.insert(0, str(GIVEN))
+    loaded = []
+
+    def load(name: str) -> ModuleType:
+        loaded.append(name)
+        return import_module(name)
+
+    yield load
+    sys.path.remove(str(GIVEN))
+    for name in loaded:
+        del sys.modules[name]
+
+
+def test_secrets_are_made_once_and_open_the_daemon(given: Any, tmp_path: Path) -> None:
+    made = given("make_secrets")
+    password = made.make(tmp_path)
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(kept) == {"token", "users", "password"}
+    assert made.make(tmp_path) == password
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == kept
+    name, _, hashed = kept["users"].strip().partition(":")
+    assert (name, PasswordHash.parse(hashed).fits(password)) == ("streameval", True)
+    assert Config.load(
+        GIVEN / "streameval.yaml",
+        {f"STREAMEVAL_HTTP__{key.upper()}_FILE": str(tmp_path / key) for key in ("token", "users")},
+    ).http.has_login
+
+
+def test_the_webhook_prints_what_alertmanager_sends(given: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    alert = {"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "personal beats production"}}
+    with ThreadingHTTPServer(("127.0.0.1", 0), given("webhook").Printing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False, timeout=60.0) as client:
+            assert client.post("/ticket", content=json.dumps({"alerts": [alert]})).status_code == 200
+            assert client.post("/page", content=b"\xff").status_code == 200
+        server.shutdown()
+        thread.join()
+    said = capsys.readouterr().out
+    assert "/ticket firing: personal beats production\n" in said
+    assert "/page is no message of Alertmanager" in said

@@ -1,0 +1,324 @@
+"""The dashboards: in step with their code, understood by Prometheus, about metrics that exist, of Grafana's types."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from support.deployed import (
+    DEPLOY,
+    PROMETHEUS,
+    Panel,
+    annotations,
+    dashboards,
+    filled_in,
+    panels,
+    rules,
+    unexplained,
+    variables,
+)
+from support.programs import output, program
+
+GRAFANA = DEPLOY / "grafana"
+TYPES = Path(__file__).parent / "grafana_types"
+DASHBOARDS = dashboards()
+PANELS = panels()
+OF_GRAFANA = {"__all", "__interval", "__interval_ms", "__range", "__rate_interval"}
+MAIN, PIPELINE = DASHBOARDS["streameval"], DASHBOARDS["streameval-pipeline"]
+
+
+def named(panel: Panel) -> str:
+    return f"{panel.dashboard}: {panel.title}"
+
+
+def everything_asked(board: dict[str, Any]) -> list[str]:
+    """The expressions of panels, annotations and variables."""
+    of_panels = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    asked = [variable["query"]["query"] for variable in variables(board).values() if variable["type"] == "query"]
+    return [*of_panels, *annotations(board), *(re.sub(r"label_values\((.*), \w+\)", r"\1", query) for query in asked)]
+
+
+@pytest.fixture(scope="module")
+def type_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with Grafana's types and code in it, and the TypeScript compiler."""
+    npm = program("npm", "npm")
+    directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
+    output(npm, "ci", "--prefix", str(directory), "--ignore-scripts", "--no-audit", "--no-fund", seconds=250)
+    return directory
+
+
+@cache
+def understood(directory: Path, board: str) -> dict[str, dict[str, Any]]:
+    """What Grafana makes of each panel of a dashboard (JSON), by its title."""
+    (directory / "dashboard.json").write_text(board)
+    said = output(program("node", "nodejs"), str(directory / "understood.cjs"), str(directory / "dashboard.json"))
+    return {panel["title"]: panel for panel in json.loads(said)}
+
+
+def asked_by(title: str) -> str:
+    """The first expression of the panel, filled in."""
+    return filled_in(next(panel for panel in PANELS if panel.title == title).queries[0], {})
+
+
+def assert_counts(
+    folder: Path, expression: str, by: str, series: dict[str, str], expected: dict[int, dict[str, int]]
+) -> None:
+    """How many results the expression has by the label `by` at some minutes, of series with one value a minute."""
+    tests = [
+        {
+            "expr": f"count by ({by}) (({expression}) >= 0)",
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": f'{{{by}="{value}"}}', "value": number} for value, number in counts.items()],
+        }
+        for minute, counts in expected.items()
+    ]
+    given = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": "1m", "input_series": given, "promql_expr_test": tests}
+    (folder / "test.yml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    output(program("promtool", "prometheus"), "test", "rules", str(folder / "test.yml"))
+
+
+def check_types(directory: Path, board: dict[str, Any], code: int = 0) -> str:
+    lines = [
+        "import type { DashboardJson } from './shapes';",
+        f"export const dashboard: DashboardJson = {json.dumps(board)};",
+    ]
+    (directory / "dashboard.ts").write_text("\n".join(lines))
+    compiler = directory / "node_modules" / "typescript" / "bin" / "tsc"
+    return output(program("node", "nodejs"), str(compiler), "--project", str(directory), code=code)
+
+
+def test_the_dashboards_are_what_their_code_writes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "streameval_dashboards", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(GRAFANA), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    written = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert written == DASHBOARDS, "run `make dashboards`"
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=named)
+def test_every_panel_has_a_title_a_description_and_a_unit(panel: Panel) -> None:
+    assert panel.title
+    assert len(panel.content["description"]) > 30
+    assert panel.content["description"].endswith(".")
+    assert panel.content["fieldConfig"]["defaults"]["unit"]
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_no_two_panels_have_one_title_one_number_or_one_place(board: dict[str, Any]) -> None:
+    content = [panel for panel in board["panels"] if panel["type"] != "row"]
+    places = [panel["gridPos"] for panel in board["panels"]]
+    cells = Counter(
+        (x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])
+    )
+    assert len({panel["title"] for panel in content}) == len({panel["id"] for panel in content}) == len(content)
+    assert set(cells.values()) == {1}
+    assert max(x for x, _ in cells) < 24
+
+
+def test_the_main_dashboard_answers_from_the_top_to_the_bottom() -> None:
+    rows = sorted((panel for panel in MAIN["panels"] if panel["type"] == "row"), key=lambda row: row["gridPos"]["y"])
+    assert [row["title"] for row in rows] == [
+        "Which candidate to ship?",
+        "What is each worth, against production?",
+        "What is adaptation doing?",
+        "Can the numbers be trusted?",
+        "Is the pipeline healthy?",
+    ]
+
+
+def test_one_may_choose_what_to_look_at() -> None:
+    assert list(variables(MAIN)) == ["datasource", "job", "instance", "policy", "estimator", "average"]
+    assert list(variables(PIPELINE)) == ["datasource", "job", "instance"]
+
+
+def test_promotions_drift_and_restarts_are_marked() -> None:
+    for board in DASHBOARDS.values():
+        marks = " ".join(annotations(board))
+        assert all(word in marks for word in ("promotable", "drift_detections", "process_start_time"))
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "values", "marked"),
+    [
+        ("Promotable", "streameval_policy_promotable", "0 1 1 0 0", [1]),
+        ("Not promotable", "streameval_policy_promotable", "0 1 1 0 0", [3]),
+        ("Drift", "streameval_policy_drift_detections_total", "0 0 1 1 3", [2, 4]),
+        ("Restarts", "process_start_time_seconds", "1 1 1 150 150", [0, 3]),
+    ],
+)
+def test_a_moment_is_marked_once_and_only_then(
+    name: str, metric: str, values: str, marked: list[int], tmp_path: Path
+) -> None:
+    (mark,) = (mark for mark in MAIN["annotations"]["list"] if mark["name"] == name)
+    above_zero = f"({filled_in(mark['target']['expr'], {})}) > 0"  # Grafana marks nothing where it is 0
+    series = {f'{metric}{{job="j", instance="i", policy="a", rule="paired"}}': values}
+    expected = {minute: {"j": 1} if minute in marked else {} for minute in range(5)}
+    assert_counts(tmp_path, f'label_replace({above_zero}, "job", "j", "", "")', "job", series, expected)
+
+
+def test_a_check_that_has_failed_stays_named_and_others_are_not(tmp_path: Path) -> None:
+    checks = {"stale": "1 1 1 1 1 1", "reward_range": "1 0 1 1 1 1"}
+    series = {
+        f'streameval_policy_trust_check_ok{{job="j", instance="i", policy="a", check="{check}"}}': values
+        for check, values in checks.items()
+    }
+    expected = {0: {"all checks": 1}, 3: {"all checks": 1, "reward_range": 1}}
+    assert_counts(tmp_path, asked_by("Trust checks"), "check", series, expected)
+
+
+def test_none_is_said_only_where_there_is_nothing(tmp_path: Path) -> None:
+    series = {'ALERTS{alertname="StreamevalDown", alertstate="firing"}': "_ _ 1 1"}
+    expected = {0: {"none": 1}, 3: {"StreamevalDown": 1}}
+    assert_counts(tmp_path, asked_by("Alerts"), "alertname", series, expected)
+
+
+@pytest.mark.parametrize("panel", [panel for panel in PANELS if panel.content["type"] == "stat"], ids=named)
+def test_a_number_that_nobody_tells_any_more_is_not_shown_as_that_of_now(panel: Panel, tmp_path: Path) -> None:
+    asked = filled_in(panel.queries[0], {})
+    unknown = (
+        f'label_replace(vector(1), "is", "not known", "", "") and on () (({asked}) != ({asked}))'  # NaN is not NaN
+    )
+    expected = {"not known": 1} if panel.title != "Ready instances" else {}  # of which there are 0
+    assert_counts(tmp_path, unknown, "is", {"another_metric": "1"}, {0: expected})
+
+
+def test_the_mean_weight_is_that_of_the_average_with_most_evidence(tmp_path: Path) -> None:
+    of = 'job="j", instance="i", policy="a", average='
+    series = {
+        f'streameval_policy_importance_weight_mean{{{of}"decay"}}': "3",
+        f'streameval_policy_importance_weight_mean{{{of}"cumulative"}}': "1",
+        f'streameval_policy_effective_sample_size{{{of}"decay", estimator="ips"}}': "30",
+        f'streameval_policy_effective_sample_size{{{of}"cumulative", estimator="ips"}}': "300",
+    }
+    asked = asked_by("Mean importance weight, against 1")
+    assert_counts(tmp_path, f"({asked}) == 1", "policy", series, {0: {"a": 1}})
+
+
+def test_the_smaller_dashboard_is_smaller() -> None:
+    assert len(PIPELINE["panels"]) < len(MAIN["panels"])
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_only_variables_that_exist_are_used(board: dict[str, Any]) -> None:
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(board)))
+    assert used <= set(variables(board)) | OF_GRAFANA
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_prometheus_understands_every_expression(board: dict[str, Any], tmp_path: Path) -> None:
+    expressions = [filled_in(expression, {}) for expression in everything_asked(board)]
+    recorded = [{"record": f"e{place}", "expr": expression} for place, expression in enumerate(expressions)]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "expressions", "rules": recorded}]}))
+    assert f"{len(recorded)} rules found" in output(
+        program("promtool", "prometheus"), "check", "rules", str(tmp_path / "rules.yml")
+    )
+
+
+def test_every_metric_on_a_dashboard_is_exported() -> None:
+    assert unexplained(each for board in DASHBOARDS.values() for each in everything_asked(board)) == set()
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_the_dashboards_have_the_types_of_grafana(type_checker: Path, board: dict[str, Any]) -> None:
+    assert check_types(type_checker, board) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("type", "time-series"), ("titel", "a word that does not exist"), ("id", "1"), ("options", {})]
+)
+def test_a_wrong_type_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
+    panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
+    wrong = MAIN | {"panels": [panel | {key: value}]}
+    assert "error TS" in check_types(type_checker, wrong, code=2)
+
+
+def test_an_override_of_what_there_is_not_would_be_noticed(type_checker: Path) -> None:
+    properties = [{"id": "unit", "value": 1}, {"id": "custom.fillBelow", "value": "lift"}]
+    override = {"matcher": {"id": "byName", "options": "lift"}, "properties": properties}
+    panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
+    wrong = MAIN | {"panels": [panel | {"fieldConfig": panel["fieldConfig"] | {"overrides": [override]}}]}
+    said = check_types(type_checker, wrong, code=2)
+    assert "Type 'number' is not assignable to type 'string'" in said
+    assert '"custom.fillBelow"' in said
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_grafana_knows_every_unit_color_and_reducer_and_finds_what_overrides_are_about(
+    type_checker: Path, board: dict[str, Any]
+) -> None:
+    made = understood(type_checker, json.dumps(board))
+    assert len(made) == len([panel for panel in board["panels"] if panel["type"] != "row"])
+    assert [(title, panel["unknown"]) for title, panel in made.items() if panel["unknown"]] == []
+    assert [title for title, panel in made.items() if [] in panel["matched"]] == []
+
+
+def test_grafana_makes_a_table_with_one_row_a_candidate(type_checker: Path) -> None:
+    table = understood(type_checker, json.dumps(MAIN))["Candidates now"]["fields"]
+    assert table == {
+        "policy": ["a-policy", "another-policy"],
+        "promotable": ["Yes", "No"],
+        "lift, at least": ["1", "0"],
+        "lift": ["1", "0"],
+        "lift, at most": ["1", "0"],
+        "value": ["1", "0"],
+        "effective sample size": ["1", "0"],
+        "all checks passed": ["Yes", "No"],
+    }
+
+
+def test_grafana_writes_words_for_states_and_enough_digits_for_alpha(type_checker: Path) -> None:
+    main, pipeline = understood(type_checker, json.dumps(MAIN)), understood(type_checker, json.dumps(PIPELINE))
+    assert main["Promotable"]["fields"] == {"a-policy (a-rule)": ["no", "promotable"]}
+    assert main["Trust checks"]["fields"] == {"a-policy: a-check": ["failed", "passed"]}
+    assert pipeline["Ready"]["fields"] == {"a-instance": ["not ready", "ready"]}
+    assert main["Decay (alpha)"]["fields"] == {"a-policy a-average": ["0.000000", "1.000000"]}
+
+
+@pytest.mark.parametrize(("key", "value"), [("unit", "eventspersecond"), ("color", {"mode": "palette-of-mine"})])
+def test_what_grafana_does_not_know_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
+    panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
+    config = {"defaults": panel["fieldConfig"]["defaults"] | {key: value}, "overrides": []}
+    (made,) = understood(type_checker, json.dumps(MAIN | {"panels": [panel | {"fieldConfig": config}]})).values()
+    assert made["unknown"] == [value["mode"] if key == "color" else value]
+
+
+def test_the_types_are_those_of_the_grafana_that_is_deployed() -> None:
+    image = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]["image"]
+    packages = json.loads((TYPES / "package.json").read_text())["dependencies"]
+    assert {packages[f"@grafana/{name}"] for name in ("data", "schema")} == {image.partition(":")[2]}
+
+
+@pytest.mark.parametrize("alert", rules("alert").values(), ids=rules("alert"))
+def test_alerts_link_to_dashboards_and_variables_that_exist(alert: dict[str, Any]) -> None:
+    link = urlsplit(re.sub(r"\{\{.*?\}\}", "value", alert["annotations"]["dashboard_url"]))
+    chosen = {name.removeprefix("var-") for name in parse_qs(link.query)}
+    assert chosen <= set(variables(DASHBOARDS[Path(link.path).name]))
+
+
+def test_what_is_provisioned_fits_together() -> None:
+    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/streameval.yaml").read_text())["providers"]
+    scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["scrape_interval"]
+    assert (source["type"], source["isDefault"], source["jsonData"]["timeInterval"]) == ("prometheus", True, scraped)
+    assert (provider["type"], provider["options"]["path"]) == ("file", "/etc/grafana/dashboards")
+
+
+def test_compose_hides_no_directory_of_provisioning_that_grafana_looks_for() -> None:
+    volumes = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["grafana"]["volumes"]
+    mounted = {target for source, target in (volume.split(":")[:2] for volume in volumes) if source.startswith(".")}
+    provisioned = {f"/etc/grafana/provisioning/{directory.name}" for directory in (GRAFANA / "provisioning").iterdir()}
+    assert mounted >= provisioned | {"/etc/grafana/dashboards"}
+    assert "/etc/grafana/provisioning" not in mounted

@@ -1,0 +1,320 @@
+"""deploy/kubernetes: of the published types and schemas, restricted, and its parts fit together and to the program."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from streameval.config.model import Config
+from support.deployed import DEPLOY, PROMETHEUS
+from support.dockerfiles import stages
+from support.programs import output, program
+
+KUBERNETES = DEPLOY / "kubernetes"
+TYPES = Path(__file__).parent / "kubernetes_types"
+KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml").read_text())
+
+
+def manifests() -> dict[tuple[str, str], dict[str, Any]]:
+    """What the kustomization applies, by kind and name; ConfigMaps and the image as it makes them, without a hash."""
+    found = [
+        part for name in KUSTOMIZATION["resources"] for part in yaml.safe_load_all((KUBERNETES / name).read_text())
+    ]
+    for made in KUSTOMIZATION["configMapGenerator"]:
+        data = {name: (KUBERNETES / name).read_text() for name in made["files"]}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data})
+    for container in (container for part in found for container in containers(part)):
+        for image in KUSTOMIZATION["images"]:
+            if container["image"] == image["name"]:
+                container["image"] += f":{image['newTag']}"
+    return {(part["kind"], part["metadata"]["name"]): part for part in found}
+
+
+def containers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+FOUND = manifests()
+STATEFUL = FOUND["StatefulSet", "streameval"]
+POD = STATEFUL["spec"]["template"]["spec"]
+(CONTAINER,) = POD["containers"]
+POD_LABELS = STATEFUL["spec"]["template"]["metadata"]["labels"]
+CONFIG = yaml.safe_load((KUBERNETES / "streameval.yaml").read_text())
+SECRET = yaml.safe_load((KUBERNETES / "secret.example.yaml").read_text())
+LOGIN = {f"STREAMEVAL_HTTP__{name}_FILE": __file__ for name in ("TOKEN", "USERS")}
+"""Files that exist here, in place of those of the pod."""
+
+
+def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
+    """Whether it means these, and is about streameval and no other program."""
+    return "app.kubernetes.io/name" in selector and selector.items() <= labels.items()
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """A strategic merge: keys are joined, named parts of lists by their names; new ones come first."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return base | {key: merged(base[key], value) if key in base else value for key, value in patch.items()}
+    if isinstance(base, list) and isinstance(patch, list):
+        old, new = ({part["name"]: part for part in parts} for parts in (base, patch))
+        added = [part for name, part in new.items() if name not in old]
+        return added + [merged(part, new.get(name, {})) for name, part in old.items()]
+    return patch
+
+
+def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The StatefulSet and the ServiceMonitor as the component `tls` makes them."""
+    component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
+    pods, scrape = (yaml.safe_load(each["patch"]) for each in component["patches"])
+    monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))
+    for operation in scrape:
+        *way, last = operation["path"].strip("/").split("/")
+        assert (operation["op"], way) == ("add", ["spec", "endpoints", "0"])
+        monitor["spec"]["endpoints"][0][last] = operation["value"]
+    return merged(FOUND[pods["kind"], pods["metadata"]["name"]], pods), monitor
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the types and schemas of Kubernetes and of the Prometheus Operator, and a compiler."""
+    directory = shutil.copytree(TYPES, tmp_path_factory.mktemp("types") / "types")
+    options = ("--ignore-scripts", "--no-audit", "--no-fund")
+    output(program("npm", "npm"), "ci", "--prefix", str(directory), *options, seconds=250)
+    return directory
+
+
+def compile_as_types(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
+    """The manifests as constants of their types: a key that does not exist is an error."""
+    lines = []
+    for number, part in enumerate(parts):
+        own = part["apiVersion"].startswith("monitoring.coreos.com/")
+        module = f"{'@kubernetes-models/prometheus-operator' if own else 'kubernetes-models'}/{part['apiVersion']}"
+        lines.append(f'import type {{ I{part["kind"]} as T{number} }} from "{module}";')
+        lines.append(f"export const part{number}: T{number} = {json.dumps(part)};")
+    (directory / "manifests.ts").write_text("\n".join(lines))
+    compiler = directory / "node_modules" / "typescript" / "bin" / "tsc"
+    return output(program("node", "nodejs"), str(compiler), "--project", str(directory), code=code)
+
+
+def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
+    """What the published schemas say: patterns, ranges, what is required."""
+    (directory / "manifests.json").write_text(json.dumps(parts))
+    return output(
+        program("node", "nodejs"), str(directory / "validate.mjs"), str(directory / "manifests.json"), code=code
+    )
+
+
+def test_every_manifest_is_of_the_published_types_and_schemas(published: Path) -> None:
+    parts = [*FOUND.values(), SECRET, *with_tls()]
+    assert compile_as_types(published, parts) == ""
+    assert validate(published, parts) == ""
+
+
+def test_a_wrong_key_or_value_would_be_noticed(published: Path) -> None:
+    monitor = FOUND["ServiceMonitor", "streameval"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    misspelt = {**monitor, "spec": {**monitor["spec"], "endpoints": [{**endpoint, "intervall": "5s"}]}}
+    assert "intervall" in compile_as_types(published, [misspelt], code=2)
+    strange = {**monitor, "spec": {**monitor["spec"], "endpoints": [{**endpoint, "interval": "5 seconds"}]}}
+    assert "must match pattern" in validate(published, [strange], code=1)
+
+
+@pytest.mark.parametrize("components", [[], ["base/tls"]], ids=["http", "https"])
+def test_kustomize_makes_the_same(tmp_path: Path, components: list[str]) -> None:
+    """Where there is a kubectl that has a kustomize of this decade; the reading above stands in for it elsewhere."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl: the tests read the kustomization themselves")
+    shutil.copytree(KUBERNETES, tmp_path / "base")
+    (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": ["base"], "components": components}))
+    built = list(yaml.safe_load_all(output("kubectl", "kustomize", str(tmp_path))))
+    (config,) = [part["metadata"]["name"] for part in built if part["kind"] == "ConfigMap"]
+    told = json.loads(json.dumps(built).replace(json.dumps(config), '"streameval"'))
+    expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if components}
+    assert {(part["kind"], part["metadata"]["name"]): part for part in told} == expected
+
+
+def test_everything_in_the_directory_is_applied_or_an_example() -> None:
+    applied = {
+        *KUSTOMIZATION["resources"],
+        *(name for made in KUSTOMIZATION["configMapGenerator"] for name in made["files"]),
+    }
+    beside = {"kustomization.yaml", "secret.example.yaml"}
+    assert {path.name for path in KUBERNETES.glob("*.yaml")} == applied | beside
+
+
+def test_the_pod_keeps_the_restricted_standard() -> None:
+    assert POD["securityContext"]["runAsNonRoot"]
+    assert POD["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert CONTAINER["securityContext"]["allowPrivilegeEscalation"] is False
+    assert CONTAINER["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert CONTAINER["securityContext"]["readOnlyRootFilesystem"]
+    assert POD["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(POD)
+    kinds = {kind for volume in POD["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"configMap", "secret", "emptyDir"}
+
+
+def test_it_runs_as_the_user_of_the_image_with_its_version() -> None:
+    (user,) = [step.text for step in stages((DEPLOY / "Dockerfile").read_text())[-1] if step.name == "USER"]
+    context = POD["securityContext"]
+    assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+    assert context["fsGroup"] == context["runAsGroup"], "its volume must be its own to write"
+    assert CONTAINER["image"] == f"streameval:{version('streameval')}"
+
+
+def test_probes_ask_what_needs_no_login() -> None:
+    paths = {kind: CONTAINER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert {CONTAINER[f"{kind}Probe"]["httpGet"]["port"] for kind in paths} == {"http"}
+
+
+def test_with_tls_everybody_who_asks_speaks_it() -> None:
+    stateful, monitor = with_tls()
+    (container,) = stateful["spec"]["template"]["spec"]["containers"]
+    for kind in ("startup", "liveness", "readiness"):
+        assert container[f"{kind}Probe"]["httpGet"] == {**CONTAINER[f"{kind}Probe"]["httpGet"], "scheme": "HTTPS"}
+    files = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"] if "readOnly" in mount}
+    (secret,) = [
+        volume["secret"]["secretName"]
+        for volume in stateful["spec"]["template"]["spec"]["volumes"]
+        if {mounted.get(str(Path(file).parent)) for file in files.values()} == {volume["name"]}
+    ]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": secret, "key": "ca.crt"}
+    config = Config.load(KUBERNETES / "streameval.yaml", dict.fromkeys(files, __file__) | LOGIN)
+    assert config.http.tls_certfile == config.http.tls_keyfile == __file__
+    assert {Path(file).name for file in files.values()} == {"tls.crt", "tls.key"}
+
+
+def test_resources_are_bounded() -> None:
+    assert set(CONTAINER["resources"]["requests"]) == {"cpu", "memory"}
+    assert "memory" in CONTAINER["resources"]["limits"]
+
+
+def test_only_the_state_is_kept_and_on_a_volume_of_each_pod() -> None:
+    (claim,) = STATEFUL["spec"]["volumeClaimTemplates"]
+    mounted = {mount["name"]: mount for mount in CONTAINER["volumeMounts"]}
+    assert CONFIG["state"]["dir"].startswith(f"{mounted[claim['metadata']['name']]['mountPath']}/")
+    assert {name for name, mount in mounted.items() if not mount.get("readOnly")} == {"state", "tmp"}
+    assert set(mounted) == {volume["name"] for volume in POD["volumes"]} | {"state"}
+
+
+def test_the_configuration_loads_and_is_where_the_daemon_looks() -> None:
+    config = Config.load(KUBERNETES / "streameval.yaml", LOGIN)
+    assert config.http.has_login
+    assert config.http.port == CONTAINER["ports"][0]["containerPort"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in CONTAINER["volumeMounts"]}
+    assert CONTAINER["args"] == ["run", f"{mounted['config']}/streameval.yaml"]
+    assert CONFIG["http"]["token_file"] == f"{mounted['secret']}/token"
+    assert CONFIG["http"]["users_file"] == f"{mounted['secret']}/users"
+
+
+def test_names_of_secrets_and_maps_are_those_that_exist() -> None:
+    name, keys = SECRET["metadata"]["name"], set(SECRET["stringData"])
+    assert name == "streameval"
+    (secret,) = [volume["secret"] for volume in POD["volumes"] if "secret" in volume]
+    assert secret["secretName"] == name
+    wanted = {item["key"] for item in secret["items"]}
+    for variable in CONTAINER["env"]:
+        assert variable["valueFrom"]["secretKeyRef"]["name"] == name
+        wanted.add(variable["valueFrom"]["secretKeyRef"]["key"])
+    credentials = FOUND["ServiceMonitor", "streameval"]["spec"]["endpoints"][0]["authorization"]["credentials"]
+    assert credentials["name"] == name
+    assert wanted | {credentials["key"]} == keys
+    assert {("ConfigMap", volume["configMap"]["name"]) for volume in POD["volumes"] if "configMap" in volume} <= set(
+        FOUND
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        ("StatefulSet", "streameval", ("spec", "selector", "matchLabels")),
+        ("Service", "streameval", ("spec", "selector")),
+        ("Service", "streameval-pods", ("spec", "selector")),
+        ("PodDisruptionBudget", "streameval", ("spec", "selector", "matchLabels")),
+        ("NetworkPolicy", "streameval", ("spec", "podSelector", "matchLabels")),
+    ],
+)
+def test_selectors_mean_the_pods(kind: str, name: str, path: tuple[str, ...]) -> None:
+    selector = FOUND[kind, name]
+    for step in path:
+        selector = selector[step]
+    assert selects(selector, POD_LABELS)
+
+
+def test_prometheus_finds_every_pod_once_ready_or_not() -> None:
+    monitor = FOUND["ServiceMonitor", "streameval"]["spec"]
+    services = [part for (kind, _), part in FOUND.items() if kind == "Service"]
+    (found,) = [part for part in services if selects(monitor["selector"]["matchLabels"], part["metadata"]["labels"])]
+    assert found["spec"]["publishNotReadyAddresses"]
+    assert found["spec"]["clusterIP"] == "None"
+    assert found["metadata"]["name"] == STATEFUL["spec"]["serviceName"]
+    assert "streameval" in found["metadata"]["labels"][monitor["jobLabel"]], "alerts look for it in the name of the job"
+    scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    assert monitor["endpoints"][0]["interval"] == scraped["global"]["scrape_interval"]
+    assert (
+        {"http"} == {port["name"] for port in found["spec"]["ports"]} == {each["port"] for each in monitor["endpoints"]}
+    )
+
+
+def test_pods_of_two_namespaces_are_two_instances() -> None:
+    """Rules join series by job and instance: two pods of one name, each about policies of its own, must not be one."""
+    (endpoint,) = FOUND["ServiceMonitor", "streameval"]["spec"]["endpoints"]
+    (relabeling,) = endpoint["relabelings"]
+    assert relabeling["targetLabel"] == "instance"
+    assert relabeling["sourceLabels"] == ["__meta_kubernetes_namespace", "__meta_kubernetes_pod_name"]
+
+
+def test_the_overlay_of_the_readme_means_what_is_there() -> None:
+    (text,) = re.findall(r"^```yaml\n(# kustomization.yaml\n.*?)^```", (DEPLOY / "README.md").read_text(), re.M | re.S)
+    overlay = yaml.safe_load(text)
+    assert {image["name"] for image in overlay["images"]} == {image["name"] for image in KUSTOMIZATION["images"]}
+    assert [image["newTag"] for image in overlay["images"]] == [version("streameval")]
+    made = KUSTOMIZATION["configMapGenerator"]
+    assert overlay["configMapGenerator"] == [{**each, "behavior": "replace"} for each in made]
+    assert [each["name"] for each in overlay["replicas"]] == [STATEFUL["metadata"]["name"]]
+    assert all(set(each) == {"pairs"} for each in overlay["labels"]), "selectors of what runs cannot be changed"
+
+
+def test_a_drain_is_never_blocked_for_ever() -> None:
+    """Nor while no pod is ready, as when Kafka is away: by default such pods may not be evicted if there are two."""
+    budget = FOUND["PodDisruptionBudget", "streameval"]["spec"]
+    assert budget["maxUnavailable"] == 1
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+def test_the_network_is_closed_but_for_prometheus_names_and_kafka() -> None:
+    policy = FOUND["NetworkPolicy", "streameval"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert all(rule["from"] and rule["ports"] for rule in policy["ingress"])
+    opened = [port for rule in policy["egress"] for port in rule["ports"]]
+    (kafka,) = [int(server.partition(":")[2]) for server in [CONFIG["source"]["bootstrap_servers"]]]
+    assert any(
+        port["port"] <= kafka <= port.get("endPort", port["port"]) for port in opened if port["protocol"] == "TCP"
+    )
+    assert {"UDP", "TCP"} == {port["protocol"] for port in opened if port["port"] == 53}
+    anywhere = [port for rule in policy["egress"] if "to" not in rule for port in rule["ports"]]
+    assert all(port["port"] <= kafka <= port["endPort"] for port in anywhere), "only brokers may be anywhere"
+
+
+def test_the_rules_are_those_of_deploy_prometheus() -> None:
+    sys.path.insert(0, str(KUBERNETES))
+    written = import_module("prometheusrule").manifest()
+    sys.path.pop(0)
+    assert FOUND["PrometheusRule", "streameval"] == written, "run `make manifests`"
+    files = [yaml.safe_load(path.read_text())["groups"] for path in (PROMETHEUS / "rules").glob("*.yml")]
+    every = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["evaluation_interval"]
+    own = {group["name"]: {"interval": every} | group for groups in files for group in groups}
+    assert {group["name"]: group for group in written["spec"]["groups"]} == own

@@ -1,0 +1,102 @@
+"""The rules that deploy/prometheus hands to Prometheus, checked by Prometheus itself."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from support.deployed import PROMETHEUS, RULES, RUNBOOKS, rules, unexplained
+from support.programs import output, program
+
+ALERTS = rules("alert")
+RECORDED = rules("record")
+UNIT_TESTS = sorted((PROMETHEUS / "tests").glob("*.yml"))
+LINTS = ("--lint=all", "--lint-fatal")
+
+
+@pytest.fixture(scope="module")
+def promtool() -> str:
+    return program("promtool", "prometheus")
+
+
+@cache
+def expectations() -> list[dict[str, Any]]:
+    """What the unit tests expect of alerts."""
+    tests = [test for path in UNIT_TESTS for test in yaml.safe_load(path.read_text())["tests"]]
+    return [expected for test in tests for expected in test["alert_rule_test"]]
+
+
+def test_prometheus_accepts_its_configuration(promtool: str) -> None:
+    said = output(promtool, "check", "config", *LINTS, str(PROMETHEUS / "prometheus.yml"))
+    assert f"{len(RULES)} rule files found" in said
+
+
+def test_the_rules_pass_every_lint(promtool: str) -> None:
+    said = output(promtool, "check", "rules", *LINTS, *map(str, RULES))
+    assert sum(map(int, re.findall(r"(\d+) rules found", said))) == len(ALERTS) + len(RECORDED)
+
+
+def test_a_lint_would_be_noticed(promtool: str, tmp_path: Path) -> None:
+    rule = {"record": "a:b:sum", "expr": "sum(b)"}
+    (tmp_path / "twice.yml").write_text(yaml.safe_dump({"groups": [{"name": "twice", "rules": [rule, rule]}]}))
+    assert "duplicate" in output(promtool, "check", "rules", *LINTS, str(tmp_path / "twice.yml"), code=3)
+
+
+@pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.stem)
+def test_the_rules_do_what_their_unit_tests_say(promtool: str, path: Path) -> None:
+    assert "SUCCESS" in output(promtool, "test", "rules", str(path))
+
+
+@pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.stem)
+def test_unit_tests_evaluate_recording_rules_before_the_alerts_that_use_them(path: Path) -> None:
+    order = yaml.safe_load(path.read_text())["group_eval_order"]
+    groups = {file.stem: [group["name"] for group in yaml.safe_load(file.read_text())["groups"]] for file in RULES}
+    assert order == groups["recording"] + groups["alerts"]
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_not(alert: str) -> None:
+    fired = {bool(expected["exp_alerts"]) for expected in expectations() if expected["alertname"] == alert}
+    assert fired == {True, False}
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_says_what_how_much_and_where_to_look(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    annotations = rule["annotations"]
+    assert set(annotations) == {"summary", "description", "dashboard_url", "runbook_url"}
+    assert len(re.sub(r"\{\{.*?\}\}", "", annotations["summary"])) < 80
+    if alert != "StreamevalAbsent":  # which has neither a value nor labels
+        assert "$value" in annotations["description"]
+        assert "$labels.instance" in annotations["description"]
+        assert "$labels.instance" in annotations["dashboard_url"]
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_has_a_runbook_with_the_four_answers(alert: str) -> None:
+    link = urlsplit(ALERTS[alert]["annotations"]["runbook_url"]).path
+    text = (RUNBOOKS / Path(link).name).read_text()
+    assert text.startswith(f"# {alert}\n")
+    positions = [text.find(f"**{part}") for part in ("Means.**", "Look at**", "Do.**", "Ignore when**")]
+    assert -1 not in positions
+    assert positions == sorted(positions)
+
+
+def test_every_runbook_belongs_to_an_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == set(ALERTS)
+
+
+def test_every_metric_in_a_rule_is_exported_or_recorded() -> None:
+    everything = [*ALERTS.values(), *RECORDED.values()]
+    assert unexplained(rule["expr"] for rule in everything) == set()
+
+
+def test_what_is_recorded_is_named_after_its_metric() -> None:
+    assert [name for name in RECORDED if not re.fullmatch(r"[a-z_]+:streameval_\w+:[a-z0-9_]+", name)] == []

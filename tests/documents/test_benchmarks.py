@@ -1,0 +1,25 @@
+"""The benchmarks begin when `make bench` calls them: no test runs them to their end, so nothing else would notice."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from support.paths import ROOT
+
+TARGET = re.search(r"^bench: export PYTHONPATH = (\S+)$(.*?)^$", (ROOT / "Makefile").read_text(), re.M | re.S)
+assert TARGET, "make bench says where its modules lie"
+SCRIPTS = sorted(set(re.findall(r"\$\(WHEEL_PYTHON\) (\S+\.py)", TARGET[2])))
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_benchmark_says_what_it_measures(script: str) -> None:
+    assert TARGET
+    environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": TARGET[1]}
+    command = [sys.executable, script, "--help"]
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert script.rpartition("/")[2] in said

@@ -1,0 +1,151 @@
+"""The coverage study, on fewer runs: its fast reading is what evaluators say, and its time-uniform kinds keep their
+promise; its tables are those of the stored results."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from streameval import Evaluator
+from streameval.ope.averages import Mixture
+from streameval.ope.intervals import ConfidenceSequence
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "coverage"
+MODULES = ("worlds", "readings", "adapting", "mixing", "intervals", "runs", "summary", "figures", "study")
+EVENTS, LOOKS = 6_000, 60
+RUNS = 25
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The modules of the example, which lie in no package, as the scripts there see them."""
+    for name in MODULES:
+        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield import_module("worlds")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Evaluator, str]]:
+    """An evaluator for each kind of interval, and the name of the kind in the study."""
+    settings = {"candidates": ["one", "two"], "production": production, "promotion": None, "drift": None}
+    for kind, bound in {**intervals.kinds(world), "confidence_sequence": ConfidenceSequence()}.items():
+        averages = intervals.WATCHED if kind == "confidence_sequence" else intervals.AVERAGES + intervals.ADAPTIVE
+        bounds = {average.label: bound for average in averages}
+        plain = {"estimators": list(intervals.PLAIN), "averages": list(averages), "intervals": bounds}
+        yield Evaluator(**settings, **plain), kind
+    for kind, bound in intervals.of_mixture(world).items():
+        mixed = {"estimators": list(intervals.MIXED), "averages": [Mixture()], "intervals": {"mixture": bound}}
+        yield Evaluator(**settings, **mixed), kind
+
+
+@pytest.mark.parametrize("name", ["drifting-heavy-0.3", "crowd-named-mild-0.3"])
+def test_reading_all_looks_at_once_says_what_an_evaluator_says_look_by_look(worlds: ModuleType, name: str) -> None:
+    intervals, looks = import_module("intervals"), 6
+    world = worlds.WORLDS[name]
+    stream = worlds.draw(world, 1_000_000, EVENTS)
+    answers, compared = dict(intervals.answers(world, stream, looks)), 0
+    for production in ("logging", "deployed"):
+        for evaluator, kind in evaluators(intervals, world, production):
+            for look in range(looks):
+                evaluator.update(stream.batch[look * EVENTS // looks : (look + 1) * EVENTS // looks])
+                for row in evaluator.report().estimates:
+                    if row.policy == production:
+                        continue
+                    place = ("one", "two").index(row.policy), look
+                    said = {production: (row.lift_lower, row.lift_upper)}
+                    if production == "logging":
+                        said["value"] = (row.lower, row.upper)
+                    for quantity, ends in said.items():
+                        answer = answers[row.estimator, row.average, kind, quantity]
+                        found = [answer.lower[place], answer.upper[place]]
+                        expected = [np.nan if end is None else end for end in ends]
+                        assert found == pytest.approx(expected, abs=1e-9, nan_ok=True)
+                        compared += 1
+    assert compared == 2 * looks * 3 * (2 * (5 * 4 + 2) + 4)
+
+
+@pytest.mark.parametrize("name", ["drifting-heavy-0.03", "learning-heavy-0.3"])
+def test_time_uniform_intervals_seldom_ever_miss_and_others_do(worlds: ModuleType, name: str) -> None:
+    intervals, runs = import_module("intervals"), import_module("runs")
+    world = worlds.WORLDS[name]
+    ever: dict[Any, list[float]] = {}
+    for run in range(RUNS):
+        for cell, answer in intervals.answers(world, worlds.draw(world, run, EVENTS), LOOKS, ["fixed", "watched"]):
+            ever.setdefault(cell, []).append(float(runs.score(answer)[runs.COLUMNS.index("ever")] > 0))
+    watched = {cell: sum(missed) for cell, missed in ever.items() if cell.kind.startswith("confidence_sequence")}
+    assert len(watched) == 3 * 2 * 3
+    assert max(watched.values()) <= binom.ppf(0.999, RUNS, 0.05)
+    assert sum(ever["ips", "window", "normal", "value"]) > binom.ppf(0.999, RUNS, 0.05)
+
+
+def test_the_runs_of_a_chunk_are_stored_once_and_go_on_where_they_stopped(
+    worlds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = import_module("runs")
+    monkeypatch.setattr(runs, "EVENTS", EVENTS)
+    monkeypatch.setattr(runs, "CHUNK", 2)
+    monkeypatch.setattr(runs, "PARTS", ["mixture"])
+    store, name = runs.Store(tmp_path), "still-mild-0.3"
+    assert store.missing([name], 4) == [(name, "mixture", 0), (name, "mixture", 1)]
+    line = runs.perform(runs.Task(name, "mixture", 1))
+    store.add(line)
+    with (tmp_path / f"{name}.jsonl").open("a") as file:
+        file.write('{"world": "still-mi')
+    assert store.missing([name], 4) == [(name, "mixture", 0)]
+    store.add(runs.perform(runs.Task(name, "mixture", 0)))
+    assert [kept.chunk for kept in store.read(name)] == [0, 1]
+    assert store.read(name)[1] == line
+
+
+def test_rates_are_means_over_runs_of_what_is_missed_where_something_is_shown(worlds: ModuleType) -> None:
+    runs, summary, intervals = (import_module(name) for name in ("runs", "summary", "intervals"))
+    nan, truth = np.nan, np.full((2, 4), 0.5)
+    lower = np.array([[nan, nan, 0.6, 0.4], [0.4, 0.4, 0.4, 0.4]])
+    missing = runs.score(intervals.Answer(lower, lower + 0.3, truth))
+    assert missing.tolist() == pytest.approx([6 / 8, 1 / 8, 0, 0.5, 0, 0.5, 0.15])
+    hitting = runs.score(intervals.Answer(truth - 0.1, truth + 0.1, truth))
+    cell = intervals.Cell("ips", "window", "normal", "value")
+    line = runs.Line("still-mild-0.3", "fixed", 0, 2, [(cell, list(missing + hitting), list(missing**2 + hitting**2))])
+    (row,) = summary.rows_of([line])
+    assert (row.runs, row.shown, row.miss) == (2, 0.875, pytest.approx((1 / 16) / 0.875, rel=1e-3))
+    assert (row.ever, row.ever_se) == (0.25, 0.25)
+    assert (row.half_width, row.half_width_se) == (pytest.approx(0.125), pytest.approx(0.025))
+
+
+def test_the_tables_of_the_readme_are_those_of_the_stored_results(worlds: ModuleType, tmp_path: Path) -> None:
+    study, summary = import_module("study"), import_module("summary")
+    shutil.copy(EXAMPLE / "results" / "coverage.csv", tmp_path)
+    readme = (EXAMPLE / "README.md").read_text()
+    emptied = tmp_path / "README.md"
+    emptied.write_text("\n".join(line for line in readme.splitlines() if not line.startswith("| ")) + "\n")
+    study.table(results=tmp_path, readme=emptied)
+    rows = summary.read(tmp_path / "coverage.csv")
+    assert readme == summary.fill_in(readme, rows)
+    for name, make in summary.TABLES.items():
+        assert f"<!-- table: {name} -->\n{make(rows)}\n" in emptied.read_text()
+
+
+def test_what_the_study_promises_holds_in_the_stored_results(worlds: ModuleType) -> None:
+    summary = import_module("summary")
+    rows = summary.read(EXAMPLE / "results" / "coverage.csv")
+    assert {row.world for row in rows} == set(worlds.WORLDS)
+    for row in rows:
+        assert row.runs >= 400
+        if worlds.WORLDS[row.world].shape in ("sessions", "crowd"):
+            continue
+        if row.kind.startswith("confidence_sequence"):
+            assert row.ever <= 0.05, row
+        if row.kind.startswith("empirical_likelihood") and summary.promised(row):
+            assert row.miss <= 0.05 + 3 * row.miss_se, row

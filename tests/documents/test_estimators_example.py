@@ -1,0 +1,66 @@
+"""The experiment with handwritten digits, on fewer logs: what its pictures show must be so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "estimators"
+CAPS = (0.1, 0.5, 1.0, 3.0, 10.0, 20.0, 40.0, 500.0)
+"""The last one cuts nothing off."""
+
+
+@pytest.fixture(scope="module")
+def example() -> Iterator[ModuleType]:
+    """The module `blending` of the example, which lies in no package, as the scripts there see it."""
+    sys.path.insert(0, str(EXAMPLE))
+    yield import_module("blending")
+    sys.path.remove(str(EXAMPLE))
+    for name in ("blending", "digits"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def errors(example: ModuleType) -> dict[str, float]:
+    """Mean squared errors over twenty logs."""
+    digits = example.Digits.prepared()
+    found: dict[str, float] = example.mean_squared_errors(
+        example.estimates(digits, logs=20, events=3_000, caps=CAPS, taus=(0.0, 1.0)), digits.value
+    )
+    return found
+
+
+def of(errors: dict[str, float], label: str) -> list[float]:
+    return [errors[f"{label} {cap:g}"] for cap in CAPS]
+
+
+def test_cab_has_its_least_error_between_the_model_and_the_weights(errors: dict[str, float]) -> None:
+    cab = of(errors, "cab")
+    assert 0 < int(np.argmin(cab)) < len(CAPS) - 1
+    assert min(cab) < 0.8 * min(errors["dm"], errors["ips"])
+
+
+def test_cab_lies_below_clipped_ips_for_every_cap_that_cuts(errors: dict[str, float]) -> None:
+    *cutting, (cab_at_last, clipped_at_last) = zip(of(errors, "cab"), of(errors, "clipped_ips"), strict=True)
+    assert all(cab < clipped for cab, clipped in cutting), cutting
+    assert cab_at_last == pytest.approx(clipped_at_last, rel=1e-2)
+
+
+def test_the_ends_of_the_static_blend_are_the_model_and_the_weights(errors: dict[str, float]) -> None:
+    assert errors["static_blend 0"] == pytest.approx(errors["dm"], rel=1e-9)
+    assert errors["static_blend 1"] == pytest.approx(errors["ips"], rel=1e-9)
+
+
+def test_where_a_third_of_the_actions_is_logged_those_that_ask_the_model_come_nearer(example: ModuleType) -> None:
+    digits, found = example.with_support(3, logs=4, events=5_000, cap=20.0)
+    error = {label: abs(float(np.mean(values)) - digits.value) for label, values in found.items()}
+    assert digits.unsupported == pytest.approx(0.19, abs=0.01)
+    for label in ("cab 20", "switch 20", "dr"):
+        assert error[label] < 0.6 * error["ips"], label

@@ -1,0 +1,107 @@
+"""The experiment on a moving world, on a small synthetic one: it runs, goes on where it stopped, and scores rightly."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from streameval.errors import InputError
+from streameval.simulation import World
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "nonstationary"
+MODULES = ("contest", "experiment", "figures", "prepare", "runs", "study", "summary", "worlds")
+RUN = ("--events", "20000", "--seeds", "1", "--processes", "1", "--settings", "smooth")
+AVERAGES = ("--average", "cumulative", "--average", "{kind: decay, half_life: 2000}")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small world in a file, as `prepare` would write it."""
+    world = World.synthetic(5, clusters=4, users=80, items=300, likes=12, features=6)
+    path = tmp_path_factory.mktemp("world") / "small.npz"
+    np.savez(
+        path,
+        item_features=world.item_features,
+        user_indptr=world.liked_start,
+        user_items=world.liked_items,
+        user_cluster=world.user_cluster,
+        theta=world.theta,
+    )
+    return path
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The modules of the example, which lie in no package, as the scripts there see them."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield import_module("experiment")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def study(*arguments: str) -> subprocess.CompletedProcess[str]:
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLE / "study.py"), *arguments], env=alone, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_experiment_goes_on_where_it_stopped_and_writes_its_table(prepared: Path, tmp_path: Path) -> None:
+    results = ("--results", str(tmp_path))
+    first = study("run", str(prepared), *RUN, *AVERAGES, *results)
+    assert first.returncode == 0, first.stderr
+    lines = (tmp_path / "small.jsonl").read_text().splitlines()
+    assert len(lines) == 3  # two averages and the A/B test
+    (tmp_path / "small.jsonl").write_text("\n".join([*lines[:2], lines[2][:40]]))
+    again = study("run", str(prepared), *RUN, *AVERAGES, *results)
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "small.jsonl").read_text().splitlines() == lines
+    assert study("table", *results).returncode == 0
+    assert "| ips / cumulative |" in (tmp_path / "small.md").read_text()
+
+
+def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_streams(
+    example: ModuleType, prepared: Path
+) -> None:
+    contest, stage = import_module("contest"), import_module("worlds").scene(str(prepared))
+    world = stage.make()
+    who = [each for each in contest.IN_TABLE if each.name in ("ips / window", "stratified_dr / mixture")]
+    drift = stage.drift("smooth", world)
+    errors: dict[str, list[float]] = defaultdict(list)
+    for seed in range(4):
+        track = example.follow(who, world, drift, 40_000, seed)
+        scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 40_000, seed)}
+        for contestant, score in scores.items():
+            errors[contestant].append(score.mse)
+        assert scores["A/B test"].mse < scores["ips / window"].mse
+        assert scores["stratified_dr / mixture"].coverage > 0.9
+        assert scores["A/B test"].coverage is None
+    assert np.mean(errors["stratified_dr / mixture"]) < 0.75 * np.mean(errors["ips / window"])
+
+
+def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(example: ModuleType) -> None:
+    with pytest.raises(InputError, match=r"no world nowhere\.npz") as refused:
+        import_module("worlds").scene("nowhere.npz")
+    assert "softmax-slow" in refused.value.report()
+
+
+def test_a_score_is_the_mean_over_the_moments_of_the_protocol(example: ModuleType) -> None:
+    contest, simulation = import_module("contest"), import_module("streameval.simulation")
+    events = np.array([100, 10_100, 11_100])
+    truth = np.full((3, 2), 0.5)
+    value = np.array([[0.0, 0.0], [0.5, 0.6], [0.5, 0.5]])
+    track = example.Track(events, truth, {"x": contest.Answer(value, value - 0.05, value + 0.05)})
+    (score,) = example.scores(track, "world", simulation.Drift("abrupt"), 20_000, 3)
+    assert score.mse == pytest.approx(0.01 / 4)
+    assert (score.coverage, score.half_width) == (0.75, 0.05)
+    assert score.early_coverage == (0.0,)

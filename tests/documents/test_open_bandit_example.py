@@ -1,0 +1,53 @@
+"""The example with real logs gives the numbers that the dataset's own software gives."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.commands import command
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "open_bandit"
+
+
+def replayed(config: str, log: str, capfd: pytest.CaptureFixture[str]) -> dict[str, float]:
+    """The candidate's cumulative value by each estimator, as `replay --json` prints it."""
+    outcome = command(capfd, "replay", str(EXAMPLE / config), str(EXAMPLE / "data" / f"{log}.ndjson.gz"), "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    report = json.loads(outcome.out)
+    assert report["events"]["accepted"] == 10_000
+    assert report["events"]["rejected"] == {}
+    return {
+        row["estimator"]: row["value"]
+        for row in report["estimates"]
+        if row["policy"] != "logging" and row["average"] == "cumulative"
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "log", "ips", "snips"),
+    [
+        ("bts_prior.yaml", "random_all", "0.004553", "0.004776"),
+        ("bts_prior.yaml", "random_men", "0.004534", "0.004604"),
+        ("random.yaml", "bts_all", "0.002360", "0.002334"),
+        ("random.yaml", "bts_men", "0.003009", "0.003189"),
+    ],
+)
+def test_replay_agrees_with_the_open_bandit_pipeline(
+    config: str, log: str, ips: str, snips: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    values = replayed(config, log, capfd)
+    assert {estimator: f"{value:.6f}" for estimator, value in values.items()} == {"ips": ips, "snips": snips}
+
+
+def test_the_reference_value_is_met_to_eight_decimals(capfd: pytest.CaptureFixture[str]) -> None:
+    assert f"{replayed('bts_prior.yaml', 'random_all', capfd)['ips']:.8f}" == "0.00455288"
+
+
+def test_the_licence_of_the_data_is_there_with_its_text() -> None:
+    licence = (EXAMPLE / "data" / "LICENCE.txt").read_text()
+    assert "Saito" in licence
+    assert "Apache License" in licence
+    assert "TERMS AND CONDITIONS FOR USE, REPRODUCTION, AND DISTRIBUTION" in licence

@@ -1,0 +1,114 @@
+"""The package as it is installed: what it exports, what it ships, what it needs."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import types
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import streameval
+from support.paths import ROOT
+from support.pyproject import PYPROJECT, pinned
+
+PACKAGE = Path(*streameval.__path__)
+LONGEST_MODULE, LONGEST_FUNCTION = 600, 60  # lines; docstrings of functions are not counted
+PARTS = {"markupsafe": "jinja2", "pydantic-core": "pydantic"}
+"""Distributions that come with another one, in the version that it wants."""
+
+
+def shipped(root: Path) -> set[Path]:
+    return {path.relative_to(root) for path in root.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def wanted(*groups: str) -> Iterator[Requirement]:
+    project = PYPROJECT["project"]
+    for lines in (project["dependencies"], *project["optional-dependencies"].values()):
+        yield from map(Requirement, lines)
+    for group in groups:
+        yield from (Requirement(line) for line in PYPROJECT["dependency-groups"][group] if isinstance(line, str))
+
+
+def imported_roots(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.split(".")[0]
+
+
+def lines_of_code(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = function.body[0]
+    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def test_all_is_sorted_and_names_everything_public() -> None:
+    public = [
+        name
+        for name, value in vars(streameval).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType) and name != "annotations"
+    ]
+    assert list(streameval.__all__) == sorted(streameval.__all__)
+    assert {name for name in streameval.__all__ if not name.startswith("__")} == set(public)
+
+
+def test_the_installed_package_has_every_file_of_the_checkout_and_no_other() -> None:
+    assert shipped(PACKAGE) == shipped(ROOT / "streameval")
+    assert Path("py.typed") in shipped(PACKAGE)
+
+
+def test_the_changelog_has_a_section_for_this_version() -> None:
+    assert f"## [{version('streameval')}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lock", "groups"), [("runtime.lock", []), ("test.lock", ["test"]), ("dev.lock", ["test", "lint", "build", "dev"])]
+)
+def test_the_lock_satisfies_pyproject(lock: str, groups: list[str]) -> None:
+    pins = pinned(lock)
+    unmet = [
+        str(requirement)
+        for requirement in wanted(*groups)
+        if requirement.name != "streameval"
+        and not all(map(requirement.specifier.contains, pins.get(canonicalize_name(requirement.name), {"none"})))
+    ]
+    assert not unmet, f"run `make lock`: {unmet}"
+
+
+def test_all_locks_pin_the_same_versions() -> None:
+    everything = pinned("dev.lock")
+    for lock in ("runtime.lock", "test.lock", "image.lock", "build.lock"):
+        assert pinned(lock).items() <= everything.items()
+
+
+def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported() -> None:
+    distributions = packages_distributions()
+    imported = {
+        PARTS.get(canonicalize_name(name), canonicalize_name(name))
+        for path in sources()
+        for root in imported_roots(path)
+        if root not in sys.stdlib_module_names and root != "streameval"
+        for name in distributions[root]
+    }
+    declared = {canonicalize_name(requirement.name) for requirement in wanted()} - {"streameval"}
+    assert imported == declared
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_module_can_be_read_in_one_sitting_and_a_function_on_one_screen(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGEST_MODULE
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert not [function.name for function in functions if lines_of_code(function) > LONGEST_FUNCTION]

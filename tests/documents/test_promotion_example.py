@@ -1,0 +1,213 @@
+"""The study of promotion rules: it scores rightly, its tables are those of its results, it runs on a small world."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from streameval.errors import InputError
+from streameval.simulation import Drift, World
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "promotion"
+MODULES = ("aa_streams", "errors", "experiment", "figures", "runs", "scoring", "study", "summary", "worlds")
+TABLES = ("all", "fresh", "delays", "targets", "same", "errors")
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The modules of the example, which lie in no package, as the scripts there see them."""
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    yield import_module("scoring")
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def study(*arguments: str) -> subprocess.CompletedProcess[str]:
+    alone = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    return subprocess.run(
+        [sys.executable, str(EXAMPLE / "study.py"), *arguments], env=alone, capture_output=True, text=True, check=False
+    )
+
+
+def stretch(candidate: int, start: int, end: int | None, rule: str = "paired") -> tuple[str, int, int, int | None]:
+    return import_module("experiment").Stretch(rule, candidate, start, end)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def turning() -> tuple[World, Drift]:
+    """Two clusters in turn, and the candidates of a small world."""
+    world = World.synthetic(5, clusters=2, users=40, items=200, likes=12, features=6)
+    return world, Drift("abrupt", clusters=2, span=50_000, cycle=True)
+
+
+def test_every_second_of_a_lead_counts_and_only_long_ones_are_episodes(example: ModuleType) -> None:
+    lead = np.full((100, 2), -0.02)
+    lead[:30, 0] = 0.03  # from the beginning: nobody saw it turn
+    lead[40:59, 0] = 0.03  # 19,000 events
+    lead[70:, 0] = 0.03
+    lead[50:70, 1] = 0.03
+    assert list(example.episodes(lead)) == [(0, 70, 100), (1, 50, 70)]
+    checks = np.arange(1_000, 101_000, 1_000)
+    own = [stretch(0, 80_500, None), stretch(1, 50_100, 50_900), stretch(1, 70_100, 71_500)]
+    on = example.promotable_at(own, checks, 2)
+    assert list(example.delays(on, lead)) == [10_000, None]
+    assert (checks[on[:, 1]].tolist(), checks[on[:, 0]].tolist()[0]) == ([71_000], 81_000)
+
+
+def test_a_candidate_that_is_promotable_when_its_lead_begins_has_no_delay(example: ModuleType) -> None:
+    lead = np.repeat([-0.02, 0.02], 30)[:, None]
+    on = example.promotable_at([stretch(0, 5_000, 45_000)], np.arange(1_000, 61_000, 1_000), 1)
+    assert list(example.delays(on, lead)) == [0]
+
+
+def test_the_lead_is_over_the_policy_that_is_deployed_in_the_world_of_the_next_batch(
+    example: ModuleType, turning: tuple[World, Drift]
+) -> None:
+    world, drift = turning
+    found = import_module("worlds").leads(world, drift, np.array([50_000, 50_100, 100_100]))
+    deployed = world.value[:, 0]
+    np.testing.assert_allclose(found[0], world.value[0, 1:] - deployed[0])
+    np.testing.assert_allclose(found[1], world.value[1, 1:] - deployed[1])
+    np.testing.assert_allclose(found[2], found[0])
+
+
+def test_a_score_counts_starts_exactly_and_states_at_checks(example: ModuleType, turning: tuple[World, Drift]) -> None:
+    world, drift = turning
+    lead = import_module("worlds").leads(world, drift, np.array([1_000, 60_000]))
+    candidate = int(np.argmin(lead[0]))
+    assert lead[0, candidate] < -0.01
+    own = [
+        stretch(candidate, 12_300, 12_900),
+        stretch(candidate, 20_500, 23_000),
+        stretch(candidate, 1_000, 9_000, "sea"),
+    ]
+    run = example.Run("small", "abrupt", 7, 40_000)
+    score = example.score(run, "paired", own, world, drift)
+    worst = float(f"{lead[0, candidate]:.3g}")
+    assert score.false_starts == ((candidate, 12_300, worst), (candidate, 20_500, worst))
+    assert (score.starts, score.promotable, score.worse, score.much_worse) == (2, 2, 2, 2)  # after 21,000 and 22,000
+    assert (score.lowest_lead, score.checks) == (worst, 40 * len(world.candidates))
+    within = (lead[0] >= 0.02) & (lead[0] <= 0.05)
+    assert (score.within, score.found) == (40 * np.count_nonzero(within), 0)
+
+
+def test_rates_are_of_all_runs_together_and_without_the_seeds_used_for_choosing(example: ModuleType) -> None:
+    summary = import_module("summary")
+
+    def score(seed: int, *, false: int, within: int, found: int, delays: tuple[int | None, ...]) -> object:
+        starts = tuple((0, 12_000, -0.004) for _ in range(false))
+        run = ("w", "smooth", seed, 1_000_000, "paired")
+        return example.Score(*run, 9, starts, 10_000, 500, 3, 1, -0.02, within, found, delays, ())
+
+    scores = [
+        score(1, false=2, within=100, found=10, delays=(None, 90_000)),
+        score(5, false=0, within=300, found=240, delays=(10_000, 20_000)),
+        score(6, false=1, within=100, found=80, delays=(30_000,)),
+    ]
+    (row,) = summary.rows_of(scores)
+    assert (row.runs, row.false_starts, row.false_rate, row.power) == (3, 3, 1.0, 0.66)
+    assert (row.episodes, row.unfound, row.delay, row.worse, row.much_worse) == (5, 1, 30_000, 9, 3)
+    (fresh,) = summary.rows_of(scores, fresh=True)
+    assert (fresh.runs, fresh.false_rate, fresh.power, fresh.delay) == (2, 0.5, 0.8, 20_000)
+    assert fresh.power_se == pytest.approx(0.0)
+    assert fresh.false_upper == pytest.approx(4.744 / 2, abs=1e-3)  # Poisson: 1 seen, 5% chance of so few at 4.744
+    assert summary.rows_of(scores[:1])[0].delay == np.inf
+
+
+def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: ModuleType) -> None:
+    runs, summary, readme = import_module("runs"), import_module("summary"), EXAMPLE / "README.md"
+    scores = runs.Store(EXAMPLE / "results" / "lastfm.jsonl", example.Score).read()
+    outcomes = runs.Store(EXAMPLE / "results" / "same.jsonl", runs.Outcome).read()
+    assert len({(each.setting, each.seed, each.rule) for each in scores}) == len(scores)
+    told = runs.Store(EXAMPLE / "results" / "errors.jsonl", runs.Told).read()
+    assert sum(each.candidates for each in outcomes) == 10_000
+    assert all(each.seed >= 100 for each in told)
+    document = readme.read_text()
+    assert all(f"<!-- table: {name} -->\n|" in document for name in TABLES)
+    assert summary.fill_in(document, scores, outcomes, told) == document
+
+
+def test_what_has_moved_is_known_less(example: ModuleType) -> None:
+    errors = import_module("errors")
+    value = np.stack([np.full(400, 0.02), 1e-3 * np.arange(400)], axis=1)
+    sampling, spread, drift = np.full((3, 400, 2), 1e-5)
+    parts = errors.parts_of(value, sampling, spread, drift)
+    assert set(parts) == set(errors.NAMES)
+    assert parts["paired"][-1, 0] == pytest.approx(5e-5)
+    assert parts["moved_lately"][-1, 1] == pytest.approx(0.03**2, rel=0.05)  # a mean over 30 looks lags by 30
+    assert parts["paired"][-1, 1] == pytest.approx(5e-5 + parts["moved_lately"][-1, 1] / 9)
+    error, parts["drift_aware"] = np.sqrt(parts["paired"]) * np.array([1.0, -1.0]), parts["paired"] + 1.0
+    correlation, size = errors.held_against(error, {name: parts[name] for name in ("paired", "drift_aware")})
+    assert (correlation["paired"], size["paired"]) == pytest.approx((1.0, 1.0))
+
+
+def test_errors_are_looked_at_on_seeds_that_no_rule_is_judged_by(example: ModuleType, tmp_path: Path) -> None:
+    runs = import_module("runs")
+    store = runs.Store(tmp_path / "errors.jsonl", runs.Told)
+    store.add([runs.Told("softmax", "smooth", 100, 200_000, {}, {})])
+    assert runs.missing_errors(store, "softmax", ["smooth", "abrupt"], 2, 200_000) == [
+        ("softmax", "smooth", 101, 200_000),
+        ("softmax", "abrupt", 100, 200_000),
+        ("softmax", "abrupt", 101, 200_000),
+    ]
+    assert max(import_module("study").SEEDS) < runs.FIRST_SEED
+
+
+def test_few_candidates_of_the_same_worth_are_ever_proven_better(example: ModuleType) -> None:
+    streams = import_module("aa_streams")
+    found = [streams.follow(kind, 1_000, candidates=60, events=12_000) for kind in streams.KINDS]
+    assert [each.weights for each in found] == ["mild", "heavy"]
+    for each in found:
+        for rule in ("anytime", "sea", streams.PROOF):
+            assert each.ever[rule] <= binom.ppf(0.999, 60, 0.05)
+        assert each.ever["anytime"] <= each.ever[streams.PROOF]
+        assert each.ever["bsea"] > binom.ppf(0.999, 60, 0.05)  # no bounds: what noise puts ahead
+
+
+def test_weights_of_the_streams_have_mean_one(example: ModuleType) -> None:
+    for weights in import_module("aa_streams").KINDS.values():
+        assert sum(weights.shares) == pytest.approx(1.0)
+        assert np.dot(weights.values, weights.shares) == pytest.approx(1.0)
+        drawn = weights.draw(np.random.default_rng(1), 4_000, 50)
+        error = drawn.std() / drawn.size**0.5
+        assert abs(drawn.mean() - 1.0) < 4 * error
+
+
+def test_a_study_of_a_small_world_runs_once_and_fills_in_its_tables(example: ModuleType, tmp_path: Path) -> None:
+    results = ("--results", str(tmp_path))
+    few = ("--settings", "smooth", "--seeds", "1", "--events", "20000", "--processes", "1")
+    done = study("run", "softmax", *few, *results)
+    assert done.returncode == 0, done.stderr
+    runs, streams = import_module("runs"), import_module("aa_streams")
+    store = runs.Store(tmp_path / "softmax.jsonl", example.Score)
+    assert [each.rule for each in store.read()] == list(runs.RULES)
+    assert runs.missing_runs(store, "softmax", ["smooth"], range(2), 20_000) == [
+        ("softmax", example.Run("softmax", "smooth", 1, 20_000))
+    ]
+    store.path.write_bytes(store.path.read_bytes()[:-20])  # interrupted
+    assert len(runs.missing_runs(store, "softmax", ["smooth"], range(1), 20_000)) == 1
+    outcomes = [streams.follow(kind, 0, candidates=5, events=500) for kind in streams.KINDS]
+    runs.Store(tmp_path / "same.jsonl", runs.Outcome).add(outcomes)
+    readme = tmp_path / "README.md"
+    readme.write_text("".join(f"<!-- table: {name} -->\n" for name in TABLES))
+    import_module("study").table("softmax", tmp_path, readme)
+    assert "| smooth | `paired` | 1 |" in readme.read_text()
+    assert "| heavy | proof alone | 5 |" in readme.read_text()
+
+
+def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(example: ModuleType) -> None:
+    with pytest.raises(InputError, match=r"no world nowhere\.npz") as refused:
+        import_module("worlds").scene("nowhere.npz")
+    assert "softmax" in refused.value.report()

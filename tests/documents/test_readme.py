@@ -1,0 +1,58 @@
+"""What the documents show is what happens; how they are written for it is said in documents.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.documents import NotAsShown, run_document
+from support.paths import ROOT
+
+DOCUMENTS = [
+    path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md") if path.exists()
+]
+DOCUMENTS += sorted(ROOT.glob("examples/*/README.md"))
+
+documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@documents
+def test_every_block_does_what_it_shows(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_document(path.read_text(), tmp_path)
+
+
+@documents
+def test_every_link_into_the_repository_leads_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", path.read_text())
+    assert not [target for target in targets if not (path.parent / target).exists()]
+
+
+@documents
+def test_every_make_target_that_is_named_exists(path: Path) -> None:
+    named = set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", path.read_text(), re.M))
+    assert named <= set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+
+
+def test_output_that_is_not_as_shown_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotAsShown, match=r"(?s)`echo two`.*but prints\ntwo"):
+        run_document("text\n```console\n$ echo one\none\n$ echo two\nthree\n```\n", tmp_path)
+    with pytest.raises(NotAsShown, match=r"Expected:\s+3"):
+        run_document("```python\n>>> 1 + 1\n3\n```\n", tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        run_document("```python\n1 / 0\n```\n", tmp_path)
+
+
+def test_blocks_share_a_directory_and_a_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (
+        "```yaml\n# a.yaml\nkey: 1\n```\n"
+        "```console\n$ cat \\\n> a.yaml\n# a.yaml\n...\n```\n"
+        "```python\ntext = 'shared'\n```\n```python\n>>> text\n'shared'\n```\n"
+        "<!-- not run: it would fail -->\n```python\n1 / 0\n```\n"
+        "```text\nnothing\n```\n"
+    )
+    assert run_document(text, tmp_path) == 4

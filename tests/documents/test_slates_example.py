@@ -1,0 +1,93 @@
+"""The simulation of `examples/slates`, small: its exact parts exactly, and what its figures show."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from itertools import permutations
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from streameval import Cumulative, Evaluator, EventBatch, PseudoInverse, WeightedPseudoInverse
+from support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "slates" / "simulation.py"
+
+
+@pytest.fixture(scope="module")
+def simulation() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("slate_simulation", EXAMPLE)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # dataclasses look themselves up there
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("peak", [0.0, 1.0])
+def test_the_covariance_of_a_log_is_that_of_all_its_slates(simulation: ModuleType, peak: float) -> None:
+    log = simulation.Log(simulation.world(3, 5, queries=2), peak)
+    slates = np.array(list(permutations(range(5), 3)))
+    shown = np.zeros((len(slates), 3, 5))
+    np.put_along_axis(shown, slates[:, :, None], 1.0, axis=2)
+    shown = shown.reshape(len(slates), -1)
+    assert log.propensity(slates).sum() == pytest.approx(1)
+    assert log.covariance == pytest.approx(np.einsum("s,si,sj->ij", log.propensity(slates), shown, shown))
+
+
+@pytest.mark.parametrize("peak", [0.0, 1.0])
+def test_the_pseudo_inverse_is_unbiased_for_a_sum_over_slots_and_for_no_other(
+    simulation: ModuleType, peak: float
+) -> None:
+    log = simulation.Log(simulation.world(3, 6, queries=8, seed=3), peak)
+    additive = simulation.expected(log, simulation.ndcg)
+    assert additive == pytest.approx(simulation.value(log.world, simulation.ndcg), rel=1e-9)
+    other = simulation.expected(log, simulation.err)
+    assert abs(other / simulation.value(log.world, simulation.err) - 1) > 0.001
+
+
+@pytest.mark.parametrize("peak", [0.0, 1.0])
+def test_with_many_documents_the_weighted_pseudo_inverse_beats_ips_by_an_order_of_magnitude(
+    simulation: ModuleType, peak: float
+) -> None:
+    log = simulation.Log(simulation.world(10, 100), peak)
+    found = simulation.runs(log, simulation.ndcg, [100_000], count=3)
+    errors = simulation.errors(found, simulation.value(log.world, simulation.ndcg))
+    assert 10 * errors["wPI"][0] < errors["IPS"][0]
+    assert 5 * errors["wPI"][0] < errors["DM"][0]
+    assert errors["on-policy"][0] < errors["PI"][0] < 0.08
+
+
+def test_with_few_documents_errors_fall_with_the_root_of_the_events(simulation: ModuleType) -> None:
+    log = simulation.Log(simulation.world(5, 10), 0.0)
+    found = simulation.runs(log, simulation.ndcg, [2_000, 32_000], count=30)
+    errors = simulation.errors(found, simulation.value(log.world, simulation.ndcg))
+    for name in ("PI", "wPI", "on-policy"):
+        assert 2.5 < errors[name][0] / errors[name][1] < 6, name
+
+
+def test_the_evaluator_estimates_what_the_simulation_does(simulation: ModuleType) -> None:
+    world = simulation.world(3, 6, queries=4)
+    log, rng = simulation.Log(world, 0.0), np.random.default_rng(5)
+    query = rng.integers(0, 4, 500)
+    slate = log.draw(500, rng)
+    reward, weight = simulation.ndcg(world, query, slate), log.pseudo_inverse(query, slate)
+    target = np.zeros((500, 3, 6))
+    np.put_along_axis(target, world.target[query][:, :, None], 1.0, axis=2)
+    evaluator = Evaluator(["new"], estimators=[PseudoInverse(), WeightedPseudoInverse()], averages=[Cumulative()])
+    evaluator.update(
+        EventBatch.from_arrays(
+            reward=reward,
+            action=slate,
+            propensities=np.full((500, 3, 6), 1 / 6),
+            policies={"new": target},
+            slate_logging="uniform_ranking",
+        )
+    )
+    report = evaluator.report()
+    assert report.get("new", "pseudo_inverse", "cumulative").value == pytest.approx((reward * weight).mean())
+    weighted = report.get("new", "weighted_pseudo_inverse", "cumulative").value
+    assert weighted == pytest.approx((reward * weight).sum() / weight.sum())

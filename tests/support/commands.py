@@ -1,0 +1,45 @@
+"""Runs a command as the entry point does, inside this process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+from unittest.mock import patch
+
+import pytest
+import structlog
+
+from streameval.cli import app as cli
+
+
+class Outcome(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
+    """Runs `streameval ARGUMENTS`; what it asks of logging and of the process does not outlive it."""
+    root, configured = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    collections, interval = gc.get_threshold(), sys.getswitchinterval()
+    try:
+        with patch.object(sys, "argv", ["streameval", *arguments]), pytest.raises(SystemExit) as left:
+            cli.main()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.configure(**configured)
+        gc.set_threshold(*collections)
+        gc.unfreeze()
+        sys.setswitchinterval(interval)
+    assert isinstance(left.value.code, int)
+    return Outcome(left.value.code, *capfd.readouterr())
+
+
+Run = Callable[..., Outcome]

@@ -1,0 +1,117 @@
+"""What lies in deploy/ for Prometheus, Alertmanager and Grafana, as values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from msgspec.structs import replace
+from prometheus_client.parser import text_string_to_metric_families
+
+from streameval.ingest.pipeline import BufferStatus
+from streameval.ingest.stages.reward_join import RewardCounts
+from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.service.metrics import MetricsPage
+from streameval.service.status import BackfillStatus, DeadLetterStatus
+from support.factories import make_published, make_report
+from support.paths import ROOT
+
+DEPLOY = ROOT / "deploy"
+PROMETHEUS = DEPLOY / "prometheus"
+ALERTMANAGER = DEPLOY / "alertmanager" / "alertmanager.yml"
+RUNBOOKS = DEPLOY / "runbooks"
+RULES = sorted((PROMETHEUS / "rules").glob("*.yml"))
+
+ALWAYS_THERE = {"up", "ALERTS"}
+"""Metrics that Prometheus itself makes."""
+
+
+def rules(kind: str) -> dict[str, dict[str, Any]]:
+    """All rules of the kind `alert` or `record`, by name."""
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text())["groups"]]
+    found = [rule for group in groups for rule in group["rules"] if kind in rule]
+    assert len({rule[kind] for rule in found}) == len(found)
+    return {rule[kind]: rule for rule in found}
+
+
+def metrics_in(expression: str) -> set[str]:
+    """The names of metrics and of recorded series in an expression of PromQL.
+
+    >>> sorted(metrics_in('sum by (job) (rate(streameval_a_total{x="up"}[5m])) / on (job) job:streameval_a:sum > 0'))
+    ['job:streameval_a:sum', 'streameval_a_total']
+    """
+    bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^]]*\]', "", expression)
+    names = r"\b(?:\w+:)*(?:streameval|process|python)_\w+(?::\w+)*|\b(?:up|ALERTS)\b"
+    return set(re.findall(names, bare))
+
+
+def exported() -> set[str]:
+    """Every series that a daemon can export: one of which everything that can be configured is."""
+    report = replace(make_report(), reward_model=RewardModelAccuracy("ridge", 0.1, 0.2))
+    holding = BufferStatus(
+        events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1), window=600.0
+    )
+    late = BackfillStatus(("challenger-a",), read=10, waiting=20)
+    published = make_published(report, backfills=(late,), holding=holding, dead_letters=DeadLetterStatus(written=3))
+    text = MetricsPage(lambda: published).render().decode()
+    return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+
+
+def unexplained(expressions: Iterator[str]) -> set[str]:
+    """Names in the expressions that neither the daemon exports nor a rule records."""
+    return (
+        {name for each in expressions for name in metrics_in(each)} - exported() - ALWAYS_THERE - set(rules("record"))
+    )
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a dashboard: its place, what it says, what it asks."""
+
+    dashboard: str
+    content: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What stands above it."""
+        return str(self.content["title"])
+
+    @property
+    def queries(self) -> list[str]:
+        """Its expressions, with the variables of Grafana."""
+        return [target["expr"] for target in self.content["targets"]]
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """Every generated dashboard, by its uid."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*"))}
+
+
+def panels() -> list[Panel]:
+    """All panels of all dashboards; rows are none."""
+    return [
+        Panel(uid, content)
+        for uid, board in dashboards().items()
+        for content in board["panels"]
+        if content["type"] != "row"
+    ]
+
+
+def variables(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The variables of a dashboard, by name, in their order."""
+    return {variable["name"]: variable for variable in board["templating"]["list"]}
+
+
+def annotations(board: dict[str, Any]) -> list[str]:
+    """The expressions that mark moments on a dashboard."""
+    return [annotation["target"]["expr"] for annotation in board["annotations"]["list"]]
+
+
+def filled_in(expression: str, chosen: dict[str, str]) -> str:
+    """The expression as Grafana sends it; what is not in `chosen` matches everything."""
+    values = {"__rate_interval": "20s", "__interval": "1m", "__interval_ms": "60000", "__range": "5m"} | chosen
+    return re.sub(r"\$(\w+)", lambda name: values.get(name[1], ".+"), expression)

@@ -1,0 +1,1 @@
+"""Brokers, browsers, monitoring and the running program."""

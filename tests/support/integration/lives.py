@@ -1,0 +1,160 @@
+"""A daemon of several lives: started, killed, stopped for a while, started again on what it left."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import yaml
+
+from streameval.common.arrays import from_plain
+from streameval.events import EventBatch
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service.snapshots.file_format import read_document
+from streameval.service.snapshots.store import found_in
+from streameval.service.snapshots.untrusted import roster_from
+from support.asking import asking, report_of
+from support.factories import wait_until
+
+RUN = "from streameval.cli.app import main; main()"
+PATIENCE = 240.0
+
+
+class Lives:
+    """A configuration in a folder of its own, and the processes that one after another run it."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], program: str = RUN) -> None:
+        self.folder, self.log, self._program = folder, folder / "log", program
+        self.state = folder / "streameval-state"
+        folder.mkdir(exist_ok=True)
+        self.log.touch()
+        (folder / "streameval.yaml").write_text(yaml.safe_dump(config))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.continuing = 0
+
+    def begin(self, *options: str, **arguments: Any) -> None:
+        """A new life; `continuing` counts those that there was a snapshot for."""
+        self.continuing += bool(self.snapshots())
+        command = [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, cwd=self.folder, **arguments)
+
+    def kill(self) -> None:
+        """The end of a life, as by a power cut."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(PATIENCE)
+
+    def sleep(self, seconds: float) -> None:
+        """A life that stands still for a while, as a machine that is suspended."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
+    def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
+        """So many lives that end suddenly, some after having stood still; the number of moments of either kind.
+
+        After the last of them there are so many snapshots at least.
+        """
+        moments = 0
+        for kill in range(kills):
+            reached = len(self.said("source_reached"))
+            self.begin()
+            wait_until(lambda before=reached: len(self.said("source_reached")) > before, PATIENCE)  # type: ignore[misc]
+            time.sleep(chance.uniform(0.2, 1.5))
+            if chance.random() < 0.4:
+                self.sleep(chance.uniform(0.2, 1.0))
+                time.sleep(chance.uniform(0.0, 0.8))
+                moments += 1
+            if kill == kills - 1:
+                wait_until(lambda: len(self.snapshots()) >= snapshots, PATIENCE)
+            self.kill()
+            moments += 1
+        return moments
+
+    def finish(self, events: int, *options: str) -> dict[str, Any]:
+        """A last life, until so many events were accepted; its last report."""
+        self.begin(*options)
+        report = self.report_of(events)
+        self.end()
+        return report
+
+    def end(self) -> None:
+        """The orderly end of a life."""
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()
+
+    def report_of(self, events: int) -> dict[str, Any]:
+        """The first report that knows of so many events."""
+        deadline = time.monotonic() + PATIENCE
+        seen: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            with suppress(httpx.TransportError, IndexError), asking(self.said("serving")[-1]["url"]) as client:
+                seen = report_of(client) or seen
+            if seen and seen["events"]["accepted"] >= events:
+                return seen
+            time.sleep(0.5)  # each question takes time from the loop
+        raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """What all lives have logged under this name."""
+        found = []
+        for line in self.log.read_text().splitlines():
+            with suppress(ValueError):
+                entry = msgspec.json.decode(line)
+                if entry["event"] == event:
+                    found.append(entry)
+        return found
+
+    def snapshots(self) -> list[Path]:
+        """Those on disk, the oldest first."""
+        return found_in(self.state)
+
+
+def final_state(state: Path) -> Any:
+    """What the newest snapshot knows of policies, nothing being held back."""
+    document = read_document(found_in(state)[-1])
+    merging = document["intake"]["merging"]
+    assert merging is None or not any(len(EventBatch.from_state(part)) for part in merging["held"])
+    return settled(roster_from(document["roster"]))
+
+
+def settled(roster: CohortEvaluator) -> Any:
+    """The state of a roster with all whole blocks folded, however its events were cut into batches."""
+    roster.report()
+    state = from_plain(roster.state())
+    for member in state["members"]:
+        if member["evaluator"]["pending"] is not None:
+            member["evaluator"]["pending"]["origin"] = None
+    return state
+
+
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    """Equal values, numbers within 1e-9."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for place, (each, also) in enumerate(zip(one, other, strict=True)):
+            assert_same(each, also, f"{where}/{place}")
+    elif isinstance(one, float | np.ndarray) and not (isinstance(one, np.ndarray) and one.dtype.kind not in "fc"):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=where)
+    elif isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other, err_msg=where)
+    else:
+        assert one == other, where

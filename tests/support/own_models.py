@@ -1,0 +1,91 @@
+"""Reward models as users write them, good and bad; `target: support.own_models:Mean` names one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Mean:
+    """The mean of what it was taught, plus `offset`."""
+
+    def __init__(self, offset: float = 0.0) -> None:
+        self.offset, self.count, self.total = offset, 0, 0.0
+
+    def predict(self, features: Array) -> Any:
+        return np.full(len(features), self.total / max(self.count, 1) + self.offset)
+
+    def learn(self, features: Array, reward: Array) -> None:
+        self.count, self.total = self.count + len(reward), self.total + float(reward.sum())
+
+
+class Witness(Mean):
+    """Remembers, for all to see, what it was asked and taught, in order."""
+
+    seen: tuple[tuple[str, Array, Array | None], ...] = ()
+
+    def predict(self, features: Array) -> Any:
+        Witness.seen = (*Witness.seen, ("predict", features.copy(), None))
+        return super().predict(features)
+
+    def learn(self, features: Array, reward: Array) -> None:
+        Witness.seen = (*Witness.seen, ("learn", features.copy(), reward.copy()))
+        super().learn(features, reward)
+
+
+class Raising(Mean):
+    """Knows one trick."""
+
+    def predict(self, features: Array) -> Any:
+        raise RuntimeError("out of order")
+
+
+class Unteachable(Mean):
+    """Listens, and breaks down."""
+
+    def learn(self, features: Array, reward: Array) -> None:
+        raise RuntimeError("out of order")
+
+
+class Infinite(Mean):
+    """Every third prediction is no number."""
+
+    def predict(self, features: Array) -> Any:
+        found = super().predict(features)
+        found[::3] = np.inf
+        return found
+
+
+class Short(Mean):
+    """Forgets the last action."""
+
+    def predict(self, features: Array) -> Any:
+        return super().predict(features)[:-1]
+
+
+class Talkative(Mean):
+    """Answers in words."""
+
+    def predict(self, features: Array) -> Any:
+        return ["plenty"] * len(features)
+
+
+class Unsaveable(Mean):
+    """Holds on to what cannot be stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.think = lambda: None
+
+
+def nothing() -> None:
+    """A factory that forgets to return its model."""
+
+
+def broken() -> Mean:
+    """A factory that fails."""
+    raise OSError("no such file")

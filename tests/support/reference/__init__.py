@@ -1,0 +1,1 @@
+"""Slow and plain implementations, to compare with."""

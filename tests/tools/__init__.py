@@ -1,0 +1,1 @@
+"""Programs: `make fuzz`, `make soak`, and the pictures of deploy/."""

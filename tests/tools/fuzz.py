@@ -1,0 +1,177 @@
+"""`make fuzz`: millions of mutated messages, none of which may crash anything or leave a number that is not finite."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import time
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder
+from streameval.events.origin import Origin
+from streameval.events.reward_messages import RewardBatch, RewardDecoder
+from streameval.events.tolerances import NOISE
+from streameval.ope.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import (
+    CAB,
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    ClippedIPS,
+    ControlVariate,
+    PseudoInverse,
+    StratifiedDR,
+    StratifiedIPS,
+    Switch,
+    WeightedPseudoInverse,
+)
+from streameval.ope.evaluator.evaluator import Evaluator
+from support.fuzz_messages import FORMATS, POLICIES, Mutator, corpus
+
+BATCH = 2000
+REPORT_EVERY = 10
+
+WEIGHTED = [IPS(), SNIPS(), ClippedIPS(cap=10), ControlVariate(), StratifiedIPS(threshold=5)]
+MODELLED = [DM(), DR(), Switch(cap=10), CAB(cap=10), StratifiedDR(threshold=5)]
+IN_SLOTS = [IPS(), PseudoInverse(), WeightedPseudoInverse()]
+ESTIMATORS = {
+    "compact": WEIGHTED,
+    "full": [SNIPS(), *MODELLED],
+    "slate": IN_SLOTS,
+    "dsjson": [SNIPS(), PseudoInverse()],
+    "scored": [SNIPS(), DR()],
+    "late_reward": [IPS()],
+}
+CODED = {
+    "even": "uniform",
+    "soft": {"kind": "softmax", "temperature": 0.5, "scores": "scores"},
+    "bold": {"kind": "epsilon_greedy", "epsilon": 0.1, "scores": "scores"},
+}
+RANGES = [(0.0, 1.0), (-1e15, 1e15), None]
+
+
+class Subject:
+    """A format and an evaluator that are fed with messages, and checked."""
+
+    def __init__(self, kind: str, seed: int, reward_range: tuple[float, float] | None = (0.0, 1.0)) -> None:
+        self.kind = kind
+        chance = random.Random(seed)
+        self._mutator = Mutator(corpus(kind, chance), chance)
+        form = DsjsonDecoder if kind == "dsjson" else JsonDecoder
+        names = ["baseline", "b"] if kind == "dsjson" else POLICIES
+        self._format = form(names, reward_range=reward_range, scores=["scores"] if kind == "scored" else None)
+        self._evaluator = Evaluator(
+            dict.fromkeys(names, "logged") | (CODED if kind == "scored" else {}),
+            estimators=ESTIMATORS[kind],
+            averages=[Cumulative(), Window(tau=1000), Decay(alpha=0.999), AdaptiveWindow(), Mixture()],
+            reward_range=reward_range or (-1e50, 1e50),
+        )
+        self.verdicts: Counter[str] = Counter()
+
+    def feed(self, count: int) -> None:
+        """Decode so many mutated messages and count them in; AssertionError tells what is wrong with which."""
+        messages = self._mutator.messages(count)
+        batch = self._format.decode_batch(messages)
+        check_batch(batch, messages)
+        self._evaluator.update(batch)
+        self._count(batch)
+
+    def check_report(self) -> None:
+        """Every number of the Report is finite, or None."""
+        for place, number in numbers_in(msgspec.to_builtins(self._evaluator.report())):
+            assert math.isfinite(number), f"{self.kind}: {place} is {number}"
+
+    def _count(self, batch: EventBatch | RewardBatch) -> None:
+        self.verdicts.update(each.reason for each in batch.rejected)
+        self.verdicts["accepted"] += len(batch)
+
+
+class LateRewards(Subject):
+    """Rewards that come as messages of their own, which only a format reads."""
+
+    def feed(self, count: int) -> None:
+        messages = self._mutator.messages(count)
+        batch = RewardDecoder().decode_batch(messages, Origin.of("rewards", [(0, range(count))]))
+        check_rejected(batch, messages)
+        assert np.isfinite(batch.reward).all()
+        assert np.isfinite(batch.timestamp).all()
+        self._count(batch)
+
+
+def check_batch(batch: EventBatch, messages: Sequence[bytes | None]) -> None:
+    """Each message is an event or rejected for a known reason; columns hold what rules allow."""
+    check_rejected(batch, messages)
+    assert np.isfinite(batch.reward).all()
+    assert not np.isinf(batch.timestamp).any()
+    for chances in (batch.propensity, batch.sampling_probability):
+        assert ((chances > 0) & (chances <= 1)).all()
+    cells = [batch.probabilities]
+    for sets in (batch.action_sets, batch.slates and batch.slates.actions):
+        if sets is not None:
+            cells += [sets.propensities, sets.probabilities]
+            assert sets.features is None or not np.isinf(sets.features).any()
+    for values in cells:
+        assert (np.isnan(values) | ((values >= 0) & (values <= 1 + NOISE))).all()
+
+
+def check_rejected(batch: EventBatch | RewardBatch, messages: Sequence[bytes | None]) -> None:
+    """Each message is counted once, and what is said of one that is rejected may be printed."""
+    assert len(batch) + len(batch.rejected) == len(messages)
+    for each in batch.rejected:
+        assert each.reason in REASONS
+        assert each.value == (messages[each.place] or b"")
+        assert each.detail.isprintable()
+
+
+def numbers_in(value: Any, place: str = "report") -> list[tuple[str, float]]:
+    """All numbers inside, and where they are."""
+    if isinstance(value, float):
+        return [(place, value)]
+    if isinstance(value, dict):
+        return [found for key, inner in value.items() for found in numbers_in(inner, f"{place}.{key}")]
+    if isinstance(value, list | tuple):
+        return [found for key, inner in enumerate(value) for found in numbers_in(inner, f"{place}[{key}]")]
+    return []
+
+
+def fuzz(count: int, seed: int, reward_range: tuple[float, float] | None = (0.0, 1.0)) -> Counter[str]:
+    """Feed so many messages, in equal parts of each format, and check all; returns the verdicts by format."""
+    verdicts: Counter[str] = Counter()
+    for kind in FORMATS:
+        subject = (LateRewards if kind == "late_reward" else Subject)(kind, seed, reward_range)
+        left, turn = count // len(FORMATS), 0
+        while left > 0:
+            subject.feed(min(BATCH, left))
+            left, turn = left - BATCH, turn + 1
+            if turn % REPORT_EVERY == 0 or left <= 0:
+                subject.check_report()
+        verdicts.update({f"{kind} {verdict}": number for verdict, number in subject.verdicts.items()})
+    return verdicts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    warnings.simplefilter("error")
+    begin, done, verdicts = time.monotonic(), 0, Counter[str]()
+    lot = min(given.messages, 400_000)
+    for turn, start in enumerate(range(0, given.messages, lot)):
+        verdicts += fuzz(lot, given.seed + turn, RANGES[turn % len(RANGES)])
+        done = start + lot
+        print(f"{done:,} messages in {time.monotonic() - begin:.0f} s, seed {given.seed + turn}", flush=True)
+    for verdict, number in sorted(verdicts.items()):
+        print(f"{number:>12,} {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""A daemon under load for a long time, with a fault every minute: does it keep up, its memory, and every event?
+
+make soak                                    20 minutes at 20,000 events a second, 20 candidates
+PYTHONPATH=tests python tests/tools/soak.py --minutes 5 --rate 5000
+
+Needs a Kafka broker as the integration tests do. Prints a line for each minute, and at the end what was found; exits
+with 1 when it was not good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from confluent_kafka import Producer
+
+from support.integration.broker import Broker, real_broker
+from support.integration.lives import Lives
+
+CANDIDATES = [f"candidate-{number:02}" for number in range(20)]
+PARTITIONS = 4
+POOL = 2000
+"""Different events; each is sent many times, with an id and a time of its own."""
+GARBAGE = [b"", b"{", b"null", b'{"event_id": 1}', b"\xff\xfe", b"[" * 5000]
+FAULTS = [
+    "garbage",
+    "standstill",
+    "reload",
+    "kill",
+    "outage",
+    "garbage",
+    "standstill",
+    "reload",
+    "garbage",
+    "standstill",
+]
+"""All kinds, and then quieter ones for as long, to tell growth from noise. An outage comes soon after a start: catching
+up after the first one makes the memory that is kept larger by some MiB, once."""
+WARM_UP = 120.0
+"""Seconds of each life in which memory may rise: what was missed is caught up with in large portions, after a kill and
+after the outage that follows it, and the allocator keeps what these took."""
+MANY = 500
+"""So many scrapes have a 99th percentile; of fewer, the 90th is looked at."""
+GROWN = 2.0
+"""MiB: two steps, for the interpreter takes memory for small objects by the MiB."""
+
+
+@dataclass
+class Sample:
+    """What was measured at a moment (seconds since the start) of a life, `age` seconds after it began.
+
+    `lag`: events that waited in the log.
+    """
+
+    at: float
+    age: float
+    life: int
+    resident: float
+    descriptors: int
+    scrape: float
+    lag: float
+
+
+@dataclass
+class Soak:
+    """Sends events at `rate` to a daemon for `seconds`, with a fault every `fault_every` seconds."""
+
+    broker: Broker
+    folder: Path
+    seconds: float
+    rate: int
+    fault_every: float
+    warm_up: float
+    samples: list[Sample] = field(default_factory=list)
+    sent: int = 0
+    garbage: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def run(self, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+        """What was found; see `complaints`."""
+        topic = f"soak-{time.time_ns()}"
+        self.broker.create_topic(topic, PARTITIONS)
+        self.lives = Lives(self.folder, self._config(topic))
+        self._stopping, self._began = threading.Event(), time.monotonic()
+        self.lives.begin()
+        self._life, self._client = [self._now], httpx.Client(trust_env=False, timeout=10.0)
+        sending = threading.Thread(target=self._send, args=(topic,))
+        sending.start()
+        try:
+            for kind in self._moments(tell):
+                self._fault(kind)
+        finally:
+            self._stopping.set()
+            sending.join()
+            self._client.close()
+        report = self.lives.report_of(self.sent)
+        self.lives.end()
+        return self._found(report)
+
+    @property
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _config(self, topic: str) -> dict[str, Any]:
+        return {
+            "source": {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": topic},
+            "policies": {"candidates": CANDIDATES},
+            "estimators": ["ips", "snips"],
+            "averages": ["cumulative", "window", "decay"],
+            "http": {"port": 0},
+            "state": {"interval": f"{max(2, self.fault_every / 6):.0f}s"},
+        }
+
+    def _moments(self, tell: Callable[[str], None]) -> Iterator[str]:
+        """Measures twice a second, and says when which fault is due; none in the last moments."""
+        kinds = cycle(FAULTS)
+        due, told = self.fault_every, 0.0
+        while self._now < self.seconds:
+            self._measure()
+            if self._now >= told + 60:
+                told = self._now
+                tell(self._line())
+            if self._now >= due and self._now < self.seconds - self.fault_every / 2:
+                due += self.fault_every
+                kind = next(kinds)
+                self.faults.append(kind)
+                yield kind
+            time.sleep(0.5)
+
+    def _fault(self, kind: str) -> None:
+        if kind == "garbage":
+            self.garbage += 1000
+        elif kind == "standstill":
+            self.lives.sleep(2.0)
+        elif kind == "reload":
+            assert self.lives.process is not None
+            self.lives.process.send_signal(1)
+        elif kind == "kill":
+            self.lives.kill()
+            self.lives.begin()
+            self._life.append(self._now)
+        else:
+            self.broker.stop()
+            time.sleep(3.0)
+            self.broker.start()
+
+    def _measure(self) -> None:
+        """Scrape, and look at the process; nothing where it does not serve yet."""
+        assert self.lives.process is not None
+        assert self.lives.process.poll() is None, self.lives.log.read_text()[-3000:]
+        served = self.lives.said("serving")
+        if len(served) < len(self._life):
+            return
+        started = time.monotonic()
+        with suppress(httpx.TransportError):
+            text = self._client.get(f"{served[-1]['url']}/metrics").text
+            scrape = time.monotonic() - started
+            process = Path(f"/proc/{self.lives.process.pid}")
+            pages = int((process / "statm").read_text().split()[1])
+            descriptors = len(list((process / "fd").iterdir()))
+            age = self._now - self._life[-1]
+            self.samples.append(Sample(self._now, age, len(self._life), pages * 4096, descriptors, scrape, _lag(text)))
+
+    def _send(self, topic: str) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.broker.bootstrap,
+                "enable.idempotence": True,  # else the outage makes it send some messages twice
+                "linger.ms": 20,
+                "queue.buffering.max.messages": 2_000_000,  # what waits for the broker during an outage
+                "message.timeout.ms": 300_000,
+                "log_level": 0,
+            }
+        )
+        rest, bad = cycle(_pool()), cycle(GARBAGE)
+        thrown = 0
+        while not self._stopping.wait(0.02):
+            due = int(self._now * self.rate)
+            now = time.time()
+            for number in range(self.sent, due):
+                producer.produce(topic, b'{"event_id":%d,"timestamp":%.4f,%s' % (number, now, next(rest)))
+                if number % 500 == 0:
+                    producer.poll(0)
+            self.sent = due
+            for _ in range(self.garbage - thrown):
+                producer.produce(topic, next(bad))
+            thrown = self.garbage
+            producer.poll(0)
+        producer.flush(120)
+
+    def _line(self) -> str:
+        last = self.samples[-1]
+        size = last.resident / 2**20
+        return (
+            f"{self._now / 60:5.1f} min  {self.sent:>12,} events  lag {last.lag:>9,.0f}  {size:6.1f} MiB  "
+            f"{last.descriptors} descriptors  scrape {last.scrape * 1e3:.0f} ms  faults: {', '.join(self.faults[-1:])}"
+        )
+
+    def _found(self, report: dict[str, Any]) -> dict[str, Any]:
+        steady = self._steady() or self._warm()
+        slope, error = _slope(steady)
+        seen = [sample for life in steady for sample in life]
+        scrapes = [sample.scrape for sample in self.samples]
+        return {
+            "events": self.sent,
+            "accepted": report["events"]["accepted"],
+            "rejected": report["events"]["rejected"],
+            "garbage": self.garbage,
+            "faults": self.faults,
+            "lives": len(self._life),
+            "resident_mib": round(self.samples[-1].resident / 2**20, 1),
+            "resident_mib_per_hour": round(slope * 3600 / 2**20, 2),
+            "resident_mib_per_hour_error": round(error * 3600 / 2**20, 2),
+            "descriptors": self._descriptors(),
+            "scrapes": len(scrapes),
+            "load": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
+            "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.9)), 4),
+            "hours": round(len(seen) * float(np.median(np.diff([each.at for each in seen]))) / 3600, 4),
+            "kept_up": round(float(np.mean([sample.lag <= self.rate for sample in self.samples])), 3),
+        }
+
+    def _warm(self) -> list[list[Sample]]:
+        """The samples of each life after its warm-up, where there are enough."""
+        lives = [[each for each in self.samples if each.life == life + 1] for life in range(len(self._life))]
+        warm = [[each for each in life if each.age > self.warm_up] for life in lives]
+        return [life for life in warm if len(life) >= 8]
+
+    def _steady(self) -> list[list[Sample]]:
+        """Those of them in which the daemon kept up: what lies in the log for long is also waited for in memory."""
+        steady = [[each for each in life if each.lag <= self.rate] for life in self._warm()]
+        return [life for life in steady if len(life) >= 8]
+
+    def _descriptors(self) -> list[int]:
+        """By how much the number of open descriptors grew in each life."""
+        return [life[-1].descriptors - life[0].descriptors for life in self._warm()]
+
+
+def _lag(text: str) -> float:
+    """Events that wait, as metrics tell it."""
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("streameval_consumer_lag"))
+
+
+def _slope(lives: list[list[Sample]]) -> tuple[float, float]:
+    """Growth of the resident memory in bytes a second over all lives, and its standard error."""
+    ages, sizes = [], []
+    for life in lives:
+        age, size = np.array([each.age for each in life]), np.array([each.resident for each in life])
+        ages.append(age - age.mean())
+        sizes.append(size - size.mean())
+    age, size = np.concatenate(ages), np.concatenate(sizes)
+    slope = float(age @ size / (age @ age))
+    groups = [float(one @ (other - slope * one)) for one, other in zip(ages, sizes, strict=True)]
+    spread = max(float(np.square(groups).sum()), float(np.square(size - slope * age) @ np.square(age)) * 20)
+    return slope, spread**0.5 / float(age @ age)
+
+
+def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0) -> list[str]:
+    """What is not good in what was found; where others work on the same processors, everything takes longer.
+
+    Memory may grow by what cannot be told from noise, three standard errors, and by `grown` MiB in the time looked at.
+    `slower`: how many times longer everything takes than on a machine of one's own, where that is known better.
+    """
+    slope, noise = found["resident_mib_per_hour"], 3 * found["resident_mib_per_hour_error"]
+    checks = {
+        "every event is counted once": found["accepted"] == found["events"],
+        "what is no event is rejected once": sum(found["rejected"].values()) == found["garbage"],
+        "memory does not grow": slope <= noise + grown / found["hours"],
+        "no descriptor leaks": max(found["descriptors"]) <= 3,
+        "scrapes take less than 0.1 s": found["scrape_seconds"] < 0.1 * max(slower, found["load"]),
+    }
+    return [f"not true: {check}" for check, good in checks.items() if not good]
+
+
+def _pool() -> list[bytes]:
+    """Events without their beginning."""
+    rng = np.random.default_rng(11)
+    chances = rng.uniform(0.02, 0.3, (POOL, len(CANDIDATES))).round(4)
+    rewards = rng.random(POOL) < 0.1
+    return [
+        json.dumps(
+            {
+                "action": "a",
+                "propensity": 0.1,
+                "reward": int(reward),
+                "policies": dict(zip(CANDIDATES, chance.tolist(), strict=True)),
+            }
+        ).encode()[1:]
+        for chance, reward in zip(chances, rewards, strict=True)
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--rate", type=int, default=20_000)
+    arguments = parser.parse_args()
+    with real_broker() as broker, tempfile.TemporaryDirectory() as folder:
+        soak = Soak(broker, Path(folder), 60 * arguments.minutes, arguments.rate, fault_every=60.0, warm_up=WARM_UP)
+        found = soak.run(tell=lambda line: print(line, flush=True))
+    print(json.dumps(found, indent=2))
+    for complaint in complaints(found):
+        print(complaint)
+    return len(complaints(found)) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""`replay --decisions`: when each rule would have promoted, as a table and as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from streameval.cli.plots.decisions import DecisionTimeline
+from streameval.cli.plots.trace import Trace
+from streameval.cli.plots.values import Picture, Truth
+from streameval.errors import InputError
+from streameval.events import EventBatch
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.promotion import Promotion
+from support.commands import Outcome, command
+
+RULES = ("paired", "bsea")
+TARGETS = {"better": [0.2, 0.7, 0.1, 0.0], "worse": [0.6, 0.0, 0.2, 0.2]}
+PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
+MEANS = np.array([0.2, 0.6, 0.2, 0.2])
+
+
+def columns(events: int, seed: int = 1) -> tuple[Any, Any]:
+    """Actions and rewards of a log in which the second action is by far the best."""
+    rng = np.random.default_rng(seed)
+    action = rng.choice(4, events, p=PROPENSITIES)
+    return action, (rng.random(events) < MEANS[action]) * 1.0
+
+
+def batch(events: int, timestamp: bool = True) -> EventBatch:
+    action, reward = columns(events)
+    return EventBatch.from_arrays(
+        reward=reward,
+        propensity=PROPENSITIES[action],
+        policies={name: np.array(target)[action] for name, target in TARGETS.items()},
+        timestamp=1.7e9 + 60.0 * np.arange(events) if timestamp else None,
+    )
+
+
+def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) -> Trace:
+    """The Reports of such a log."""
+    trace = Trace()
+    evaluator = Evaluator(list(TARGETS), promotion=Promotion(rule=rules, min_events=2_000))
+    trace.update(evaluator, batch(events, timestamp))
+    trace.finish(evaluator)
+    return trace
+
+
+@pytest.fixture(scope="module")
+def long_trace() -> Trace:
+    return traced(12_000)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    action, reward = columns(6_000)
+    lines = [
+        json.dumps(
+            {
+                "event_id": str(place),
+                "timestamp": 1.7e9 + place,
+                "action": str(chosen),
+                "propensity": PROPENSITIES[chosen],
+                "reward": earned,
+                "policies": {name: target[chosen] for name, target in TARGETS.items()},
+            }
+        )
+        for place, (chosen, earned) in enumerate(zip(action.tolist(), reward.tolist(), strict=True))
+    ]
+    (tmp_path / "log.ndjson").write_text("\n".join(lines))
+    (tmp_path / "c.yaml").write_text(
+        "policies: {candidates: [better, worse]}\npromotion: {rule: [paired, bsea], min_events: 2000}\n"
+    )
+    return tmp_path
+
+
+def replayed(files: Path, capfd: pytest.CaptureFixture[str], *options: str) -> Outcome:
+    return command(capfd, "replay", str(files / "c.yaml"), str(files / "log.ndjson"), "--decisions", *options)
+
+
+def test_the_table_says_when_each_rule_would_have_fired(
+    files: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    outcome = replayed(files, capfd)
+    assert (outcome.code, outcome.err) == (0, "")
+    table = outcome.out.partition("Promotion")[2]
+    better, _, worse = table.partition("worse")
+    assert "first promotable" in table
+    assert "event 2,900" in better
+    assert "2023-11-14 23:01:39 UTC" in better  # the last event of that block
+    assert "promotable: lower bound of lift 0.1" in better
+    assert worse.count("never") == 2
+
+
+def test_the_json_has_decisions_checks_and_transitions(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    report = json.loads(replayed(files, capfd, "--json").out)
+    decisions = {(each["policy"], each["rule"]): each for each in report["promotion"]}
+    assert decisions.keys() == {(policy, rule) for policy in TARGETS for rule in RULES}
+    fired = decisions["better", "bsea"]
+    assert {"policy", "rule", "promotable", "reason"} <= fired.keys()
+    assert fired["promotable"]
+    first = next(each for each in report["transitions"] if each["rule"] == "bsea")
+    assert (first["policy"], first["event"], first["timestamp"], first["promotable"]) == (
+        "better",
+        fired["first_event"],
+        fired["first_timestamp"],
+        True,
+    )
+    assert {each["policy"] for each in report["trust"]} == {"logging", *TARGETS}
+    assert all(each["ok"] for each in report["trust"])
+
+
+def test_a_picture_is_written_with_something_in_it(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    outcome = replayed(files, capfd, "--plot", str(files / "decisions.png"))
+    assert outcome.code == 0
+    pixels = imread(files / "decisions.png")
+    assert pixels.shape[1] == 1536
+    assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
+
+
+def test_without_rules_there_is_nothing_to_say(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (files / "c.yaml").write_text("policies: {candidates: [better]}\npromotion: off\n")
+    outcome = replayed(files, capfd)
+    assert outcome.code == 2
+    assert "promotion is off" in outcome.err
+    assert "\nhint: " in outcome.err
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, **truth: Truth) -> Figure:
+    """The figure of a trace."""
+    figures: list[Figure] = []
+    monkeypatch.setattr("streameval.cli.plots.decisions.save", lambda figure, path: figures.append(figure))
+    picture = Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log", truth)
+    DecisionTimeline(picture, margin=0.0).draw(trace)
+    (figure,) = figures
+    figure.canvas.draw()
+    return figure
+
+
+def test_each_candidate_has_a_panel_and_a_strip_a_rule(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+    figure = drawn(monkeypatch, long_trace)
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["better", "", "worse", ""]
+    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == list(RULES)
+    assert "lift over logging: stratified_ips on mixture" in figure.texts[1].get_text()
+    shares = [text.get_text() for text in figure.axes[1].texts]
+    assert all(share.endswith("% of events") for share in shares)
+    assert [text.get_text() for text in figure.axes[3].texts] == ["never", "never"]
+
+
+@pytest.mark.parametrize("timestamp", [True, False])
+def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.MonkeyPatch, timestamp: bool) -> None:
+    trace = traced(6_000, timestamp=timestamp)
+    report = trace.reports[-1]
+    (fired,) = [each for each in report.promotion if (each.policy, each.rule) == ("better", "paired")]
+    assert fired.times == 1, "the test expects one stretch that lasts"
+    strips = drawn(monkeypatch, trace).axes[1]
+    ends = [bar.get_paths()[0].get_extents() for bar in strips.collections if bar.get_paths()[0].get_extents().y1 < 1]
+    track, dark = ends
+    share = (dark.x0 - track.x0) / (track.x1 - track.x0)
+    first = report.transitions[0].event if fired.first_event is None else fired.first_event
+    shown = long_reports(trace)
+    assert share == pytest.approx((first - shown) / (6_000 - shown), abs=0.01)
+    assert dark.x1 == track.x1
+
+
+def long_reports(trace: Trace) -> int:
+    """After how many events the first Report was made, where the axis begins."""
+    return trace.reports[0].events.accepted
+
+
+def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+    known = {
+        "logging": Truth(np.array([0.0, 12_000.0]), np.array([0.2, 0.2])),
+        "better": Truth(np.array([0.0, 12_000.0]), np.array([0.5, 0.3])),
+    }
+    better, _, worse, _ = drawn(monkeypatch, long_trace, **known).axes
+    dashed = [line for line in better.lines if line.get_linestyle() == "--"]
+    assert [round(float(line.get_ydata()[-1]), 3) for line in dashed] == [0.1]
+    assert not [line for line in worse.lines if line.get_linestyle() == "--"]
+
+
+def test_a_log_too_short_to_draw_is_an_error() -> None:
+    trace = traced(60)
+    trace.reports = trace.reports[:1]
+    with pytest.raises(InputError, match="there is no line to draw"):
+        DecisionTimeline(Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log"), 0.0).draw(trace)
+
+
+@pytest.mark.parametrize(
+    ("session", "named", "told"),
+    [
+        (1, False, "; proven if events are independent, which nobody knows: none names its unit"),
+        (1, True, ""),
+        (20, True, "), for which the proof does not allow"),
+    ],
+    ids=["no units", "units of one event", "units of twenty events that are alike"],
+)
+def test_who_is_promotable_by_proof_is_told_where_events_are_not_independent(
+    session: int, named: bool, told: str
+) -> None:
+    rng = np.random.default_rng(20)
+    units = np.repeat(np.arange(8_000 // session), session)
+    taste = rng.random(8_000 // session)[units]
+    chosen = rng.random(8_000) < 0.5
+    reward = (taste < np.where(chosen, 0.6, 0.2)).astype(float)
+    if session == 1:
+        reward = (rng.random(8_000) < np.where(chosen, 0.6, 0.2)).astype(float)
+    batch = EventBatch.from_arrays(
+        reward=reward,
+        propensity=np.full(8_000, 0.5),
+        policies={"better": np.where(chosen, 0.9, 0.1)},
+        unit=[f"user-{unit}" for unit in units] if named else None,
+    )
+    evaluator = Evaluator(["better"], promotion={"rule": "anytime", "min_events": 1_000, "trust": {"error": 1e-9}})
+    evaluator.update(batch)
+    (decision,) = evaluator.report().promotion
+    assert decision.promotable
+    reason = decision.reason.rpartition(" since event ")[2].lstrip("0123456789,")
+    assert reason.endswith(told)
+    assert ("events are alike" in reason) == (session > 1)
+    assert bool(reason) == bool(told)

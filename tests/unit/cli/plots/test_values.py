@@ -1,0 +1,270 @@
+"""The picture of a replay, and the Reports that it is drawn from."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from streameval.cli.plots.trace import Trace
+from streameval.cli.plots.values import LABEL_GAP, Picture, Truth, _apart, read_truth
+from streameval.cli.replay import choose_picture
+from streameval.config.loading import parse_yaml
+from streameval.config.model import Config
+from streameval.errors import InputError
+from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative, Window
+from streameval.ope.estimators import IPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from support.commands import Outcome, command
+
+POLICIES = {"better": 0.9, "worse": 0.2}
+
+
+def batch(events: int, timestamp: bool = True, seed: int = 0) -> EventBatch:
+    random = np.random.default_rng(seed)
+    return EventBatch.from_arrays(
+        reward=random.integers(0, 2, events),
+        propensity=np.full(events, 0.5),
+        policies={name: np.full(events, probability) for name, probability in POLICIES.items()},
+        timestamp=1.7e9 + 60.0 * np.arange(events) if timestamp else None,
+    )
+
+
+def evaluator() -> Evaluator:
+    intervals = {"cumulative": "normal", "window": "normal"}
+    return Evaluator(list(POLICIES), estimators=[IPS()], averages=[Cumulative(), Window(tau=500)], intervals=intervals)
+
+
+def traced(events: int, trace: Trace | None = None, *, timestamp: bool = True) -> Trace:
+    trace, evaluated = trace or Trace(), evaluator()
+    trace.update(evaluated, batch(events, timestamp))
+    trace.finish(evaluated)
+    return trace
+
+
+def accepted(trace: Trace) -> list[int]:
+    return [report.events.accepted for report in trace.reports]
+
+
+def test_reports_lie_evenly_and_end_with_the_stream() -> None:
+    assert accepted(traced(330, Trace(points=10, every=100))) == [100, 200, 300, 330]
+
+
+def test_a_long_stream_is_thinned_out() -> None:
+    trace = traced(1_300, Trace(points=3, every=100))
+    assert accepted(trace) == [400, 800, 1_200, 1_300]
+    assert trace.every == 400
+
+
+@pytest.mark.parametrize("events", [950, 2_000, 19_999, 70_000])
+def test_there_are_never_more_than_twice_the_points(events: int) -> None:
+    trace = traced(events, Trace(points=20, every=50))
+    assert 19 <= len(trace.reports) <= 40
+    assert len(set(np.diff(accepted(trace))[:-1].tolist())) == 1
+
+
+def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
+    plain, watched, trace = evaluator(), evaluator(), Trace()
+    for seed in range(5):
+        plain.update(batch(777, seed=seed))
+        trace.update(watched, batch(777, seed=seed))
+    report = trace.finish(watched)
+    assert report == trace.reports[-1]
+    assert report.events == plain.report().events
+    for policy in ("logging", *POLICIES):
+        for average in ("cumulative", "window"):
+            expected = plain.report().get(policy, "ips", average).value
+            assert report.get(policy, "ips", average).value == pytest.approx(expected, rel=1e-12)
+
+
+def test_rejected_events_are_counted_once_although_their_batch_is_cut() -> None:
+    from streameval.events import JsonDecoder
+
+    good = (
+        b'{"event_id": "e", "timestamp": 1, "action": "a", "propensity": 0.5, "reward": 1, "policies": {"better": 1}}'
+    )
+    mixed = JsonDecoder(list(POLICIES)).decode_batch([good] * 120 + [b"oops"] * 3)
+    trace, evaluated = Trace(), evaluator()
+    trace.update(evaluated, mixed)
+    assert trace.finish(evaluated).events.rejected == {"malformed": 3}
+
+
+def test_curves_hold_the_values_of_one_estimator_and_average() -> None:
+    trace = traced(1_000, Trace(every=100))
+    production, better, worse = trace.curves("ips", "window")
+    assert [production.policy, better.policy, worse.policy] == ["logging", "better", "worse"]
+    assert better.values.tolist() == [report.get("better", "ips", "window").value for report in trace.reports]
+    assert np.all(better.lower[1:] < better.values[1:])
+    np.testing.assert_allclose(better.values, 1.8 * production.values)
+
+
+def picture(path: Path, **options: Any) -> Picture:
+    return Picture(path, [("ips", "window")], "Two candidates", **options)
+
+
+def texts(monkeypatch: pytest.MonkeyPatch, drawing: Picture, trace: Trace) -> tuple[Figure, list[str]]:
+    """The figure that a picture makes, and the words in it."""
+    figures: list[Figure] = []
+    monkeypatch.setattr("streameval.cli.plots.values.save", lambda figure, path: figures.append(figure))
+    drawing.draw(trace)
+    (figure,) = figures
+    figure.canvas.draw()
+    words = [text.get_text() for text in (*figure.texts, *figure.axes[0].texts)]
+    return figure, [*words, figure.axes[0].get_xlabel()]
+
+
+def test_a_png_is_written_with_something_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "plot.png"
+    picture(path).draw(traced(2_000))
+    pixels = imread(path)
+    assert pixels.shape[:2] == (832, 1536)
+    assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
+
+
+@pytest.mark.parametrize("events", [100, 150, 300, 1_000, 3_000, 30_000, 400_000])
+def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
+    figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), traced(events, Trace(every=events // 10)))
+    assert 2 <= len(figure.axes[0].get_xticklabels()) <= 12
+
+
+@pytest.mark.parametrize(("name", "begins"), [("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
+def test_the_ending_says_what_is_written(tmp_path: Path, name: str, begins: bytes) -> None:
+    picture(tmp_path / name).draw(traced(300))
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_lines_are_labelled_at_their_ends_and_axes_say_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = traced(2_000)
+    figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), trace)
+    last = {curve.policy: curve.values[-1] for curve in trace.curves("ips", "window")}
+    assert {f"{policy}  {value:.4f}" for policy, value in last.items()} <= set(words)
+    assert {"Two candidates", "reward per event", "event time (UTC)"} <= set(words)
+    assert "ips on window  ·  bands: 95% intervals  ·  2,000 events, production: logging" in words
+    production, *candidates = figure.axes[0].lines
+    assert production.get_linewidth() > max(line.get_linewidth() for line in candidates)
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 3
+
+
+def test_without_times_the_axis_counts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), traced(2_000, timestamp=False))
+    assert "events" in words
+    assert "2,000" in [label.get_text() for label in figure.axes[0].get_xticklabels()]
+
+
+def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Truth(np.array([0.0, 2_000.0]), np.array([0.8, 1.0]))
+    drawing = picture(tmp_path / "p.png", truth={"better": known, "not drawn": known})
+    figure, words = texts(monkeypatch, drawing, traced(2_000))
+    *solid, dashed = figure.axes[0].lines
+    assert len(solid) == 3
+    assert dashed.get_color() == solid[1].get_color()
+    assert np.asarray(dashed.get_ydata())[-1] == 1.0
+    assert any("dashes: the truth" in word for word in words)
+
+
+def test_wide_bands_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure, _ = texts(monkeypatch, Picture(tmp_path / "p.png", [("ips", "cumulative")], ""), traced(20_000))
+    low, high = figure.axes[0].get_ylim()
+    assert low >= 0
+    assert high < 1.0
+
+
+def test_labels_keep_their_distance_and_order() -> None:
+    heights = [0.0, 0.01, 0.02, 0.5, 0.51, 0.9]
+    apart = _apart(heights)
+    assert np.all(np.diff(apart) >= LABEL_GAP - 1e-9)
+    assert apart[-1] == 0.9
+    assert sum(apart) == pytest.approx(sum(heights))
+
+
+def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no line to draw: 30 events, and a point every 50"):
+        picture(tmp_path / "p.png").draw(traced(30))
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_replay(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"ends in none of \.png, \.svg, \.pdf"):
+        picture(tmp_path / "plot.jpeg").check()
+    with pytest.raises(InputError, match=r"the directory .*absent does not exist"):
+        picture(tmp_path / "absent" / "plot.png").check()
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError) as caught:
+        picture(tmp_path / "p.png").check()
+    assert caught.value.report() == (
+        "a plot needs matplotlib, which is not installed\nhint: pip install 'streameval[plot]'"
+    )
+
+
+def test_the_truth_is_read_by_policy(tmp_path: Path) -> None:
+    path = tmp_path / "truth.ndjson"
+    path.write_text('{"events": 100, "truth": {"a": 0.25}}\n{"events": 200, "truth": {"a": 0.5}}\n')
+    truth = read_truth(path)
+    assert truth["a"].events.tolist() == [100.0, 200.0]
+    assert truth["a"].values.tolist() == [0.25, 0.5]
+    path.write_text('{"events": "x"}')
+    with pytest.raises(InputError, match="cannot be read"):
+        read_truth(path)
+
+
+def test_replay_draws_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("policies: {candidates: [candidate-1]}")
+    assert command(capfd, "simulate", "events.ndjson", "--events", "1000").code == 0
+    assert command(capfd, "replay", "c.yaml", "events.ndjson", "--plot", "plot.png").code == 0
+    assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_of_an_average_that_is_not_configured_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("policies: {candidates: [candidate-1]}")
+    assert command(capfd, "replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == Outcome(
+        2,
+        "",
+        "error: --plot-average: expected one of mixture, adaptive_window, adaptive_decay, decay, window or cumulative, "
+        "found 'windw'\nhint: did you mean 'window'?\n",
+    )
+
+
+def chosen(config: str, estimator: str | None = None, average: str | None = None) -> list[tuple[str, str]]:
+    settings = Config.model_validate(parse_yaml(config, "c.yaml").values)
+    return list(choose_picture(settings, Path("p.png"), estimator, average, "", None).choices)
+
+
+def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> None:
+    default = "policies: {candidates: [a]}"
+    assert chosen(default)[:2] == [("stratified_dr", "mixture"), ("stratified_ips", "mixture")]
+    assert chosen(default, "snips")[0] == ("snips", "adaptive_window")
+    assert chosen(default, None, "window") == [("snips", "window"), ("ips", "window")]
+    lists = default + "\nestimators: [ips, control_variate]\naverages: [cumulative, {kind: window, tau: 5000}]"
+    assert chosen(lists)[0] == ("ips", "window")
+
+
+def test_what_the_plan_does_not_estimate_is_refused_before_a_long_replay() -> None:
+    with pytest.raises(InputError, match="snips is not estimated on mixture"):
+        chosen("policies: {candidates: [a]}", "snips", "mixture")
+
+
+def test_what_the_reports_hold_decides_which_of_the_choices_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawing = Picture(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
+    _, words = texts(monkeypatch, drawing, traced(1_000))
+    assert any("ips on window" in word for word in words)
+    with pytest.raises(InputError, match="nothing was estimated by snips on window") as caught:
+        Picture(tmp_path / "p.png", [("snips", "window")], "").draw(traced(1_000))
+    assert caught.value.hint == "there is ips on cumulative, ips on window"

@@ -1,0 +1,373 @@
+"""The command line: what goes to stdout, what to stderr, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streameval.cli import app as cli
+from streameval.events import json_schema
+from support.asking import asking, report_of
+from support.commands import Outcome, Run, command
+from support.ports import free_port
+
+STREAMEVAL = str(Path(sys.executable).parent / "streameval")
+CONFIG = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
+EVENT = (
+    '{"event_id": "e", "timestamp": 1574553634.5, "action": "a", "propensity": 0.25, "reward": 1, '
+    '"policies": {"challenger": 0.5}}\n'
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    return partial(command, capfd)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A directory with a configuration and three events in two files."""
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "one.ndjson").write_text(EVENT)
+    with gzip.open(tmp_path / "two.ndjson.gz", "wt") as stream:
+        stream.write(EVENT + EVENT.replace('"reward": 1', '"reward": 0'))
+    return tmp_path
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version") == Outcome(0, "streameval 0.1.0\n", "")
+
+
+def test_every_verb_is_in_the_help(run: Run) -> None:
+    outcome = run("--help")
+    assert outcome.code == 0
+    for verb in ("run", "demo", "replay", "plan", "check", "simulate", "produce", "schema"):
+        assert f"  {verb} " in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["simulat"],
+            "error: No such command 'simulat'. Did you mean 'simulate'?\n"
+            "hint: `streameval --help` shows how it is used\n",
+        ),
+        (["replay"], "error: Missing argument 'CONFIG'.\nhint: `streameval replay --help` shows how it is used\n"),
+        (["schema", "--all"], "error: No such option: --all\nhint: `streameval schema --help` shows how it is used\n"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_2_and_a_hint(run: Run, arguments: list[str], message: str) -> None:
+    assert run(*arguments) == Outcome(2, "", message)
+
+
+def test_a_wrong_configuration_exits_with_2_and_its_problems(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(CONFIG.replace("[ips]", "[{kind: clipped_ips, cap: -1}]"))
+    outcome = run("replay", "c.yaml", "one.ndjson")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(
+        "error: c.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0, found -1\n"
+        "hint: clipped_ips: "
+    )
+
+
+def test_run_looks_for_the_configuration_in_this_directory(run: Run) -> None:
+    outcome = run("run")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: the configuration streameval.yaml does not exist\nhint: ")
+
+
+def test_run_needs_a_source(run: Run, files: Path) -> None:
+    outcome = run("run", "c.yaml")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: source: expected a mapping of options, found nothing\nhint: write source: ")
+
+
+def test_replay_prints_the_report_as_json_on_stdout_alone(run: Run, files: Path) -> None:
+    outcome = run("replay", "c.yaml", "one.ndjson", "two.ndjson.gz", "--json")
+    assert (outcome.code, outcome.err) == (0, "")
+    report = json.loads(outcome.out)
+    assert report["schema"] == 1
+    assert report["events"] == {"accepted": 3, "rejected": {}, "last_timestamp": 1574553634.5}
+    rows = {(row["policy"], row["estimator"], row["average"]): row["value"] for row in report["estimates"]}
+    assert rows == {("logging", "ips", "cumulative"): 2 / 3, ("challenger", "ips", "cumulative"): 4 / 3}
+
+
+def test_replay_prints_a_table(run: Run, files: Path) -> None:
+    outcome = run("replay", "c.yaml", "one.ndjson", "two.ndjson.gz")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = [" ".join(line.split()) for line in outcome.out.splitlines() if line.strip()]
+    assert lines[0] == "3 events until 2019-11-24 00:00:34 UTC, 0 rejected"
+    assert lines[1] == "policy estimator average value 95% interval lift 95% interval effective events mean weight"
+    assert lines[3] == "logging (production) ips cumulative 0.667 – – – 3 1.000"
+    assert lines[4] == "challenger ips cumulative 1.333 – +0.667 – 3 2.000"
+
+
+def test_replay_reads_standard_input(files: Path) -> None:
+    command = [STREAMEVAL, "replay", "c.yaml", "-", "--json"]
+    done = subprocess.run(command, cwd=files, input=EVENT.encode(), capture_output=True, check=True)
+    assert json.loads(done.stdout)["events"]["accepted"] == 1
+
+
+def test_rejected_events_are_summarised_by_reason_with_an_example(run: Run, files: Path) -> None:
+    bad = EVENT.replace("0.25", "1.5")
+    (files / "bad.ndjson").write_text(EVENT + bad + bad + "{oops\n")
+    outcome = run("replay", "c.yaml", "bad.ndjson", "--json")
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["events"]["rejected"] == {"propensity_range": 2, "malformed": 1}
+    lines = outcome.err.splitlines()
+    assert lines[0] == "warning: 3 of 4 events were rejected"
+    assert lines[1].startswith("          2  propensity_range  e.g. propensity")
+    assert lines[2].startswith("          1  malformed  e.g. ")
+
+
+def test_no_accepted_event_is_bad_input(run: Run, files: Path) -> None:
+    (files / "bad.ndjson").write_text("{oops\n")
+    outcome = run("replay", "c.yaml", "bad.ndjson")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.endswith(
+        "error: no event was accepted: all were rejected\nhint: `streameval schema` prints what an event looks like\n"
+    )
+    (files / "empty.ndjson").write_text("")
+    assert "error: no event was accepted: the files are empty\n" in run("replay", "c.yaml", "empty.ndjson").err
+
+
+def test_a_candidate_that_no_event_names_is_pointed_out(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(CONFIG.replace("challenger", "chalenger"))
+    outcome = run("replay", "c.yaml", "one.ndjson")
+    assert outcome.code == 0
+    assert outcome.err == (
+        "warning: no event has a probability of the policy 'chalenger'\nhint: the events name challenger\n"
+    )
+
+
+def test_a_file_that_is_not_there_is_bad_input(run: Run, files: Path) -> None:
+    outcome = run("replay", "c.yaml", "absent.ndjson")
+    assert outcome.code == 2
+    assert "absent.ndjson" in outcome.err
+    assert "\nhint: " in outcome.err
+
+
+def test_rules_without_a_lift_to_look_at_are_pointed_out(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(CONFIG + "promotion: {rule: paired}\n")
+    outcome = run("replay", "c.yaml", "one.ndjson")
+    assert outcome.code == 0
+    assert outcome.err.startswith("warning: the rule paired of promotion cannot promote: no unbiased estimator is on a")
+    assert "\nhint: add mixture to averages" in outcome.err
+
+
+def test_check_shows_what_would_run(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(
+        """
+source: {topic: clicks, bootstrap_servers: "a:1, b:2"}
+policies: {candidates: [challenger], production: champion}
+estimators: [ips, {kind: clipped_ips, cap: 10}]
+averages: [cumulative, {kind: window, name: short, tau: 500}]
+intervals: {short: {kind: normal, drift: include}}
+"""
+    )
+    outcome = run("check", "c.yaml", "--no-broker")
+    assert outcome.code == 0
+    assert [line.rstrip() for line in outcome.out.splitlines()] == [
+        "source      kafka, topic clicks at a:1,b:2, from earliest",
+        "policies    champion (production), challenger",
+        "reward      the field reward, from 0 to 1",
+        "estimators  ips, clipped_ips (cap 10)",
+        "averages    cumulative: empirical_likelihood interval",
+        "            short (window, tau 500): normal (drift include) interval",
+        "drift       ADWIN",
+        "promotion   paired: lift over 0, after 10,000 events, held for 10 block ends; paired without a mixture of an "
+        "unbiased estimator to decide by",
+        "estimates   8 for 2 policies, 95% intervals",
+        "serves      http://127.0.0.1:9108, without a login",
+        "keeps       snapshots in streameval-state, one every 30s",
+        "rejected    messages are counted, and go nowhere",
+    ]
+
+
+def test_check_tries_a_file(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(CONFIG + "source: {kind: file, path: [one.ndjson, two.ndjson.gz]}\n")
+    outcome = run("check", "c.yaml")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.endswith("of the first 3 events 3 can be used\n")
+
+
+def test_check_says_when_no_event_can_be_used(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(CONFIG + "source: {kind: file, path: bad.ndjson}\n")
+    (files / "bad.ndjson").write_text("{oops\n")
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert "error: none of the first events can be used, e.g. malformed: " in outcome.err
+
+
+def test_check_says_which_candidate_the_events_lack(run: Run, files: Path) -> None:
+    config = CONFIG.replace("[challenger]", "[challenger, other]") + "source: {kind: file, path: one.ndjson}\n"
+    (files / "c.yaml").write_text(config)
+    outcome = run("check", "c.yaml")
+    assert outcome.code == 0
+    assert outcome.err == (
+        "warning: none of these events has a probability of the policy 'other'\nhint: check its name\n"
+    )
+
+
+def test_check_fails_when_the_broker_cannot_be_reached(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "PATIENCE", 1.0)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        (files / "c.yaml").write_text(CONFIG + f"source: {{topic: x, bootstrap_servers: '127.0.0.1:{port}'}}\n")
+        outcome = run("check", "c.yaml")
+    assert outcome.code == 1
+    assert outcome.err.startswith("error: the source cannot be reached: ")
+    assert outcome.err.endswith(f"\nhint: {cli.UNREACHED}\n")
+
+
+def test_simulated_events_can_be_replayed_and_equal_seeds_make_equal_bytes(run: Run, files: Path) -> None:
+    for name in ("a.ndjson.gz", "b.ndjson.gz"):
+        assert run("simulate", name, "--events", "500", "--seed", "7", "--truth", "truth.ndjson") == Outcome(0, "", "")
+    assert (files / "a.ndjson.gz").read_bytes() == (files / "b.ndjson.gz").read_bytes()
+    (files / "c.yaml").write_text(CONFIG.replace("challenger", "candidate-1"))
+    assert json.loads(run("replay", "c.yaml", "a.ndjson.gz", "--json").out)["events"]["accepted"] == 500
+    truth = [json.loads(line) for line in (files / "truth.ndjson").read_text().splitlines()]
+    assert [moment["events"] for moment in truth] == [100, 200, 300, 400, 500]
+    assert truth[0]["truth"].keys() == {"logging", "candidate-1", "candidate-2", "candidate-3"}
+
+
+def test_simulated_events_go_to_stdout(run: Run) -> None:
+    outcome = run("simulate", "--events", "3", "--candidates", "1")
+    assert (outcome.code, outcome.err) == (0, "")
+    events = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [event["event_id"] for event in events] == ["e-0", "e-1", "e-2"]
+    assert events[0]["timestamp"] == 1767225600.0
+    assert events[0]["policies"].keys() == {"candidate-1"}
+
+
+def test_a_place_that_cannot_be_written_is_bad_input(run: Run) -> None:
+    assert run("simulate", "absent/x.ndjson") == Outcome(
+        2, "", "error: absent/x.ndjson cannot be written: No such file or directory\nhint: choose another place\n"
+    )
+
+
+def test_the_schema_is_that_of_the_events(run: Run) -> None:
+    outcome = run("schema")
+    assert outcome.code == 0
+    assert json.loads(outcome.out) == json_schema()
+
+
+def test_a_reader_that_leaves_is_no_error(files: Path) -> None:
+    command = f"{STREAMEVAL} simulate --events 200000 | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith('{"event_id":"e-0"')
+
+
+def test_an_interrupted_replay_says_so(files: Path) -> None:
+    command = [STREAMEVAL, "replay", "c.yaml", "-"]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=files, preexec_fn=hearing_interrupts, **pipes) as process:
+        assert process.stdin is not None
+        process.stdin.write(EVENT)
+        process.stdin.flush()
+        wait_until_it_reads(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 130
+    assert err == "interrupted\nhint: what was written so far is incomplete\n"
+
+
+def hearing_interrupts() -> None:
+    """What is started in the background of a shell is deaf to Ctrl-C, and so are its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_until_it_reads(pid: int) -> None:
+    """Until the process waits for its standard input: it is then past its imports."""
+    status = Path(f"/proc/{pid}/wchan")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(word in status.read_text() for word in ("poll", "select", "pipe")):
+            return
+        time.sleep(0.05)
+    pytest.fail("the process never read its standard input")
+
+
+def test_a_fault_is_reported_as_one(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[str]:
+        raise RuntimeError("unthinkable")
+
+    monkeypatch.setattr(cli.Replay, "complaints", broken)
+    outcome = run("replay", "c.yaml", "one.ndjson")
+    assert outcome.code == 1
+    assert "RuntimeError: unthinkable" in outcome.err
+    assert outcome.err.endswith("error: this is a fault in streameval\nhint: please report it, with the lines above\n")
+
+
+def test_shell_completion_is_offered() -> None:
+    environment = os.environ | {"_STREAMEVAL_COMPLETE": "source_bash"}
+    command = [STREAMEVAL]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "complete -o default -F _streameval_completion streameval" in done.stdout
+
+
+def test_a_hangup_while_the_daemon_starts_is_heeded_when_it_runs(files: Path) -> None:
+    """The configuration is a pipe: who reads it is past its imports, and waits for us."""
+    pipe = files / "pipe.yaml"
+    os.mkfifo(pipe)
+    config = "source: {kind: simulated, rate: 10}\npolicies: {candidates: [candidate-1]}\nhttp: {port: 0}\n"
+    command = [STREAMEVAL, "run", "pipe.yaml", "--log-format", "json"]
+    with subprocess.Popen(command, cwd=files, stderr=subprocess.PIPE, text=True) as process:
+        with pipe.open("w") as read:
+            process.send_signal(signal.SIGHUP)
+            pipe.unlink()
+            pipe.write_text(config)  # what is read the second time
+            read.write(config)
+        assert process.stderr is not None
+        assert any('"event": "reloaded"' in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    assert process.returncode == 0
+
+
+def test_the_daemon_reads_a_file_serves_its_report_and_stops_on_sigterm(files: Path) -> None:
+    port = free_port()
+    (files / "c.yaml").write_text(CONFIG + f"source: {{kind: file, path: one.ndjson}}\nhttp: {{port: {port}}}\n")
+    command = [STREAMEVAL, "run", "c.yaml", "--log-format", "json"]
+    with subprocess.Popen(command, cwd=files, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            report = wait_for_report(asking(f"http://127.0.0.1:{port}"))
+        finally:
+            process.terminate()
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "")
+    assert report["events"]["accepted"] == 1
+    assert {"started", "first_event", "stopped"} <= {json.loads(line)["event"] for line in err.splitlines()}
+
+
+def wait_for_report(client: httpx.Client) -> dict[str, dict[str, int]]:
+    deadline = time.monotonic() + 60
+    with client:
+        while time.monotonic() < deadline:
+            try:
+                report = report_of(client)
+            except httpx.TransportError:
+                time.sleep(0.05)
+                continue
+            if report and report["events"]["accepted"]:
+                return report
+            time.sleep(0.05)
+    raise TimeoutError("no report came")

@@ -1,0 +1,143 @@
+"""`streameval plan`: files in, a table or JSON or a picture out."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from streameval.cli.plan_tables import lasting, rounded
+from support.commands import Run, command
+
+CONFIG = "policies: {candidates: [candidate-1, candidate-2, nobody]}\n"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in a directory with a configuration and a log."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    found = partial(command, capfd)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    assert found("simulate", "log.ndjson", "--events", "8000", "--rate", "2", "--exploration", "0.8").code == 0
+    return found
+
+
+def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
+    outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--lift", "10%")
+    assert outcome.code == 0
+    assert "8,000 events, 2 a second; until a lift is shown by stratified_ips at 95% confidence" in outcome.out
+    assert "0.05 (+" in outcome.out
+    assert "(+10%)" in outcome.out
+    assert " hours" in outcome.out
+    assert "nobody: cannot be planned for: no event has a probability of it" in outcome.out
+    assert "window: worth 10,000 events however long it runs, it shows no lift under" in outcome.out
+    assert "warning: no event has a probability of the policy 'nobody'" in outcome.err
+
+
+def test_a_log_without_rewards_is_no_plan(run: Run) -> None:
+    log = Path("log.ndjson")
+    log.write_text(log.read_text().replace('"reward":1', '"reward":0'))
+    assert "candidate-1: cannot be planned for: fewer than ten of its events have a reward" in run(
+        "plan", "c.yaml", "log.ndjson"
+    ).out.replace("\n", " ")
+
+
+def test_json_has_every_number_of_the_table(run: Run) -> None:
+    outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--power", "0.9", "--json")
+    found = json.loads(outcome.out)
+    assert (found["production"], found["events"], found["power"], found["lifts"]) == ("logging", 8_000, 0.9, [0.05])
+    first, _, nobody = found["candidates"]
+    assert first["estimator"] == "stratified_ips"
+    assert first["needed"][0]["seconds"] == pytest.approx(first["needed"][0]["events"] / 2, rel=0.01)
+    assert 0 < first["effective_share"] < 1
+    assert first["lift_lower"] < first["lift"] < first["lift_upper"]
+    assert nobody["reason"] == "no event has a probability of it"
+    assert nobody["needed"] == []
+
+
+def test_more_power_takes_more_events_and_another_estimator_others(run: Run) -> None:
+    def events(*options: str) -> int:
+        outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--json", *options)
+        return int(json.loads(outcome.out)["candidates"][0]["needed"][0]["events"])
+
+    assert events("--power", "0.95") > events()
+    assert events("--estimator", "ips") > events("--estimator", "snips")
+
+
+def test_an_action_set_log_is_planned_with_the_model(run: Run) -> None:
+    assert run("simulate", "sets.ndjson", "--events", "3000", "--action-sets").code == 0
+    outcome = run("plan", "c.yaml", "sets.ndjson", "--lift", "0.05", "--json")
+    assert json.loads(outcome.out)["candidates"][0]["estimator"] == "stratified_dr"
+
+
+def test_a_candidate_that_is_code_is_asked_like_any_other(run: Run, tmp_path: Path) -> None:
+    assert run("simulate", "sets.ndjson", "--events", "3000", "--action-sets").code == 0
+    (tmp_path / "even.yaml").write_text("policies: {candidates: {even: uniform}}\nestimators: [snips]\n")
+    (even,) = json.loads(run("plan", "even.yaml", "sets.ndjson", "--json").out)["candidates"]
+    assert even["reason"] is None
+    assert even["events"] == 3_000
+
+
+def test_the_picture_is_a_picture(run: Run, tmp_path: Path) -> None:
+    outcome = run("plan", "c.yaml", "log.ndjson", "--plot", "power.png")
+    assert outcome.code == 0
+    picture = imread(tmp_path / "power.png")
+    assert picture.shape[:2] == (832, 1536)
+    assert len({tuple(pixel) for pixel in picture[::4, ::4].reshape(-1, picture.shape[2])}) > 20
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint", "hint"),
+    [
+        (("--lift", "much"), "--lift: expected a number above 0, or a percentage; found 'much'", "--lift 5%"),
+        (("--lift", "-1"), "--lift: expected a number above 0", "--lift 0.01"),
+        (("--power", "1"), "--power must lie between 0 and 1, found 1", "0.8 is usual"),
+        (("--estimator", "snip"), "--estimator: 'snip' is not configured", "did you mean 'snips'?"),
+        (("--estimator", "oracle"), "--estimator: 'oracle' is not configured", "there is "),
+        (("--plot", "power.gif"), "ends in none of .png, .svg, .pdf", "name it"),
+        (("--plot", "nowhere/power.png"), "the directory nowhere does not exist", "mkdir -p nowhere"),
+    ],
+)
+def test_what_cannot_be_asked_is_said_before_the_log_is_read(
+    run: Run, tmp_path: Path, options: tuple[str, ...], complaint: str, hint: str
+) -> None:
+    (tmp_path / "log.ndjson").unlink()
+    outcome = run("plan", "c.yaml", "log.ndjson", *options)
+    assert outcome.code == 2
+    assert complaint in outcome.err
+    assert hint in outcome.err
+
+
+def test_a_picture_of_nobody_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "nobody.yaml").write_text("policies: {candidates: [nobody]}\n")
+    outcome = run("plan", "nobody.yaml", "log.ndjson", "--plot", "power.png")
+    assert outcome.code == 2
+    assert "no candidate can be planned for" in outcome.err
+
+
+def test_an_empty_log_is_no_plan(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.ndjson").write_text("")
+    assert "no event was accepted" in run("plan", "c.yaml", "empty.ndjson").err
+
+
+@pytest.mark.parametrize(
+    ("events", "said"), [(1.0, "1"), (99.0, "99"), (100.0, "100"), (101.0, "110"), (1e6, "1,000,000")]
+)
+def test_events_are_rounded_upwards_to_two_digits(events: float, said: str) -> None:
+    assert rounded(events) == said
+
+
+def test_durations_read_as_people_say_them() -> None:
+    hour, day = 3_600.0, 86_400.0
+    assert [lasting(seconds) for seconds in (90, 100 * 60, 30 * hour, 10 * day, 60 * day, 1_000 * day)] == [
+        "2 minutes",
+        "2 hours",
+        "30 hours",
+        "10 days",
+        "2 months",
+        "3 years",
+    ]

@@ -1,0 +1,630 @@
+"""What streameval.yaml may say, and what is said about one that is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+
+from streameval.config.errors import one_of
+from streameval.config.loading import parse_yaml
+from streameval.config.model import Config, State
+from streameval.errors import ConfigError
+from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS
+from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.intervals import EmpiricalBernstein, Normal
+from streameval.ope.promotion import Promotion, Trust
+from support.paths import ROOT
+
+DEPLOYED = ROOT / "deploy" / "streameval.yaml"
+
+FROM_THE_DOCUMENTATION = """
+source: {kind: kafka, bootstrap_servers: "localhost:9092", topic: interactions, start: earliest}
+policies:
+  production: logging              # or the name of a policy; `logging` is reserved
+  candidates: [challenger-a, challenger-b]
+reward: {min: 0, max: 1}
+estimators: [ips, snips, {kind: clipped_ips, cap: 10}]
+averages: [cumulative, {kind: window, tau: 10000}, {kind: decay, alpha: 0.9999}, adaptive_window, adaptive_decay]
+intervals: {cumulative: normal}
+confidence: 0.95
+promotion: {rule: paired, min_events: 10000, margin: 0.0}
+http: {host: 127.0.0.1, port: 9108}
+state: {dir: ./streameval-state, interval: 30s}
+"""
+
+
+ONE = "policies: {candidates: [a]}\n"
+"""The least that every configuration needs; what follows it begins in line 2."""
+
+
+KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
+
+
+class Loader:
+    """Writes a configuration and loads it, with an environment of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "streameval.yaml"
+
+    def __call__(self, text: str, **environment: str) -> Config:
+        self.path.write_text(text)
+        return Config.load(self.path, environment)
+
+    def complaint(self, text: str, **environment: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self(text, **environment)
+        return caught.value.report().replace(f"{self.path}", "streameval.yaml")
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Loader:
+    return Loader(tmp_path)
+
+
+def test_the_file_of_the_documentation_loads(load: Loader) -> None:
+    config = load(FROM_THE_DOCUMENTATION)
+    assert isinstance(config.source, KafkaSettings)
+    assert config.source.topic == "interactions"
+    assert config.policies.candidates == ["challenger-a", "challenger-b"]
+    assert config.estimators == (IPS(), SNIPS(), ClippedIPS(cap=10))
+    assert config.averages == (Cumulative(), Window(tau=10_000), Decay(alpha=0.9999), AdaptiveWindow(), AdaptiveDecay())
+    assert config.intervals == {"cumulative": Normal()}
+    assert config.state.interval == 30.0
+    assert config.kept_state() == config.state
+    assert config.promotion == Promotion()
+    (trouble,) = config.without_effect()
+    assert trouble.startswith(
+        "the rule paired of promotion cannot promote: no unbiased estimator is on a mixture\nhint: "
+    )
+
+
+def test_candidates_are_all_that_a_replay_needs(load: Loader) -> None:
+    config = load("policies: {candidates: [challenger]}")
+    assert config.source is None
+    assert (config.http.host, config.http.port, config.confidence) == ("127.0.0.1", 9108, 0.95)
+
+
+PUBLISHED = ["cumulative", "window", "decay", "adaptive_window", "adaptive_decay"]
+
+
+def planned(config: Config, *, described: bool) -> list[tuple[list[str], list[str]]]:
+    """The labels of what would be estimated on what."""
+    return [
+        ([estimator.label for estimator in estimators], [average.label for average in averages])
+        for estimators, averages in config.plan().products(described)
+    ]
+
+
+@pytest.mark.parametrize(("described", "best"), [(False, "stratified_ips"), (True, "stratified_dr")])
+def test_without_lists_the_published_forms_and_the_best_are_estimated(load: Loader, described: bool, best: str) -> None:
+    assert planned(load(ONE), described=described) == [(["ips", "snips"], PUBLISHED), ([best], ["mixture"])]
+
+
+@pytest.mark.parametrize(("described", "best"), [(False, "stratified_ips"), (True, "stratified_dr")])
+def test_one_list_leaves_the_other_at_everything_there_is_by_default(load: Loader, described: bool, best: str) -> None:
+    estimators = load(ONE + "estimators: [control_variate]")
+    assert planned(estimators, described=described) == [(["control_variate"], [*PUBLISHED, "mixture"])]
+    averages = load(ONE + "averages: [window]")
+    assert planned(averages, described=described) == [(["ips", "snips", best], ["window"])]
+
+
+def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_are_named(load: Loader) -> None:
+    def kinds(config: Config) -> list[str]:
+        plan = config.plan()
+        return [plan.bound(average).kind for _, averages in plan.products(False) for average in averages]
+
+    assert kinds(load(ONE)) == ["empirical_likelihood"] * 5 + ["drift_aware"]
+    assert kinds(load(ONE + "averages: [mixture]\nintervals: {mixture: normal}")) == ["normal"]
+
+
+@pytest.mark.parametrize(
+    ("written", "detector"),
+    [
+        ("", DriftDetector("ADWIN")),
+        ("drift: off", None),
+        ("drift: PageHinkley", DriftDetector("PageHinkley")),
+        ("drift: {detector: KSWIN, window_size: 50}", DriftDetector("KSWIN", {"window_size": 50})),
+        ("drift: {delta: 0.01}", DriftDetector("ADWIN", {"delta": 0.01})),
+    ],
+)
+def test_drift_detectors_are_named_as_in_river_and_take_their_parameters(
+    load: Loader, written: str, detector: DriftDetector | None
+) -> None:
+    assert load(ONE + written).drift == detector
+    assert load(ONE + written).plan().drift == detector
+
+
+def test_a_source_is_a_kafka_topic_unless_it_says_otherwise(load: Loader) -> None:
+    assert load("source: {topic: clicks}\npolicies: {candidates: [a]}").required_source() == KafkaSettings(
+        topic="clicks"
+    )
+    file = load("source: {kind: file, path: log.ndjson}\npolicies: {candidates: [a]}").required_source()
+    assert file == FileSettings(path=["log.ndjson"])
+    simulated = load("source: {kind: simulated, rate: 0}\npolicies: {candidates: [a]}").required_source()
+    assert simulated == SimulatedSettings(rate=0)
+
+
+def test_the_daemon_is_told_when_there_is_no_source(load: Loader) -> None:
+    with pytest.raises(ConfigError, match="source: expected a mapping of options, found nothing"):
+        load("policies: {candidates: [a]}").required_source()
+
+
+def test_the_evaluator_has_the_configured_policies_and_averages(load: Loader) -> None:
+    config = load("policies: {candidates: [a, b], production: p}\naverages: [cumulative]\nreward: {min: -1, max: 2}")
+    assert config.evaluator().policies == ("p", "a", "b")
+    assert config.evaluator().plan.reward_range == (-1.0, 2.0)
+
+
+def test_events_are_decoded_for_production_and_candidates_with_the_configured_reward(load: Loader) -> None:
+    config = load("policies: {candidates: [a], production: p}\nreward: {field: revenue, min: 0, max: 50}")
+    event = (
+        b'{"event_id": "1", "timestamp": 1, "action": "x", "propensity": 0.5, "revenue": 20, '
+        b'"policies": {"a": 0.25, "p": 1, "z": 0}}'
+    )
+    batch = config.event_format().decode_batch([event])
+    assert batch.policies == ("p", "a")
+    assert batch.reward.tolist() == [20.0]
+    assert batch.probabilities.tolist() == [[1.0, 0.25]]
+
+
+def test_one_kind_may_be_there_twice_under_two_names(load: Loader) -> None:
+    config = load(
+        """
+policies: {candidates: [a]}
+averages: [{kind: window, name: short, tau: 500}, {kind: window, name: long, tau: 50000}]
+intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
+"""
+    )
+    assert [average.label for average in config.averages] == ["short", "long"]
+    assert config.intervals == {"long": EmpiricalBernstein(max_weight=20)}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        pytest.param(
+            ONE + "estimators: [ips, snips, {kind: clipped_ips, cap: -1}]",
+            "streameval.yaml: 1 problem\n\nestimators.2.cap (line 2): expected a number greater than 0, found -1\n"
+            "hint: clipped_ips: IPS with capped weights: the average of `min(w, cap) r`, cap > 0 ",
+            id="a value out of its range",
+        ),
+        pytest.param(
+            ONE + "confidnce: 0.9",
+            f"confidnce (line 2): expected {one_of(Config.model_fields)}, found the unknown key 'confidnce'\n"
+            "hint: did you mean 'confidence'?",
+            id="an unknown key",
+        ),
+        pytest.param(
+            ONE + "estimators: [{kind: clipped_ips, cup: 3}]",
+            "estimators.0.cap (line 2): expected a number, found nothing",
+            id="a parameter that is missing",
+        ),
+        pytest.param(
+            ONE + "estimators: [{kind: clipped_ips, cup: 3}]",
+            "found the unknown key 'cup'\nhint: did you mean 'cap'?",
+            id="a parameter that is misspelt",
+        ),
+        pytest.param(
+            ONE + "estimators: [ips, snpis]",
+            f"estimators.1 (line 2): expected {one_of(KINDS)}, found 'snpis'\nhint: did you mean 'snips'?",
+            id="a misspelt kind",
+        ),
+        pytest.param(
+            ONE + "estimators: [{kind: inverse_gambling, threshold: 5}]",
+            f"estimators.0 (line 2): expected {one_of(KINDS)}, found 'inverse_gambling'",
+            id="a kind that this version does not have",
+        ),
+        pytest.param(
+            ONE + "estimators: [{cap: 10}]",
+            f"estimators.0.kind (line 2): expected {one_of(KINDS)}, found nothing",
+            id="a kind that is missing",
+        ),
+        pytest.param(
+            ONE + "estimators: ips",
+            "estimators (line 2): expected a list, found 'ips'\nhint: a list of names and mappings, e.g. [ips, ",
+            id="a name in place of a list",
+        ),
+        pytest.param(
+            ONE + "averages: []",
+            "averages (line 2): expected a list that is not empty, found []",
+            id="an empty list",
+        ),
+        pytest.param(
+            "policies: {candidates: [a, 7]}",
+            'policies.candidates.1 (line 1): expected text, found 7\nhint: put it in quotes: "7"',
+            id="a number in place of a name",
+        ),
+        pytest.param(
+            ONE + "estimators: [{kind: clipped_ips, cap: 0}]",
+            "streameval.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0, found 0",
+            id="nothing but a wrong item in a list",
+        ),
+        pytest.param(
+            "policies: [a]",
+            "policies (line 1): expected a mapping of options, found ['a']\nhint: write policies: {candidates: [NAME]}",
+            id="a list in place of a mapping",
+        ),
+        pytest.param(
+            "http: {port: 99999}\npolicies: {candidates: [a]}",
+            "http.port (line 1): expected a number less than or equal to 65535, found 99999\n"
+            "hint: 0 takes any free port",
+            id="a port that does not exist",
+        ),
+        pytest.param(
+            ONE + "state: {interval: soon}",
+            "state.interval (line 2): expected a duration such as 30s, 5m or 1h30m, found 'soon'",
+            id="no duration",
+        ),
+        pytest.param(
+            ONE + "source: {topic: x, start: erliest}",
+            "source.start (line 2): expected one of earliest or latest or a time with its zone, such as "
+            "2026-01-31T00:00:00Z, found 'erliest'\nhint: did you mean 'earliest'?",
+            id="a value that fits none of several types",
+        ),
+        pytest.param(
+            ONE + "source: {bootstrap_servers: here}",
+            "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are events",
+            id="no topic",
+        ),
+        pytest.param(
+            ONE + "source: {topic: x, security_protocol: SASL_SSL}",
+            "source (line 2): security_protocol SASL_SSL needs sasl_mechanism, sasl_username and sasl_password\nhint: ",
+            id="options that need each other",
+        ),
+        pytest.param(
+            ONE + "averages: [{kind: decay, alpha: 0.9, half_life: 5}]",
+            "averages.0 (line 2): give either alpha or half_life, not both\nhint: ",
+            id="options that exclude each other",
+        ),
+        pytest.param(
+            ONE + "averages: [{kind: window, tau: 900, resolution: 33}]",
+            "averages.0 (line 2): resolution 33 neither divides the block of 100 events nor is a multiple of it\n",
+            id="a window that the blocks cannot fill",
+        ),
+        pytest.param(
+            "",
+            "streameval.yaml: 1 problem\n\npolicies: expected a mapping of options, found nothing\n"
+            "hint: write policies: {candidates: [NAME]}",
+            id="an empty file",
+        ),
+    ],
+)
+def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text: str, complaint: str) -> None:
+    assert complaint in load.complaint(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        pytest.param(
+            "policies: {candidates: [a, logging]}",
+            "policies.candidates.1 (line 1): expected the name of a policy, found 'logging'\n"
+            "hint: 'logging' is reserved for the policy that made the log; it is estimated as production",
+            id="the reserved name",
+        ),
+        pytest.param(
+            "policies: {candidates: [a, p], production: p}",
+            "policies.candidates.1 (line 1): expected another policy than production, found 'p'\n"
+            "hint: production is estimated anyway: remove it here",
+            id="production as its own candidate",
+        ),
+        pytest.param(
+            "policies: {candidates: ['say \"a\"']}",
+            "policies.candidates.0 (line 1): expected a name without quotes, backslashes and control characters, found "
+            "'say \"a\"'\nhint: a policy has the same name in events, configuration and metrics: give it a plain one",
+            id="a name that no key can be",
+        ),
+        pytest.param(
+            "policies: {candidates: [a], production: 'b\\c'}",
+            "policies.production (line 1): expected a name without quotes, backslashes and control characters, found "
+            "'b\\\\c'\n",
+            id="a production that no key can be",
+        ),
+        pytest.param(
+            "policies: {candidates: [a, b, a]}",
+            "policies.candidates.2 (line 1): expected each policy once, found 'a' again\nhint: remove one of the two",
+            id="a candidate twice",
+        ),
+        pytest.param(
+            ONE + "estimators: [ips, {kind: clipped_ips, cap: 2}, {kind: clipped_ips, cap: 3}]",
+            "estimators.2 (line 2): expected a label of its own, found 'clipped_ips', the label of estimators.1\n"
+            "hint: tell them apart by a name: {kind: ..., name: clipped_ips_2}",
+            id="two estimators of one label",
+        ),
+        pytest.param(
+            ONE + "averages: [window, {kind: window, tau: 3}]",
+            "averages.1 (line 2): expected a label of its own, found 'window', the label of averages.0",
+            id="two averages of one label",
+        ),
+        pytest.param(
+            ONE + "intervals: {windw: normal}",
+            "intervals.windw (line 2): expected one of cumulative, window, decay, adaptive_window, adaptive_decay or "
+            "mixture, found 'windw'\nhint: did you mean 'window'?",
+            id="an interval for an average that is not there",
+        ),
+        pytest.param(
+            ONE + "intervals: {cumulative: {kind: normal, drift: include}}",
+            "intervals.cumulative (line 2): the average 'cumulative' does not measure drift: its interval cannot",
+            id="drift where none is measured",
+        ),
+        pytest.param(
+            ONE + "intervals: {window: drift_aware}",
+            "intervals.window (line 2): drift_aware is the interval of a mixture; 'window' is of another kind",
+            id="an interval that only a mixture has",
+        ),
+        pytest.param(
+            ONE + "intervals: {mixture: empirical_bernstein}",
+            "intervals.mixture (line 2): 'mixture' is a mixture, which knows no largest term: empirical_bernstein",
+            id="an interval that a mixture does not have",
+        ),
+        pytest.param(
+            ONE + "drift: AWDIN",
+            "drift (line 2): there is no drift detector 'AWDIN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
+            id="a drift detector that river does not have",
+        ),
+        pytest.param(
+            ONE + "drift: {detector: ADWIN, dleta: 0.1}",
+            "drift (line 2): ADWIN has no parameter dleta; it has delta, ",
+            id="a parameter that the drift detector does not have",
+        ),
+        pytest.param(
+            ONE + "drift: {detector: ADWIN, delta: much}",
+            "drift (line 2): ADWIN cannot be made with {'delta': 'much'}: ",
+            id="a value that the drift detector refuses",
+        ),
+        pytest.param(
+            ONE + "drift: 7",
+            "drift (line 2): the drift detector must be a name or a mapping of options, found 7",
+            id="a number for a drift detector",
+        ),
+        pytest.param(
+            ONE + "reward: {min: 1, max: 1}",
+            "reward.max (line 2): expected a number greater than reward.min (1), found 1",
+            id="an empty range",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_named(load: Loader, text: str, complaint: str) -> None:
+    assert complaint in load.complaint(text)
+
+
+def test_every_problem_is_reported_at_once_and_the_last_line_is_a_hint(load: Loader) -> None:
+    report = load.complaint(ONE + "http: {port: x}\nconfidence: 2\nestimatrs: [ips]")
+    assert report.startswith("streameval.yaml: 3 problems\n\n")
+    paths = ["confidence (line 3)", "http.port (line 2)", "estimatrs (line 4)"]
+    assert [line.split(": ")[0] for line in report.splitlines() if " expected " in line] == paths
+    assert report.count("\nhint: ") == 3
+    assert report.splitlines()[-1] == "hint: did you mean 'estimators'?"
+
+
+def test_a_password_is_never_shown(load: Loader) -> None:
+    text = ONE + "source: {topic: x, sasl_password: 12345, ssl_password: [hunter2]}"
+    report = load.complaint(text)
+    assert "source.sasl_password (line 2): expected text, found a hidden value\nhint: put it in quotes\n" in report
+    assert "source.ssl_password (line 2): expected text, found a hidden value" in report
+    assert "12345" not in report
+    assert "hunter2" not in report
+    assert "12345" not in load.complaint(ONE + "source: {topic: x, sasl_password: '12345'}")
+
+
+def test_environment_variables_lie_over_the_file(load: Loader) -> None:
+    config = load(
+        ONE + "source: {topic: x, sasl_username: me}\nhttp: {port: 1}",
+        STREAMEVAL_SOURCE__TOPIC="y",
+        STREAMEVAL_SOURCE__SECURITY_PROTOCOL="SASL_SSL",
+        STREAMEVAL_SOURCE__SASL_MECHANISM="PLAIN",
+        STREAMEVAL_SOURCE__SASL_PASSWORD="[1]",
+        STREAMEVAL_SOURCE__STALL_TIMEOUT="45",
+        STREAMEVAL_HTTP__PORT="9200",
+        STREAMEVAL_CONFIDENCE="0.9",
+        STREAMEVAL_ESTIMATORS="[snips, {kind: clipped_ips, cap: 5}]",
+        STREAMEVAL_STATE__INTERVAL="1m",
+    )
+    source = config.required_source()
+    assert isinstance(source, KafkaSettings)
+    assert (source.topic, source.sasl_username, source.sasl_password) == ("y", "me", SecretStr("[1]"))
+    assert source.stall_timeout == 45.0
+    assert (config.http.port, config.confidence) == (9200, 0.9)
+    assert config.estimators == (SNIPS(), ClippedIPS(cap=5))
+    assert config.state == State(interval=60.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("source: {topic: x}", True),
+        ("source: {topic: x}\nstate: off", False),
+        ("source: {topic: x}\nstate: {dir: null}", False),
+        ("source: {kind: simulated}", False),
+        ("source: {kind: simulated}\nstate: {dir: here}", True),
+        (f"source: {{kind: file, path: {__file__}}}", False),
+        (f"source: {{kind: file, path: {__file__}, follow: true}}\nstate: {{}}", True),
+    ],
+)
+def test_the_state_of_a_topic_is_kept_unless_it_is_off_and_that_of_others_where_it_is_asked_for(
+    load: Loader, text: str, kept: bool
+) -> None:
+    assert (load(ONE + text).kept_state() is not None) == kept
+
+
+def test_a_problem_in_a_variable_names_the_variable(load: Loader) -> None:
+    report = load.complaint(ONE + "http: {port: 1}", STREAMEVAL_HTTP__PORT="x", STREAMEVAL_SORCE__TOPIC="y")
+    assert "http.port (STREAMEVAL_HTTP__PORT): expected a whole number, found 'x'" in report
+    assert "sorce (STREAMEVAL_SORCE__TOPIC): expected one of " in report
+    assert report.endswith("hint: did you mean 'source'?")
+
+
+def test_variables_that_only_share_the_prefix_are_left_alone(load: Loader) -> None:
+    config = load(
+        "policies: {candidates: [a]}",
+        STREAMEVAL_PORT="tcp://10.0.0.7:9108",
+        STREAMEVAL_SERVICE_HOST="10.0.0.7",
+        STREAMEVAL_TEST_KAFKA="localhost:9092",
+        STREAMEVAL_TEST="1",
+    )
+    assert config.http.port == 9108
+
+
+def test_the_process_environment_counts_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("policies: {candidates: [a]}")
+    monkeypatch.setenv("STREAMEVAL_HTTP__PORT", "4321")
+    assert Config.load(path).http.port == 4321
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        pytest.param(
+            "http:\n  port: 1\n  port: 2",
+            "streameval.yaml:3:3: the key 'port' stands here and in line 2\nhint: keep one of the two",
+            id="a key twice",
+        ),
+        pytest.param(
+            "policies: {candidates: [a}",
+            "streameval.yaml:1:26: no valid YAML: expected ',' or ']', but got '}'\nhint: check indentation, ",
+            id="brackets that do not match",
+        ),
+        pytest.param("a: 1\n\tb: 2", "streameval.yaml:2:1: no valid YAML: found character '\\t'", id="a tab"),
+        pytest.param("- ips", "streameval.yaml: expected a mapping of options, found a list\nhint: ", id="a list"),
+        pytest.param("a: &x [*x]", "streameval.yaml:1:8: aliases (*name) are not supported", id="an alias"),
+        pytest.param("a: !!python/name:os.system", "streameval.yaml:1:4: could not determine a constructor", id="code"),
+        pytest.param("{a: 1}: 2", "streameval.yaml:1:1: a key must be plain text", id="a key that is a mapping"),
+        pytest.param("a: \x00", "streameval.yaml is no YAML: unacceptable character #x0000", id="a zero byte"),
+        pytest.param("a: " + "[" * 5000, "streameval.yaml is no YAML: maximum recursion", id="no end of brackets"),
+    ],
+)
+def test_what_is_no_yaml_is_refused_with_line_and_column(load: Loader, text: str, complaint: str) -> None:
+    assert complaint in load.complaint(text)
+
+
+def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the configuration .*absent\.yaml does not exist") as caught:
+        Config.load(tmp_path / "absent.yaml", {})
+    assert caught.value.exit_code == 2
+    assert "deploy/streameval.yaml" in caught.value.hint
+
+
+def test_a_directory_and_bytes_are_config_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        Config.load(tmp_path, {})
+    (tmp_path / "latin.yaml").write_bytes("reward: {field: größe}".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"latin\.yaml is no UTF-8 text \(byte 18\)"):
+        Config.load(tmp_path / "latin.yaml", {})
+
+
+def test_plain_values_are_what_they_look_like() -> None:
+    values = parse_yaml(
+        "[no, on, 1:30, 2026-01-31, 1e-5, 5, .5, .inf, true, ~, '7', 0o7]".join(["a: ", ""]), "x"
+    ).values
+    assert values["a"] == ["no", "on", "1:30", "2026-01-31", 1e-5, 5, 0.5, float("inf"), True, None, "7", "0o7"]
+
+
+def uncommented(text: str) -> dict[str, Any]:
+    return parse_yaml(re.sub(r"^#(?=\S|  )", "", text, flags=re.MULTILINE), "deploy/streameval.yaml").values
+
+
+def deployed_sources() -> dict[str, dict[str, Any]]:
+    """The source that is active and those that are commented out, by their kind."""
+    text = DEPLOYED.read_text()
+    active = parse_yaml(text, "x").values["source"]
+    commented = re.findall(r"^#source:\n(?:#  .*\n)+", text, flags=re.MULTILINE)
+    others = [uncommented(block)["source"] for block in commented]
+    return {source["kind"]: source for source in (active, *others)}
+
+
+def defaults(model: type[BaseModel]) -> Mapping[str, Any]:
+    return {name: field.default for name, field in model.model_fields.items() if not field.is_required()}
+
+
+def test_the_deployed_file_loads_and_changes_nothing() -> None:
+    deployed = Config.load(DEPLOYED, {})
+    bare = Config.model_validate({"policies": {"candidates": ["challenger"]}, "source": {"topic": "interactions"}})
+    assert deployed == bare
+
+
+@pytest.mark.parametrize("model", [KafkaSettings, FileSettings, SimulatedSettings])
+def test_the_deployed_file_shows_every_option_of_every_source(model: type[BaseModel]) -> None:
+    kind = model.model_fields["kind"].default
+    shown = deployed_sources()[kind]
+    assert shown.keys() == model.model_fields.keys()
+    required = {name: shown[name] for name, field in model.model_fields.items() if field.is_required()}
+    assert model.model_validate(shown) == model.model_validate(required)
+
+
+def test_the_deployed_file_shows_every_option_of_every_part() -> None:
+    values = parse_yaml(DEPLOYED.read_text(), "x").values
+    parts = r"^#(?:estimators|averages):\n(?:#  .*\n)+"
+    later = uncommented("".join(re.findall(parts, DEPLOYED.read_text(), re.MULTILINE)))
+    assert (values | later).keys() == Config.model_fields.keys()
+    for part in ("policies", "reward", "http", "state"):
+        model = Config.model_fields[part].annotation
+        assert model is not None
+        assert values[part].keys() == model.model_fields.keys()
+    assert values["promotion"].keys() == Promotion.__pydantic_fields__.keys()  # type: ignore[attr-defined]
+    assert values["promotion"]["trust"].keys() == Trust.__pydantic_fields__.keys()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [("sea", ("sea",)), ("[paired, anytime]", ("paired", "anytime")), ("{rule: [bsea, bsea]}", ("bsea",))],
+)
+def test_promotion_is_a_rule_or_several_or_a_mapping(load: Loader, text: str, rules: tuple[str, ...]) -> None:
+    config = load(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
+    assert config.promotion is not None
+    assert config.promotion.rules == rules
+    assert config.plan().promotion == config.promotion
+    assert config.without_effect() == []
+
+
+def test_promotion_may_be_off(load: Loader) -> None:
+    config = load("policies: {candidates: [challenger]}\npromotion: off")
+    assert config.plan().promotion is None
+    assert config.evaluator().report().promotion == ()
+
+
+def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
+    """The newest event that can count is as old as the window, however fresh the log is."""
+    policies = "policies: {candidates: [challenger]}"
+    source = "source: {kind: kafka, topic: shown, rewards: {topic: clicks, window: 24h}}"
+    for trust, allowed in (("", 25 * 3600.0), ("promotion: {trust: {stale_after: 30m}}", 24.5 * 3600.0)):
+        promotion = load("\n".join([source, policies, trust])).plan().promotion
+        assert promotion is not None
+        assert promotion.trust.stale_after == allowed
+    never = load("\n".join([source, policies, "promotion: {trust: {stale_after: null}}"])).plan().promotion
+    assert never is not None
+    assert never.trust.stale_after is None
+    assert load("\n".join([source, policies, "promotion: off"])).plan().promotion is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("piared", "promotion.rule (line 2): expected one of paired, anytime, sea or bsea"),
+        ("{hold: 0}", "promotion.hold (line 2): expected a number greater than or equal to 1, found 0"),
+        ("{trust: {largest_share: 2}}", "promotion.trust.largest_share (line 2): expected a number less than or equal"),
+        ("{trust: {stale_after: 3 parsecs}}", "promotion.trust.stale_after (line 2): expected a duration such as 30s"),
+        ("{tau: 50}", "promotion.tau (line 2): expected a block of 100 events or more, found 50"),
+        ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
+    ],
+)
+def test_what_is_wrong_with_promotion_is_said(load: Loader, text: str, complaint: str) -> None:
+    assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
+
+
+@pytest.mark.parametrize("part", ["estimators", "averages"])
+def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -> None:
+    text = re.sub(r"^#(?=(?:estimators|averages):|  - kind|    \w+:)", "", DEPLOYED.read_text(), flags=re.MULTILINE)
+    shown = {choice["kind"]: choice.keys() - {"name"} for choice in parse_yaml(text, "x").values[part]}
+    (member, *_) = Config.model_fields[part].annotation.__args__  # type: ignore[union-attr]
+    classes = member.__origin__.__args__
+    assert shown == {
+        cls.__pydantic_fields__["kind"].default: cls.__pydantic_fields__.keys() - {"name"} for cls in classes
+    }

@@ -1,0 +1,40 @@
+"""Nonsense is told from events without a crash or a number that is not finite, in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from support.extreme_messages import CASES
+from support.factories import crowding
+from support.fuzz_messages import FORMATS
+from support.paths import TESTS
+from tools.fuzz import RANGES, fuzz
+
+SECONDS, MEGABYTES = 5.0, 700.0
+
+
+@pytest.mark.parametrize(("seed", "reward_range"), list(enumerate(RANGES)))
+def test_mutated_messages_crash_nothing_and_leave_finite_numbers(
+    seed: int, reward_range: tuple[float, float] | None
+) -> None:
+    verdicts = fuzz(34_000, seed, reward_range)
+    assert verdicts.total() == 34_000 // len(FORMATS) * len(FORMATS)
+    for kind in FORMATS:
+        assert 0.2 < verdicts[f"{kind} accepted"] * len(FORMATS) / 34_000 < 0.8, "mutations that hit too much or little"
+
+
+@pytest.mark.parametrize("form", ["open", "scored", "dsjson"])
+def test_an_extreme_message_takes_bounded_time_and_memory_and_costs_no_other(form: str) -> None:
+    script = str(TESTS / "support" / "extreme_messages.py")
+    told = subprocess.run([sys.executable, script, form], capture_output=True, text=True, timeout=250, check=True)
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [case for case, *_ in lines] == list(CASES)
+    limit = SECONDS * crowding()
+    for case, verdict, seconds, megabytes, size in lines:
+        assert seconds < limit, case
+        assert megabytes < MEGABYTES, case
+        assert verdict != "accepted" or size < 17, case

@@ -1,0 +1,100 @@
+"""How exact events must be, and how large they may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, Rejected
+from support.strategies import encode
+
+BARE = {"event_id": 1, "timestamp": 0, "reward": 1}
+
+
+def batch_of(*events: Any, **settings: Any) -> EventBatch:
+    return JsonDecoder(**settings).decode_batch(encode(event) for event in events)
+
+
+def rounded(actions: int, digits: int, seed: int = 1) -> dict[str, Any]:
+    shares = np.random.default_rng(seed).dirichlet(np.ones(actions))
+    logged = [round(share, digits) for share in shares.tolist()]
+    return BARE | {"actions": list(range(actions)), "action": int(np.argmax(logged)), "propensities": logged}
+
+
+@pytest.mark.parametrize("actions", [2, 20, 100, 1000])
+def test_distributions_logged_with_six_digits_are_distributions(actions: int) -> None:
+    batch = batch_of(*[rounded(actions, digits=6, seed=seed) for seed in range(50)])
+    assert len(batch) == 50
+
+
+def test_distributions_logged_with_three_digits_are_none() -> None:
+    (rejected,) = batch_of(rounded(20, digits=3)).rejected
+    assert rejected.reason == "distribution_sum"
+
+
+@pytest.mark.parametrize(
+    "certain",
+    [
+        {"action": "a", "propensity": 1.0000000000000002},
+        {"action": "a", "propensity": 1.0000000005, "sampling_probability": 1.0000000000000002},
+        {"action": "a", "actions": ["a"], "propensities": [1.0000000000000002]},
+        {"slots": [{"action": "a", "propensity": 1.0000000000000002}]},
+        {
+            "slots": [{"action": "a", "actions": ["a"]}],
+            "slates": [["a"]],
+            "slate_propensities": [1.0000000000000002],
+        },
+    ],
+)
+def test_what_lies_above_1_by_the_rounding_of_floats_is_1(certain: dict[str, Any]) -> None:
+    batch = batch_of(BARE | certain)
+    assert batch.rejected == ()
+    assert batch.propensity.tolist() == [1.0]
+    assert batch.sampling_probability.tolist() == [1.0]
+    if batch.action_sets is not None:
+        assert batch.action_sets.propensities.tolist() == [1.0]
+
+
+def test_a_propensity_whose_distance_from_the_listed_one_has_no_number_is_out_of_range() -> None:
+    """Warnings are errors here."""
+    event = BARE | {"actions": ["a", "b"], "action": "a", "propensity": -1.7e308, "propensities": [1.7e308, 1.7e308]}
+    (rejected,) = batch_of(event).rejected
+    assert rejected.reason == "propensity_range"
+
+
+def test_what_lies_above_1_by_more_is_no_probability() -> None:
+    (rejected,) = batch_of(BARE | {"action": "a", "propensity": 1.00000001}).rejected
+    assert rejected.reason == "propensity_range"
+    with pytest.raises(ValueError, match="propensity_range"):
+        EventBatch.from_arrays(reward=[1], propensity=[1.00000001])
+    assert EventBatch.from_arrays(reward=[1], propensity=[1.0000000000000002]).propensity.tolist() == [1.0]
+
+
+def test_details_of_rejected_messages_are_short_and_may_be_printed() -> None:
+    for message in (
+        b'{"\\ud800\\u001b[2J": NaN, "reward": {}}',
+        b'{"event_id": 1, "unit": NaN, "%s": 1}' % (b"x" * 10**6),
+    ):
+        found = JsonDecoder(reward_field="x").decode(message)
+        assert isinstance(found, Rejected)
+        assert found.detail.isprintable()
+        assert len(found.detail) < 600
+
+
+@pytest.mark.parametrize("format", [JsonDecoder(), DsjsonDecoder()])
+def test_a_message_that_is_longer_than_any_event_is_not_read(format: JsonDecoder) -> None:
+    good = encode(BARE | {"action": "a", "propensity": 0.5})
+    long = good[:-1] + b', "context": "' + b"x" * 17 * 2**20 + b'"}'
+    batch = format.decode_batch([long])
+    assert [(each.reason, each.detail[:14]) for each in batch.rejected] == [("malformed", f"{len(long)} bytes")]
+
+
+def test_an_event_that_names_policies_without_end_is_none() -> None:
+    crowd = {f"p{number}": 0.5 for number in range(10_001)}
+    good = BARE | {"action": "a", "propensity": 0.5}
+    batch = batch_of(good | {"policies": crowd}, good | {"policies": {"a": 0.5}})
+    assert batch.policies == ("a",)
+    assert batch.rejected[0].detail == "policies: 10001 names, more than the 10000 that are read"
+    assert len(batch_of(good | {"policies": crowd}, policies=["p7"])) == 1

@@ -1,0 +1,398 @@
+"""Parquet and CSV: the same numbers and the same reasons as the JSON of the same events."""
+
+from __future__ import annotations
+
+import builtins
+import decimal
+import gzip
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streameval.cli.replay import Replay
+from streameval.config.model import Config
+from streameval.errors import ConfigError, InputError
+from streameval.ope.report import Report
+from support.commands import command
+
+CONFIGURED = """
+policies: {candidates: [challenger, even]}
+columns: {timestamp: ts, action: a, propensity: p, reward: click, policies: {challenger: p_new}}
+estimators: [ips, snips]
+averages: [cumulative]
+"""
+PLAIN = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
+
+
+def columns(n: int = 500, seed: int = 5) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    propensity = rng.uniform(0.1, 0.9, n)
+    return {
+        "ts": 1.6e9 + np.arange(n),
+        "a": rng.integers(0, 9, n),
+        "p": propensity,
+        "click": (rng.random(n) < 0.3).astype(float),
+        "p_new": rng.uniform(0, 1, n),
+        "even": np.where(rng.random(n) < 0.1, np.nan, 1 / 9),
+    }
+
+
+def configured(tmp_path: Path, text: str = CONFIGURED) -> Config:
+    path = tmp_path / "streameval.yaml"
+    path.write_text(text)
+    return Config.load(path, {})
+
+
+def replayed(tmp_path: Path, *files: Path, text: str = CONFIGURED, written: str | None = None) -> Report:
+    return Replay(configured(tmp_path, text)).read([str(file) for file in files], lambda read, total: None, written)
+
+
+def as_parquet(path: Path, table: Any, **options: Any) -> Path:
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), path, **options)
+    return path
+
+
+def as_csv(path: Path, table: Any) -> Path:
+    pa.csv.write_csv(pa.table(table), path)
+    return path
+
+
+def as_json(path: Path, table: dict[str, Any]) -> Path:
+    rows = zip(*(np.asarray(column).tolist() for column in table.values()), strict=True)
+    lines = []
+    for number, (ts, action, propensity, click, challenger, even) in enumerate(rows):
+        policies = {"challenger": challenger, "even": None if np.isnan(even) else even}
+        event = {"event_id": number, "timestamp": ts, "action": action, "propensity": propensity, "reward": click}
+        lines.append(json.dumps(event | {"policies": policies}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def csv_of(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_parquet_csv_and_json_of_the_same_events_give_the_same_report(tmp_path: Path) -> None:
+    table = columns()
+    expected = replayed(tmp_path, as_json(tmp_path / "log.ndjson", table))
+    assert expected.events.accepted == 500
+    assert 0 < expected.policies[2].missing < 500
+    for file in (as_parquet(tmp_path / "log.parquet", table), as_csv(tmp_path / "log.csv", table)):
+        assert replayed(tmp_path, file) == expected
+
+
+def test_a_column_may_name_the_unit_of_each_row(tmp_path: Path) -> None:
+    units = np.arange(2_000) // 20
+    table = {**columns(2_000), "session": units}
+    text = CONFIGURED.replace("columns: {", "columns: {unit: session, ")
+    as_text = {**table, "session": [str(unit) for unit in units]}
+    files = [as_parquet(tmp_path / "log.parquet", table), as_csv(tmp_path / "log.csv", table)]
+    files += [as_parquet(tmp_path / "text.parquet", as_text), as_csv(tmp_path / "text.csv", as_text)]
+    first, *others = (replayed(tmp_path, file, text=text) for file in files)
+    assert first.events.accepted == 2_000
+    assert first.get("challenger", "ips", "cumulative").details["design_effect_of"] == "units"
+    assert all(other == first for other in others)
+
+
+def test_files_of_all_kinds_may_be_mixed(tmp_path: Path) -> None:
+    parts = [{name: column[start : start + 100] for name, column in columns().items()} for start in range(0, 500, 100)]
+    compressed = tmp_path / "2.csv.gz"
+    compressed.write_bytes(gzip.compress(as_csv(tmp_path / "2.csv", parts[1]).read_bytes()))
+    files = [
+        as_parquet(tmp_path / "1.parquet", parts[0]),
+        compressed,
+        as_json(tmp_path / "3.ndjson", parts[2]),
+        as_csv(tmp_path / "4.csv", parts[3]),
+        as_parquet(tmp_path / "5.parquet", parts[4]),
+    ]
+    assert replayed(tmp_path, *files) == replayed(tmp_path, as_json(tmp_path / "log.ndjson", columns()))
+
+
+def test_a_format_that_is_asked_for_beats_the_ending(tmp_path: Path) -> None:
+    file = as_parquet(tmp_path / "log.data", columns())
+    assert replayed(tmp_path, file, written="parquet").events.accepted == 500
+    named = as_csv(tmp_path / "table.parquet", columns())
+    assert replayed(tmp_path, named, written="csv").events.accepted == 500
+
+
+@settings(max_examples=20, deadline=None)
+@given(group=st.integers(1, 700), n=st.integers(1, 600))
+def test_row_groups_change_nothing(tmp_path_factory: pytest.TempPathFactory, group: int, n: int) -> None:
+    directory = tmp_path_factory.mktemp("groups")
+    whole = replayed(directory, as_parquet(directory / "whole.parquet", columns(n)))
+    parts = replayed(directory, as_parquet(directory / "parts.parquet", columns(n), row_group_size=group))
+    assert parts == whole
+    assert whole.events.accepted == n
+
+
+ROW = {"timestamp": 1.0, "action": "x", "propensity": 0.5, "reward": 1.0, "challenger": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "detail"),
+    [
+        ({"propensity": 0.0}, "propensity_range", "propensity: 0 is not in (0, 1]"),
+        ({"propensity": None}, "missing_field", "propensity: missing"),
+        ({"propensity": float("nan")}, "missing_field", "propensity: missing"),
+        ({"propensity": float("inf")}, "not_finite", "propensity: inf is not a finite number"),
+        ({"reward": 2.0}, "reward_range", "reward: 2 is not in [0, 1]"),
+        ({"reward": None}, "missing_field", "reward: missing"),
+        ({"reward": float("-inf")}, "not_finite", "reward: -inf is not a finite number"),
+        ({"timestamp": None}, "missing_field", "timestamp: missing"),
+        ({"action": None}, "missing_field", "action: missing"),
+        ({"challenger": 1.5}, "probability_range", "policies.challenger: 1.5 is not in [0, 1]"),
+        ({"challenger": float("inf")}, "not_finite", "policies.challenger: inf is not a finite number"),
+    ],
+)
+def test_a_bad_row_has_the_reason_that_it_would_have_as_json(
+    tmp_path: Path, changes: dict[str, Any], reason: str, detail: str
+) -> None:
+    rows = [ROW, ROW | changes, ROW]
+    table = pa.Table.from_pylist(rows, schema=pa.Table.from_pylist([ROW]).schema)
+    for file in (as_parquet(tmp_path / "x.parquet", table), as_csv(tmp_path / "x.csv", table)):
+        replay = Replay(configured(tmp_path, PLAIN))
+        report = replay.read([str(file)], lambda read, total: None)
+        assert (report.events.accepted, report.events.rejected) == (2, {reason: 1})
+        assert detail in replay.examples[reason].detail
+
+
+@pytest.mark.parametrize(
+    ("line", "reason", "detail"),
+    [
+        ("1,x,half,1,0.5", "malformed", "propensity: expected float, got str"),
+        ("1,x,0.5,1", "malformed", "4 cells for 5 columns"),
+        ("1,x,0.5,1,0.5,9", "malformed", "6 cells for 5 columns"),
+        ("yesterday,x,0.5,1,0.5", "malformed", "timestamp: invalid RFC3339"),
+        ("1,x,1_0,1,0.5", "malformed", "propensity: expected float, got str"),
+        ('1,"x,0.5,1,0.5', "malformed", "2 cells for 5 columns"),
+        ("1,x,[0.5,1,0.5", "malformed", "not JSON"),
+    ],
+)
+def test_a_broken_csv_row_is_counted_and_costs_no_other(tmp_path: Path, line: str, reason: str, detail: str) -> None:
+    good = "1,x,0.5,1,0.5"
+    file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward,challenger", good, good, line)
+    replay = Replay(configured(tmp_path, PLAIN))
+    report = replay.read([str(file)], lambda read, total: None)
+    assert (report.events.accepted, report.events.rejected) == (2, {reason: 1})
+    assert detail in replay.examples[reason].detail
+
+
+def test_text_that_is_not_utf_8_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_bytes(b"timestamp,action,propensity,reward\n1,x,.5,1\n1,\xff,.5,1\n")
+    report = replayed(tmp_path, file, text=PLAIN)
+    assert (report.events.accepted, report.events.rejected) == (1, {"malformed": 1})
+
+
+def test_quotes_commas_newlines_and_a_byte_order_mark_in_csv(tmp_path: Path) -> None:
+    lines = '\ufefftimestamp,action,propensity,reward\r\n1,"a, ""b""\nc",0.5,true\r\n2,d,.25,false\r\n'
+    file = tmp_path / "x.csv"
+    file.write_bytes(lines.encode())
+    report = replayed(tmp_path, file, text=PLAIN)
+    assert report.events.accepted == 2
+    assert report.get("logging", "ips", "cumulative").value == 0.5
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([NOON.timestamp()]),
+        pa.array([int(NOON.timestamp())]),
+        pa.array([NOON.replace(tzinfo=None)], pa.timestamp("ns")),
+        pa.array([NOON], pa.timestamp("ms", "Europe/Berlin")),
+        pa.array(["2026-01-31T12:00:00Z"]),
+        pa.array(["2026-01-31 13:00:00+01:00"]),
+        pa.array(["2026-01-31 12:00:00"]),
+        pa.array(["2026-01-31T12:00:00Z"]).dictionary_encode(),
+    ],
+)
+def test_times_are_taken_as_tables_have_them(tmp_path: Path, times: Any) -> None:
+    table = {"timestamp": times, "action": ["x"], "propensity": [0.5], "reward": [1]}
+    report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
+    assert report.events.last_timestamp == NOON.timestamp()
+
+
+def test_decimals_booleans_small_floats_categories_and_bytes_are_taken_for_what_they_mean(tmp_path: Path) -> None:
+    table = {
+        "timestamp": pa.array([1, 2], pa.int32()),
+        "action": pa.array([b"x", b"y"], pa.binary()),
+        "propensity": pa.array([0.5, 0.25], pa.float32()),
+        "reward": pa.array([True, False]),
+        "challenger": pa.array([decimal.Decimal("0.25"), decimal.Decimal("0.5")]),
+        "unit": pa.array(["u", "v"]).dictionary_encode(),
+    }
+    report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
+    assert report.get("challenger", "ips", "cumulative").importance_weight_mean == (0.5 + 2) / 2
+
+
+def test_lists_in_columns_are_action_sets(tmp_path: Path) -> None:
+    text = (
+        "policies: {candidates: {challenger: logged, even: uniform}}\nestimators: [ips, dm]\naverages: [cumulative]\n"
+    )
+    row = {
+        "timestamp": 1.0,
+        "action": "b",
+        "reward": 1,
+        "actions": ["a", "b"],
+        "propensities": [0.5, 0.5],
+        "features": [[1.0], [2.0]],
+        "challenger": [0.25, 0.75],
+        "context": {"hour": 9},
+    }
+    table = pa.Table.from_pylist([row] * 3)
+    bad = pa.Table.from_pylist(
+        [row, row | {"propensities": [0.5, 0.6]}, row | {"features": [[1.0], [2.0, 3.0]]}, row | {"action": "z"}]
+    )
+    parquet = as_parquet(tmp_path / "x.parquet", table)
+    report = replayed(tmp_path, parquet, text=text)
+    assert report.get("challenger", "ips", "cumulative").importance_weight_mean == 1.5
+    assert report.get("even", "ips", "cumulative").importance_weight_mean == 1.0
+    assert report.get("even", "dm", "cumulative").value is not None
+    refused = replayed(tmp_path, as_parquet(tmp_path / "bad.parquet", bad), text=text)
+    assert refused.events.rejected == {"distribution_sum": 1, "malformed": 1, "unknown_action": 1}
+
+
+def test_lists_in_csv_are_json(tmp_path: Path) -> None:
+    file = csv_of(
+        tmp_path / "x.csv",
+        "timestamp,action,reward,actions,propensities,challenger",
+        '1,b,1,"[""a"", ""b""]","[0.5, 0.5]","[0.25, 0.75]"',
+    )
+    assert replayed(tmp_path, file, text=PLAIN).get("challenger", "ips", "cumulative").importance_weight_mean == 1.5
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("propensity: prop", "has no column 'prop' for propensity; it has ts, a, p, click, p_new, even"),
+        ("reward: clicks", "has no column 'clicks' for reward"),
+        ("policies: {challenger: p_nwe}", "has no column 'p_nwe' for challenger"),
+        ("timestamp: timestamp", "has no column 'timestamp' for timestamp"),
+        ("propensity: propensity", "has no column with the propensity"),
+    ],
+)
+def test_a_column_that_is_not_there_stops_the_replay(tmp_path: Path, ending: str, change: str, complaint: str) -> None:
+    write = as_parquet if ending == "parquet" else as_csv
+    file = write(tmp_path / f"x.{ending}", columns(5))
+    mapped = {"timestamp": "ts", "action": "a", "propensity": "p", "reward": "click"}
+    given = ", ".join(f"{field}: {column}" for field, column in mapped.items() if not change.startswith(f"{field}:"))
+    with pytest.raises(InputError, match="has no column") as caught:
+        replayed(tmp_path, file, text=f"policies: {{candidates: [challenger]}}\ncolumns: {{{given}, {change}}}")
+    assert complaint in caught.value.message
+    assert "columns" in caught.value.hint
+
+
+def test_two_columns_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward,reward", "1,x,1,1,0")
+    with pytest.raises(InputError, match="has two columns 'reward'"):
+        replayed(tmp_path, file, text=PLAIN)
+
+
+def test_a_policy_without_a_column_is_missing_and_named(tmp_path: Path) -> None:
+    file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward", "1,x,1,1")
+    replay = Replay(configured(tmp_path, PLAIN))
+    report = replay.read([str(file)], lambda read, total: None)
+    assert report.policies[1].missing == 1
+    assert "warning: no event has a probability of the policy 'challenger'" in list(replay.complaints(report))
+
+
+def test_a_file_that_is_no_parquet_is_an_input_error(tmp_path: Path) -> None:
+    whole = as_parquet(tmp_path / "whole.parquet", columns()).read_bytes()
+    for number, content in enumerate((b"", b"not parquet at all", whole[: len(whole) // 2])):
+        file = tmp_path / f"{number}.parquet"
+        file.write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read as Parquet"):
+            replayed(tmp_path, file)
+    with pytest.raises(InputError, match="does not exist"):
+        replayed(tmp_path, tmp_path / "absent.parquet")
+    with pytest.raises(InputError, match="is a pipe"):
+        Replay(configured(tmp_path)).read(["-"], lambda read, total: None, "parquet")
+
+
+def test_a_damaged_page_is_an_input_error(tmp_path: Path) -> None:
+    file = as_parquet(tmp_path / "x.parquet", columns(20_000), row_group_size=1_000, compression="snappy")
+    content = bytearray(file.read_bytes())
+    for place in range(4, len(content) - 20_000, 97):
+        content[place] ^= 0xFF
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        replayed(tmp_path, file)
+
+
+@pytest.mark.parametrize("content", ["", "timestamp,action,propensity,reward\n"])
+def test_a_table_without_rows_has_no_events(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text(content)
+    replay = Replay(configured(tmp_path, PLAIN))
+    report = replay.read([str(file)], lambda read, total: None)
+    with pytest.raises(InputError, match="no event was accepted: the files are empty"):
+        replay.require_events(report)
+
+
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    file = as_parquet(tmp_path / "x.parquet", columns(3))
+    table = as_csv(tmp_path / "x.csv", columns(3))
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(InputError, match="Parquet needs pyarrow, which is not installed") as caught:
+        replayed(tmp_path, file)
+    assert caught.value.hint == "pip install 'streameval[columnar]'"
+    assert replayed(tmp_path, table).events.accepted == 3
+
+
+def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path) -> None:
+    files = [as_parquet(tmp_path / "1.parquet", columns(9_000)), as_csv(tmp_path / "2.csv", columns(9_000))]
+    told: list[tuple[int, int | None]] = []
+    Replay(configured(tmp_path)).read(list(map(str, files)), lambda read, total: told.append((read, total)))
+    total = sum(file.stat().st_size for file in files)
+    assert {each for _, each in told} == {total}
+    assert [read for read, _ in told] == sorted(read for read, _ in told)
+    assert told[-1][0] == total
+    assert len(told) > 6
+
+
+def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
+    from streameval.ingest.files.tables import mapping, read_parquet
+    from streameval.ingest.settings import ColumnNames
+
+    file = as_parquet(tmp_path / "x.parquet", columns(400_000), row_group_size=400_000)
+    wanted = mapping(ColumnNames(timestamp="ts", action="a", propensity="p", reward="click"), "reward", ["even"], [])
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in read_parquet(str(file), wanted, lambda read, total: None)]
+    assert file.stat().st_size > 8e6
+    assert max(held) < 6e6
+
+
+def test_columns_are_refused_where_their_names_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"columns\.timestmp \(line 2\): .* the unknown key 'timestmp'"):
+        configured(tmp_path, PLAIN.replace("\n", "\ncolumns: {timestmp: ts}\n", 1))
+
+
+def test_replay_on_the_command_line_takes_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    configured(tmp_path)
+    file = as_parquet(tmp_path / "log.parquet", columns())
+    done = command(capfd, "replay", str(tmp_path / "streameval.yaml"), str(file), "--json")
+    assert json.loads(done.out)["events"]["accepted"] == 500
+    refused = command(capfd, "replay", str(tmp_path / "streameval.yaml"), str(file), "--format", "csv")
+    assert refused.code == 2
+    assert "cannot be read as CSV" in refused.err

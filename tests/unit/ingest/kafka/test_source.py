@@ -1,0 +1,616 @@
+"""KafkaSource over a cluster in memory: what it does about each kind of trouble."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from streameval.errors import SourceError
+from streameval.ingest.base import Offsets, Records, SourceStatus
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
+from streameval.ingest.kafka.offset_commits import OffsetCommitter
+from streameval.ingest.kafka.reader import PROBE_INTERVAL
+from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource
+from streameval.ingest.multi import MultiSource
+from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from support.factories import wait_until
+from support.fake_kafka import TOPIC, FakeCluster
+
+
+class Bench:
+    """A source over a cluster in memory, with a clock that moves by hand."""
+
+    def __init__(self, cluster: FakeCluster, bookmark: Offsets | None = None, **changes: object) -> None:
+        self.cluster = cluster
+        self.now, self.chance = 1000.0, 0.0
+        self.seen: list[bytes | None] = []
+        settings = KafkaSettings.model_validate({"topic": TOPIC, "max_poll_records": 3} | changes)
+        chance, clock = (lambda: self.chance), (lambda: self.now)
+        self.source = KafkaSource(settings, bookmark, clock=clock, connect=cluster.connect, chance=chance)
+
+    def poll(self, times: int = 1, every: float = BACKOFF_MOST, timeout: float = 1.0) -> SourceStatus:
+        for _ in range(times):
+            self.now += every
+            self._take(timeout)
+            while self.source._opening is not None:  # on a busy machine, who connects beside the loop takes longer
+                self._take(timeout)
+        return self.source.status()
+
+    def _take(self, timeout: float) -> None:
+        for records in self.source.poll(timeout):
+            self.seen += records.values
+
+    def seen_of(self, partition: int) -> list[bytes | None]:
+        return [value for value in self.seen if value is not None and value.startswith(b"%d:" % partition)]
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.fill(0, 10)
+    cluster.fill(1, 10)
+    return cluster
+
+
+def test_all_partitions_are_read_in_order_and_the_lag_goes_to_zero(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    assert bench.poll(2).lag == 8
+    status = bench.poll(10)
+    assert status.reached
+    assert status.lag == 0
+    assert bench.seen_of(0) == cluster.logs[0]
+    assert bench.seen_of(1) == cluster.logs[1]
+    assert bench.source.positions == {0: 10, 1: 10}
+
+
+@pytest.mark.parametrize("polls_before", [1, 2, 3, 4])
+def test_after_trouble_a_new_client_goes_on_where_we_were(cluster: FakeCluster, polls_before: int) -> None:
+    bench = Bench(cluster)
+    bench.poll(polls_before)
+    cluster.faults = [ClientError("the leader moved")]
+    status = bench.poll(12)
+    assert sorted(bench.seen) == sorted(cluster.logs[0] + cluster.logs[1])
+    assert status.rebuilds == 1
+    assert cluster.clients[0].closed
+
+
+def test_while_no_broker_answers_polls_are_empty_and_the_status_says_so(cluster: FakeCluster) -> None:
+    cluster.up = False
+    bench = Bench(cluster, bootstrap_servers="kafka-1:9092")
+    status = bench.poll(3)
+    assert not status.reached
+    assert status.lag is None
+    assert "kafka-1:9092" in status.detail
+    assert "nobody answers" in status.detail
+    cluster.up = True
+    assert bench.poll(12).reached
+    assert len(bench.seen) == 20
+
+
+@pytest.mark.parametrize(
+    ("chance", "seconds"),
+    [(0.0, [1, 2, 3, 4, 6, 10, 15, 20, 25, 30]), (1.0, [1, 2, 3, 4, 5, 7, 10, 13, 16, 19, 22, 25, 28])],
+)
+def test_the_pauses_between_attempts_double_up_to_a_limit_and_differ_from_daemon_to_daemon(
+    cluster: FakeCluster, chance: float, seconds: list[int]
+) -> None:
+    cluster.up = False
+    bench = Bench(cluster)
+    bench.chance = chance
+    attempts = []
+    for second in range(1, 31):
+        bench.poll(every=1.0, timeout=0.05)
+        attempts += [second] * (cluster.attempts - len(attempts))
+    assert attempts == seconds
+
+
+def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster) -> None:
+    answered = threading.Event()
+    cluster.before_connect = lambda: answered.wait(60.0)
+    bench = Bench(cluster)
+    begin = time.monotonic()
+    assert bench.source.poll(timeout=0.05) == []
+    assert time.monotonic() - begin < 30.0
+    answered.set()
+    bench.poll(5)
+    assert cluster.attempts == 1
+    assert len(bench.seen) > 0
+
+
+def test_a_client_that_connects_after_the_source_was_closed_is_closed_too(cluster: FakeCluster) -> None:
+    answered = threading.Event()
+    cluster.before_connect = lambda: answered.wait(60.0)
+    bench = Bench(cluster)
+    bench.source.poll(timeout=0.01)
+    bench.source.close()
+    answered.set()
+    wait_until(lambda: cluster.clients != [] and cluster.clients[0].closed)
+
+
+def test_a_missing_topic_is_waited_for(cluster: FakeCluster) -> None:
+    logs, cluster.logs = cluster.logs, {}
+    bench = Bench(cluster)
+    status = bench.poll(3)
+    assert not status.reached
+    assert "'clicks' does not exist" in status.detail
+    assert all(client.closed for client in cluster.clients)
+    cluster.logs = logs
+    bench.poll(12)
+    assert len(bench.seen) == 20
+
+
+def test_silence_of_the_cluster_is_told_from_a_quiet_topic(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    assert bench.poll(20, every=PROBE_INTERVAL).reached
+    cluster.up = False
+    assert bench.poll(2, every=PROBE_INTERVAL).reached
+    status = bench.poll(4, every=PROBE_INTERVAL)
+    assert not status.reached
+    assert status.detail == "no answer from localhost:9092 for 18 s"
+    assert status.rebuilds == 0
+
+
+def test_a_client_that_gets_no_answer_for_the_stall_timeout_is_replaced(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, stall_timeout=30)
+    bench.poll(10)
+    cluster.up = False
+    assert bench.poll(12, every=PROBE_INTERVAL).rebuilds == 1
+    cluster.fill(0, 5, begin=10)
+    cluster.up = True
+    bench.poll(10)
+    assert bench.seen_of(0) == cluster.logs[0]
+
+
+def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(cluster: FakeCluster) -> None:
+    cluster.deaf = {1}
+    bench = Bench(cluster, stall_timeout=30)
+    assert bench.poll(9, every=PROBE_INTERVAL).rebuilds == 0
+    assert bench.source.status().lag == 10
+    assert bench.poll(8, every=PROBE_INTERVAL).rebuilds == 1  # of the time in which messages came, little counts
+    cluster.deaf = set()
+    bench.poll(6)
+    assert bench.seen_of(1) == cluster.logs[1]
+    assert bench.seen_of(0) == cluster.logs[0]
+
+
+@pytest.mark.parametrize(("every", "stuck"), [(10.0, False), (40.0, True)])
+def test_a_partition_whose_turn_has_not_come_is_stuck_only_after_much_longer(
+    cluster: FakeCluster, every: float, stuck: bool
+) -> None:
+    """Whoever polls is at work all the time, and gets what the client has of another partition first."""
+    cluster.fill(0, 90)
+    cluster.deaf = {1}
+    assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
+
+
+def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) -> None:
+    cluster.hidden = 2
+    status = Bench(cluster, stall_timeout=30).poll(30, every=PROBE_INTERVAL)
+    assert status.rebuilds == 0
+    assert status.lag == 4
+
+
+def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeCluster) -> None:
+    """What is in it is dated before now, and comes when it is committed."""
+    cluster.hidden = 2
+    bench = Bench(cluster)
+    assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
+    cluster.hidden = 0
+    assert all(part.ended_at for part in bench.poll(12).partitions)
+    assert len(bench.seen) == 20
+
+
+def test_a_log_that_was_cut_before_us_is_at_its_end_where_it_ends_now(cluster: FakeCluster) -> None:
+    """What had been written beyond, and was never read, is not waited for."""
+    bench = Bench(cluster)
+    bench.poll(1)
+    del cluster.logs[1][6:]
+    status = bench.poll(5)
+    assert status.lag == 0
+    assert all(part.ended_at for part in status.partitions)
+    assert bench.seen_of(1) == cluster.logs[1]
+
+
+def test_markers_of_transactions_do_not_count_as_lag(cluster: FakeCluster) -> None:
+    cluster.markers = 1
+    assert Bench(cluster).poll(12).lag == 0
+
+
+def test_messages_deleted_before_they_were_read_are_counted_as_lost(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(1)
+    cluster.first = {1: 7}
+    status = bench.poll(12)
+    assert status.lost == 4
+    assert status.gaps == {"deleted": 1}
+    assert bench.seen_of(1) == cluster.logs[1][:3] + cluster.logs[1][7:]
+    assert bench.seen_of(0) == cluster.logs[0]
+    assert status.rebuilds == 0
+
+
+def test_lost_messages_stop_the_source_when_it_is_told_so(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, on_lost_offsets="fail")
+    bench.poll(1)
+    cluster.first = {1: 7}
+    with pytest.raises(SourceError, match="known to be lost: 4") as raised:
+        bench.poll(2)
+    assert "retention" in raised.value.hint
+
+
+def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    del cluster.logs[1][8:]
+    bench.poll(1)
+    cluster.fill(1, 3, begin=20)
+    status = bench.poll(5)
+    assert bench.seen_of(1)[10:] == [b"1:20", b"1:21", b"1:22"]
+    assert status.lost == 0
+    assert status.gaps == {"cut": 1}
+
+
+@pytest.mark.parametrize("between", ["two clients", "two lives"])
+def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
+    cluster: FakeCluster, between: str
+) -> None:
+    """As after an unclean election: the new leader had six of ten messages, and others have been written since."""
+    cluster.epochs = {0: [4] * 10, 1: [4] * 10}
+    bench = Bench(cluster)
+    bench.poll(5)
+    assert bench.seen_of(0) == cluster.logs[0]
+    cluster.logs[0][6:] = [b"0:new-%d" % number for number in range(20)]
+    cluster.epochs[0] = [4] * 6 + [5] * 20
+    if between == "two lives":
+        (state,) = [mark.to_state() for mark in bench.source.bookmarks().values()]
+        bench = Bench(cluster, Offsets.from_state(state))
+    else:
+        cluster.faults = [ClientError("the broker went away")]
+    status = bench.poll(12)
+    assert status.gaps == {"cut": 1}
+    assert bench.seen_of(0)[-20:] == cluster.logs[0][6:]
+    assert status.positions == {(TOPIC, 0): 26, (TOPIC, 1): 10}
+    assert bench.seen_of(1) == (cluster.logs[1] if between == "two clients" else [])
+
+
+def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    cluster.logs[1][8:] = [b"1:a", b"1:b", b"1:c"]
+    cluster.faults = [OffsetsGoneError({1: 8})]
+    bench.poll(5)
+    assert bench.seen_of(1)[10:] == [b"1:a", b"1:b", b"1:c"]
+
+
+@pytest.mark.parametrize("length", [4, 30])
+def test_a_topic_made_anew_is_read_from_its_beginning(cluster: FakeCluster, length: int) -> None:
+    bench = Bench(cluster)
+    bench.poll(2)
+    cluster.topic_id, cluster.logs = "id-2", {}
+    cluster.fill(0, length, begin=100)
+    bench.poll(20)
+    assert bench.seen_of(0)[-length:] == cluster.logs[0]
+    assert len(bench.seen_of(0)) <= 10 + length
+    assert bench.source.positions == {0: length}
+
+
+def test_a_topic_made_anew_while_we_were_away_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(10)
+    cluster.faults = [ClientError("gone")]
+    bench.poll(1)
+    cluster.topic_id, cluster.logs = "id-2", {}
+    cluster.fill(0, 25, begin=100)
+    bench.poll(20)
+    assert bench.seen_of(0)[10:] == cluster.logs[0]
+
+
+def test_a_topic_made_anew_stops_the_source_when_it_is_told_so(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, on_lost_offsets="fail")
+    bench.poll(2)
+    cluster.topic_id = "id-2"
+    with pytest.raises(SourceError, match=r"made anew.*known to be lost: 8"):
+        bench.poll(2)
+
+
+def test_a_partition_added_later_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, start="latest", discovery_interval=60)
+    bench.poll(5)
+    cluster.fill(2, 6)
+    bench.poll(5)
+    assert bench.seen == []
+    bench.poll(12)
+    assert bench.seen == cluster.logs[2]
+
+
+def test_messages_that_come_a_second_time_are_not_handed_out(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(3)
+    cluster.clients[0].positions[0] = 2
+    status = bench.poll(12)
+    assert bench.seen_of(0) == cluster.logs[0]
+    assert status.rebuilds == 1
+
+
+def test_the_first_start_begins_where_it_is_told() -> None:
+    for start, begin in [("earliest", 4), ("latest", 10), (datetime.fromtimestamp(6, UTC), 6)]:
+        cluster = FakeCluster(first={0: 4})
+        cluster.fill(0, 10)
+        bench = Bench(cluster, start=start)
+        bench.poll(8)
+        cluster.fill(0, 2, begin=10)
+        bench.poll(4)
+        assert bench.seen == cluster.logs[0][begin:]
+
+
+def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, Offsets({0: 8}), start="latest")
+    bench.poll(12)
+    assert bench.seen_of(0) == cluster.logs[0][8:]
+    assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away
+
+
+def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Offsets]:
+    bench = Bench(cluster)
+    bench.poll(polls)
+    bench.source.close()
+    return bench, bench.source.bookmarks()[TOPIC]
+
+
+@pytest.mark.parametrize("polls", [1, 2, 3, 4, 8])
+def test_another_life_goes_on_exactly_where_the_bookmark_is(cluster: FakeCluster, polls: int) -> None:
+    before, bookmark = read_a_while(cluster, polls)
+    after = Bench(cluster, Offsets.from_state(bookmark.to_state()), start="latest")
+    after.poll(12)
+    assert before.seen_of(0) + after.seen_of(0) == cluster.logs[0]
+    assert before.seen_of(1) + after.seen_of(1) == cluster.logs[1]
+    assert after.source.status().gaps == {}
+
+
+def test_a_topic_made_anew_between_two_lives_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+    _, bookmark = read_a_while(cluster)
+    cluster.topic_id, cluster.logs = "id-2", {}
+    cluster.fill(0, 30, begin=100)
+    after = Bench(cluster, bookmark)
+    status = after.poll(20)
+    assert after.seen == cluster.logs[0]
+    assert status.gaps == {"replaced": 1}
+    assert after.source.bookmarks()[TOPIC] == Offsets({0: 30}, "id-2")
+
+
+def test_without_topic_ids_a_partition_that_is_gone_tells_that_the_topic_was_made_anew(cluster: FakeCluster) -> None:
+    cluster.topic_id = None
+    _, bookmark = read_a_while(cluster)
+    del cluster.logs[1]
+    after = Bench(cluster, bookmark)
+    assert after.poll(20).gaps == {"replaced": 1}
+    assert after.seen == cluster.logs[0]
+    assert after.source.positions == {0: 10}
+
+
+def test_a_partition_that_the_broker_does_not_list_for_now_is_waited_for(cluster: FakeCluster) -> None:
+    before, bookmark = read_a_while(cluster)
+    gone = cluster.logs.pop(1)
+    after = Bench(cluster, bookmark)
+    assert "does not list the partitions [1]" in after.poll(5).detail
+    cluster.logs[1] = gone
+    after.poll(12)
+    assert before.seen_of(1) + after.seen_of(1) == gone
+
+
+def test_a_broker_that_learns_or_forgets_topic_ids_is_no_new_topic(cluster: FakeCluster) -> None:
+    for before, after in [(None, "id-1"), ("id-1", None)]:
+        cluster.topic_id = before
+        _, bookmark = read_a_while(cluster)
+        cluster.topic_id = after
+        bench = Bench(cluster, bookmark)
+        assert bench.poll(12).gaps == {}
+        assert bench.source.bookmarks()[TOPIC].identity == "id-1"
+
+
+@pytest.mark.parametrize(
+    ("first", "length", "told"),
+    [(8, 10, "deleted before they were read; known to be lost: 2"), (0, 4, "cut behind us.*position 6, goes_on_at 4")],
+)
+def test_what_was_lost_between_two_lives_stops_the_source_when_it_is_told_so(
+    cluster: FakeCluster, first: int, length: int, told: str
+) -> None:
+    _, bookmark = read_a_while(cluster)
+    cluster.first = {1: first}
+    del cluster.logs[1][length:]
+    bench = Bench(cluster, bookmark, on_lost_offsets="fail")
+    with pytest.raises(SourceError, match=told) as raised:
+        bench.poll(5)
+    assert "source.on_lost_offsets" in raised.value.hint
+    assert bench.source.bookmarks()[TOPIC].positions[1] == 6
+
+
+def test_a_paused_partition_waits_in_the_log_and_is_not_stuck(cluster: FakeCluster) -> None:
+    bench = Bench(cluster, stall_timeout=30)
+    bench.source.pause([(TOPIC, 1), ("another", 0)])
+    status = bench.poll(20, every=PROBE_INTERVAL)
+    assert bench.seen == cluster.logs[0]
+    assert status.rebuilds == 0
+    assert status.lag == 10
+    cluster.faults = [ClientError("the leader moved")]
+    bench.poll(12)
+    assert bench.seen_of(1) == []
+    bench.source.pause([])
+    bench.poll(12)
+    assert bench.seen_of(1) == cluster.logs[1]
+
+
+class Ends:
+    """A source that hands out these records, then raises, as often as it is asked."""
+
+    def __init__(self, *polls: list[Records] | SourceError) -> None:
+        self.polls = [*polls]
+
+    def poll(self, timeout: float) -> list[Records]:
+        polled = self.polls.pop(0) if len(self.polls) > 1 else self.polls[0]
+        if isinstance(polled, SourceError):
+            raise polled
+        return polled
+
+
+def test_what_one_source_hands_out_is_not_lost_when_another_fails() -> None:
+    """A snapshot that is taken after the failure says that it has been read."""
+    decisions = [Records(TOPIC, 0, [7], [b"7"])]
+    several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="mend it"), [])])  # type: ignore[list-item]
+    assert several.poll(0.0) == decisions
+    for _ in range(2):
+        with pytest.raises(SourceError, match="cut"):
+            several.poll(0.0)
+
+
+def test_empty_records_move_nothing() -> None:
+    bench = Bench(FakeCluster(logs={0: []}))
+    bench.poll(3)
+    assert bench.source.positions == {0: 0}
+    assert len(Records(TOPIC, 0, [], [])) == 0
+
+
+def test_reached_is_said_for_some_seconds_after_the_last_answer() -> None:
+    assert PROBE_INTERVAL * 2 < REACHED_FOR
+
+
+def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
+    authority, certificate, key = (str(tmp_path / name) for name in ("ca.pem", "me.pem", "me.key"))
+    for path in (authority, certificate, key):
+        Path(path).touch()
+    settings = KafkaSettings.model_validate(
+        {
+            "topic": TOPIC,
+            "bootstrap_servers": "a:9093, b:9093",
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": "reader",
+            "sasl_password": "of-nobodys-business",
+            "ssl_cafile": authority,
+            "ssl_certfile": certificate,
+            "ssl_keyfile": key,
+            "ssl_password": "nor-this",
+            "ssl_check_hostname": False,
+            "api_version": 2.3,
+        }
+    )
+    options = consumer_options(settings)
+    assert options == options | {
+        "bootstrap_servers": ["a:9093", "b:9093"],
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": "reader",
+        "sasl_plain_password": "of-nobodys-business",
+        "ssl_cafile": authority,
+        "ssl_certfile": certificate,
+        "ssl_keyfile": key,
+        "ssl_password": "nor-this",
+        "ssl_check_hostname": False,
+        "api_version": (2, 3),
+    }
+    assert "of-nobodys-business" not in repr(settings)
+    assert "nor-this" not in repr(settings)
+
+
+def test_the_consumer_never_commits_and_never_jumps() -> None:
+    options = consumer_options(KafkaSettings(topic=TOPIC))
+    assert options["enable_auto_commit"] is False
+    assert options["auto_offset_reset"] == "none"
+    assert options["fetch_max_bytes"] == 16 * 1024 * 1024
+
+
+def test_options_that_were_not_given_are_left_to_the_client() -> None:
+    assert "api_version" not in connection_options(KafkaConnection())
+    assert not [name for name in connection_options(KafkaConnection()) if name.startswith("sasl")]
+
+
+class SlowGroup:
+    """A group that answers when it is told to, and fails as often as it is told to."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.answers, self.failures = threading.Semaphore(0), failures
+        self.written: list[dict[int, int]] = []
+        self.closed = 0
+
+    def write(self, positions: Mapping[int, int]) -> None:
+        assert self.answers.acquire(timeout=60.0)
+        if self.failures:
+            self.failures -= 1
+            raise ClientError("not the coordinator")
+        self.written.append(dict(positions))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 30.0)
+    group = SlowGroup()
+    committer = OffsetCommitter(lambda: group)
+    committer.commit({0: 1})
+    wait_until(lambda: committer._latest is None)
+    for offset in range(2, 100):
+        committer.commit({0: offset})
+    group.answers.release(2)
+    committer.close()
+    assert group.written == [{0: 1}, {0: 99}]
+    assert group.closed == 1
+
+
+def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 30.0)
+    group = SlowGroup(failures=5)
+    group.answers.release(100)
+    committer = OffsetCommitter(lambda: group)
+    for offset in range(20):
+        committer.commit({0: offset})
+        wait_until(lambda: committer._latest is None)
+    committer.close()
+    assert group.written[-1] == {0: 19}
+    told = capsys.readouterr().out + caplog.text
+    assert told.count("offsets_not_committed") == 1
+
+
+def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 0.1)
+    group = SlowGroup()
+    committer = OffsetCommitter(lambda: group)
+    begin = time.monotonic()
+    committer.commit({0: 1})
+    committer.close()
+    assert time.monotonic() - begin < 30.0
+    group.answers.release()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"topic": ""},
+        {"topic": TOPIC, "start": "yesterday"},
+        {"topic": TOPIC, "start": "2026-01-01T00:00:00"},
+        {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
+        {"topic": TOPIC, "sasl_username": "reader"},
+        {"topic": TOPIC, "bootstrap_servers": " , "},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
+        {"topic": TOPIC, "ssl_cafile": __file__},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_keyfile": __file__},
+        {"topic": TOPIC, "security_protocol": "SSL", "ssl_password": "x"},
+        {"topic": TOPIC, "bootstrap_servers": "me:secret@broker:9092"},
+        {"topic": TOPIC, "stall_timeout": 0},
+        {"topic": TOPIC, "group": "x"},
+        {"topic": TOPIC, "group_id": ""},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        KafkaSettings.model_validate(wrong)

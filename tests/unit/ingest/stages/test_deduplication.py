@@ -1,0 +1,128 @@
+"""An event that a producer sent twice counts once, as far back as ids are remembered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streameval.events import JsonDecoder
+from streameval.events.origin import Origin, fingerprints
+from streameval.ingest.stages import Deduplication
+from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, through_a_file
+
+identifiers = st.text(max_size=70) | st.integers(-(2**70), 2**70)
+
+
+def arrivals(ids: Sequence[str]) -> list[Arrival]:
+    return [Arrival(0.0, 0, offset, each) for offset, each in enumerate(ids)]
+
+
+def first_times(ids: Sequence[str], remembered: int) -> list[int]:
+    """Which of these are new to somebody who remembers the last so many new ones."""
+    known: OrderedDict[str, None] = OrderedDict()
+    new = []
+    for place, each in enumerate(ids):
+        if each and each in known:
+            continue
+        new.append(place)
+        if each:
+            known[each] = None
+        if len(known) > remembered:
+            known.popitem(last=False)
+    return new
+
+
+@given(
+    ids=st.lists(st.sampled_from(["", *"abcdefgh"]), max_size=60),
+    remembered=st.integers(1, 9),
+    cuts=st.lists(st.integers(0, 60), max_size=5),
+    restarts=st.booleans(),
+)
+def test_what_passes_is_what_a_set_of_the_last_ids_lets_pass(
+    ids: list[str], remembered: int, cuts: list[int], restarts: bool
+) -> None:
+    stage, passed, rejected = Deduplication(remembered), [], []
+    for first, last in pairwise(sorted([0, *cuts, 60])):
+        out = stage.take(batch_of(arrivals(ids)[first:last]))
+        passed += [offset for _, _, offset in arrivals_of(out)]
+        rejected += [(each.reason, each.origin) for each in out.rejected]
+        if restarts:
+            state = through_a_file(stage.state())
+            stage = Deduplication(remembered)
+            stage.restore(state)
+            assert through_a_file(stage.state()) == state
+    assert passed == first_times(ids, remembered)
+    assert rejected == [("duplicate", (TOPIC, 0, place)) for place in range(len(ids)) if place not in passed]
+
+
+def test_a_shorter_memory_goes_on_with_the_newest_ids() -> None:
+    stage, shorter = Deduplication(100), Deduplication(2)
+    stage.take(batch_of(arrivals(list("abcde"))))
+    shorter.restore(stage.state())
+    assert len(shorter.take(batch_of(arrivals(list("de"))))) == 0
+    assert len(shorter.take(batch_of(arrivals(list("c"))))) == 1
+
+
+@given(st.lists(identifiers, unique_by=str))
+def test_different_ids_have_different_fingerprints_which_do_not_depend_on_their_neighbours(
+    ids: list[str | int],
+) -> None:
+    together = fingerprints(ids)
+    assert len(set(together.tolist())) == len(ids)
+    assert [int(fingerprints([each])[0]) for each in ids] == together.tolist()
+
+
+def test_a_million_ids_that_follow_one_another_have_a_million_fingerprints() -> None:
+    assert len(np.unique(fingerprints([f"event-{number}" for number in range(1_000_000)]))) == 1_000_000
+
+
+def test_fingerprints_are_the_same_in_every_version() -> None:
+    """They are kept in snapshots."""
+    known = [405949554014470194, 0, 15026085800773577291, 11340756792998685539]
+    assert fingerprints(["e-81", "", 17, "x" * 100]).tolist() == known
+
+
+@pytest.mark.parametrize("identifier", ["\ud800", "a\0", "a", "é", -1, 10**300])
+def test_an_odd_id_has_a_fingerprint_too(identifier: str | int) -> None:
+    assert fingerprints([identifier])[0] not in (0, fingerprints(["b"])[0])
+    assert fingerprints(["a\0"]) != fingerprints(["a"])
+
+
+def message(event_id: int) -> bytes:
+    return b'{"event_id": %d, "timestamp": 1, "action": 1, "propensity": 0.5, "reward": 1}' % event_id
+
+
+def test_events_know_their_origin_when_the_messages_do() -> None:
+    origin = Origin.of("clicks", [(2, [10, 12]), (5, [7])])
+    batch = JsonDecoder([], identified=True).decode_batch([message(1), b"{}", message(3)], origin)
+    assert batch.origin is not None
+    assert [batch.origin.place(row) for row in range(2)] == [("clicks", 2, 10), ("clicks", 5, 7)]
+    assert batch.origin.identity is not None
+    assert batch.origin.identity.tolist() == fingerprints([1, 3]).tolist()
+    assert batch.rejected[0].origin == ("clicks", 2, 12)
+    assert JsonDecoder([]).decode_batch([message(1)]).origin is None
+
+
+def test_an_origin_follows_its_events_through_cuts_and_files() -> None:
+    batch = batch_of(arrivals(list("abc")))
+    joined = type(batch).concat([batch[2:], batch.take(np.array([1, 0]))])
+    kept = type(batch).from_state(through_a_file(joined.to_state()))
+    assert arrivals_of(kept) == [(0.0, 0, 2), (0.0, 0, 1), (0.0, 0, 0)]
+    assert kept.origin is not None
+    assert kept.origin.identity is not None
+    assert kept.origin.identity.tolist() == fingerprints(["c", "b", "a"]).tolist()
+
+
+def test_decisions_without_rewards_are_events_where_rewards_come_apart() -> None:
+    decision = b'{"event_id": 1, "timestamp": 1, "action": 1, "propensity": 0.5}'
+    odd = decision[:-1] + b', "reward": {"pending": true}}'
+    batch = JsonDecoder([], rewarded=False, reward_range=(0, 1)).decode_batch([decision, odd])
+    assert np.isnan(batch.reward).all()
+    assert len(batch) == 2
+    assert JsonDecoder([]).decode_batch([decision]).rejected[0].reason == "missing_field"

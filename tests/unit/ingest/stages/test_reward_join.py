@@ -1,0 +1,283 @@
+"""Rewards that come as messages of their own are joined to their decisions, whenever and however both are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streameval.events import EventBatch
+from streameval.events.origin import Origin
+from streameval.events.reward_messages import RewardDecoder
+from streameval.ingest.stages import Deduplication, RewardCounts
+from streameval.ingest.stages.watermark import CONFIRMED_BY
+from support.arrivals import TOPIC, Arrival, batch_of, on_time, readings, through_a_file
+from support.rewards import IDLE, LATENESS, REWARDS, WINDOW, Earned, fresh, rewards_of
+
+
+def outcome(batch: EventBatch) -> list[tuple[float, int, int, float]]:
+    if not len(batch):
+        return []
+    assert batch.origin is not None
+    columns = batch.timestamp, batch.origin.partition, batch.origin.offset, batch.reward
+    return list(zip(*[column.tolist() for column in columns], strict=True))
+
+
+def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, int], restarts: bool = False) -> Any:
+    """What comes out, the origins of what is rejected, and the counts, when all polls have been read."""
+    joining, out = fresh(combine, partitions=partitions), []
+    for poll in polls:
+        for kind in (Arrival, Earned):
+            part = [each for each in poll if isinstance(each, kind)]
+            if part:
+                out.append(joining.take(batch_of(part)) if kind is Arrival else joining.take_rewards(rewards_of(part)))
+            if restarts:
+                state = through_a_file(joining.state())
+                joining = fresh(combine)
+                joining.restore(state)
+    out.append(joining.flush())
+    rejected = sorted(each.origin for batch in out for each in batch.rejected)
+    return [event for batch in out for event in outcome(batch)], rejected, joining.counts
+
+
+COMBINE = {"first": lambda found: found[0], "last": lambda found: found[-1], "sum": sum}
+
+
+def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Earned]], combine: str) -> Any:
+    """The same, one decision and one reward at a time."""
+    kept = sorted(each for log in decisions for each in on_time(log, LATENESS, CONFIRMED_BY))
+    timely = sorted(each for log in earned for each in on_time(log, LATENESS, CONFIRMED_BY))
+    stale = [each for log in earned for each in log if each not in timely]
+    out, used, late = [], set(), set()
+    for decision in kept:
+        found = []
+        for each in timely if decision.event_id else ():
+            after = each.timestamp - decision.timestamp
+            if each.event_id == decision.event_id and -LATENESS <= after <= WINDOW:
+                found.append(each.reward)
+                used.add(each)
+            elif each.event_id == decision.event_id and WINDOW < after <= 2 * WINDOW:
+                late.add(each)
+        out.append((*decision[:3], COMBINE[combine](found) if found else -1.0))
+    late = (late - used) | set(stale)
+    behind = {each for log in decisions for each in log} - set(kept)
+    rejected = [(TOPIC, *each[1:3]) for each in behind] + [(REWARDS, *each[1:3]) for each in late]
+    counts = RewardCounts(len(used), len(late), sum(map(len, earned)) - len(used) - len(late))
+    return out, sorted(rejected), counts
+
+
+STEPS = st.lists(st.sampled_from([0, 1, 1, 2, 3, 25]), max_size=30)
+DELAYS = st.sampled_from([0, 0, 0, 1, 3, 8])
+
+
+@st.composite
+def two_topics(draw: st.DrawFn) -> tuple[list[list[Arrival]], list[list[Earned]]]:
+    """Decisions, some with the same id or none, and rewards for them: early, in time, late, several, for nobody."""
+    names = st.sampled_from(["", *"abcdefghijklmnop"])
+
+    def times() -> list[float]:
+        steps = draw(STEPS)
+        return [float(time - draw(DELAYS)) for time in np.cumsum(np.array(steps, dtype=int)).tolist()]
+
+    decisions = [
+        [Arrival(time, partition, offset, draw(names)) for offset, time in enumerate(times())]
+        for partition in range(draw(st.integers(1, 3)))
+    ]
+    earned = [
+        [
+            Earned(time, partition, offset, draw(names), draw(st.sampled_from([0.0, 0.25, 0.5, 1.0])))
+            for offset, time in enumerate(times())
+        ]
+        for partition in range(draw(st.integers(1, 2)))
+    ]
+    return decisions, earned
+
+
+@given(data=st.data(), topics=two_topics(), combine=st.sampled_from(["first", "sum", "last"]))
+@settings(max_examples=150)
+def test_a_join_is_that_of_a_loop_over_all_pairs(data: st.DataObject, topics: Any, combine: str) -> None:
+    decisions, earned = topics
+    polls = data.draw(readings([*decisions, *earned]))
+    assert read(polls, combine, (len(decisions), len(earned))) == joined(decisions, earned, combine)
+
+
+@given(data=st.data(), topics=two_topics())
+@settings(max_examples=60)
+def test_a_restart_at_every_point_changes_nothing(data: st.DataObject, topics: Any) -> None:
+    decisions, earned = topics
+    polls = data.draw(readings([*decisions, *earned]))
+    partitions = len(decisions), len(earned)
+    assert read(polls, "last", partitions, restarts=True) == read(polls, "last", partitions)
+
+
+def decided(count: int, first: int = 0, every: float = 0.1) -> list[Arrival]:
+    return [Arrival(number * every, 0, number, f"e-{number}") for number in range(first, first + count)]
+
+
+def earned_for(decisions: Sequence[Arrival], after: float) -> list[Earned]:
+    return [Earned(each.timestamp + after, 0, each.offset, each.event_id) for each in decisions]
+
+
+@pytest.mark.parametrize("rewards_first", [True, False])
+def test_a_decision_waits_for_its_window_and_no_longer(rewards_first: bool) -> None:
+    joining, decisions = fresh(), decided(1000)
+    rewards = rewards_of(earned_for(decisions, after=WINDOW - 0.5))
+    if rewards_first:
+        assert len(joining.take_rewards(rewards)) == 0
+        out = joining.take(batch_of(decisions))
+    else:
+        assert len(joining.take(batch_of(decisions))) == 0
+        out = joining.take_rewards(rewards)
+    assert set(out.reward.tolist()) == {1.0}
+    assert out.timestamp[-1] == pytest.approx(99.9 - 0.9 - LATENESS - 0.5, abs=0.11)
+
+
+def test_what_comes_after_the_window_is_late_and_its_share_is_told() -> None:
+    joining, decisions = fresh(), decided(1000)
+    joining.take(batch_of(decisions))
+    in_time = [each for each in earned_for(decisions, after=1.0) if each.offset % 4]
+    late = [each for each in earned_for(decisions, after=WINDOW + 1.0) if each.offset % 4 == 0]
+    out = [joining.take_rewards(rewards_of(sorted([*in_time, *late]))), joining.flush()]
+    assert joining.counts == RewardCounts(joined=750, late=250)
+    assert joining.counts.late_share == 0.25
+    rejected = [each for batch in out for each in batch.rejected]
+    assert {each.reason for each in rejected} == {"too_late"}
+    assert {each.origin for each in rejected} == {(REWARDS, 0, each.offset) for each in late}
+    assert rejected[0].detail.startswith("reward: 1 at 21.000000 is more than 20 s after its decision")
+    assert sum(float((batch.reward == -1.0).sum()) for batch in out) == 250
+
+
+def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
+    joining = fresh()
+    for first in range(0, 20_000, 1000):
+        joining.take(batch_of(decided(1000, first)))
+        strangers = [each._replace(event_id=f"x-{each.offset}") for each in earned_for(decided(1000, first), after=1.0)]
+        joining.take_rewards(rewards_of(strangers))
+        assert joining.held_bytes < 100_000
+    joining.flush()
+    assert joining.counts == RewardCounts(unmatched=20_000)
+    assert joining.counts.late_share is None
+
+
+def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
+    joining = fresh()
+    joining.take(batch_of(decided(1000)))
+    out = joining.rest({(REWARDS, 0): 1e9})
+    assert out.timestamp[-1] == pytest.approx(99.9 - 0.9 - IDLE - LATENESS - WINDOW, abs=0.11)
+    assert set(out.reward.tolist()) == {-1.0}
+    assert len(joining.rest({(REWARDS, 0): 1e9 + 1, (TOPIC, 0): 1e9 + 1})) == 1000 - len(out)
+
+
+@pytest.mark.parametrize("rewarded", [600, 5, 0])
+def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarded: int) -> None:
+    """Live: rewards come up to 20 seconds later, which is more decisions than fit; none is passed on early."""
+    joining, log = fresh(most_bytes=40_000), decided(6000, every=0.02)
+    earned = earned_for(log, after=WINDOW - 0.5)[:: 6000 // rewarded] if rewarded else []
+    places, out, most = [0, 0], [], 0
+    for now in np.arange(0.0, 160.0, 0.5):
+        paused = joining.ahead()
+        ends = [sum(each.timestamp <= now for each in messages) for messages in (log, earned)]
+        ended = {
+            (topic, 0): now for topic, place, end in zip((TOPIC, REWARDS), places, ends, strict=True) if place == end
+        }
+        out.append(joining.rest(ended))
+        for place, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
+            if (topic, 0) not in paused and ends[place] > places[place]:
+                part = messages[places[place] : min(ends[place], places[place] + 100)]
+                out.append(joining.take(batch_of(part)) if place == 0 else joining.take_rewards(rewards_of(part)))
+                places[place] += len(part)
+        most = max(most, joining.held_bytes)
+    out.append(joining.flush())
+    assert 40_000 < most < 60_000
+    assert joining.hurried == 0
+    assert sum(map(len, out)) == 6000
+    assert joining.counts == RewardCounts(joined=rewarded)
+
+
+def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() -> None:
+    joining, passed = fresh(most_bytes=100_000), 0
+    for first in range(0, 30_000, 1000):
+        passed += len(joining.take(batch_of(decided(1000, first))))
+        assert joining.held_bytes <= 200_000
+    assert passed == joining.hurried > 25_000
+    late = joining.take_rewards(rewards_of(earned_for(decided(3000), after=1.0)))
+    joining.flush()
+    assert joining.counts.joined == 0
+    assert isinstance(late, EventBatch)
+
+
+def test_memory_is_bounded_when_decisions_never_come() -> None:
+    joining, reasons = fresh(most_bytes=100_000), []
+    for first in range(0, 30_000, 1000):
+        out = joining.take_rewards(rewards_of(earned_for(decided(1000, first), after=0.0)))
+        reasons += [each.reason for each in out.rejected]
+        assert joining.held_bytes <= 200_000
+    assert set(reasons) == {"too_late"}
+    assert joining.counts.late == len(reasons) > 25_000
+
+
+def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
+    joining, twice = fresh(), decided(100)
+    once = Deduplication(1000).take(batch_of([*twice, *[each._replace(offset=each.offset + 100) for each in twice]]))
+    joining.take(once)
+    assert len(once) == 100
+    joining.take_rewards(rewards_of(earned_for(twice, after=1.0)))
+    assert len(joining.flush()) == 100
+    assert joining.counts.joined == 100
+
+
+def test_a_joined_reward_takes_the_place_of_what_the_decision_says() -> None:
+    joining = fresh("sum")
+    joining.take(replace(batch_of(decided(3)), reward=np.array([0.5, 0.5, 0.5])))
+    joining.take_rewards(rewards_of([Earned(1.0, 0, 0, "e-1", 0.25), Earned(1.0, 0, 1, "e-1", 0.5)]))
+    assert joining.flush().reward.tolist() == [-1.0, 0.75, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "detail"),
+    [
+        (b"{", "malformed", "not JSON"),
+        (None, "malformed", "a tombstone"),
+        (b"[]", "malformed", "not a JSON object"),
+        (b'{"timestamp": 1, "reward": 1}', "missing_field", "event_id: missing"),
+        (b'{"event_id": 1, "reward": 1}', "missing_field", "timestamp: missing"),
+        (b'{"event_id": 1, "timestamp": 1}', "missing_field", "reward: missing"),
+        (b'{"event_id": 1, "timestamp": 1, "reward": 1e999}', "not_finite", "reward"),
+        (b'{"event_id": 1, "timestamp": 1, "reward": NaN}', "not_finite", "reward"),
+        (b'{"event_id": 1, "timestamp": 1, "reward": "x"}', "malformed", "reward: expected"),
+        (b'{"event_id": 1, "timestamp": 1e999, "reward": 1}', "not_finite", "timestamp"),
+        (b'{"event_id": 1, "timestamp": 1574553634760, "reward": 1}', "malformed", "timestamp: 1.574553635e+12"),
+        (b'{"event_id": 1, "timestamp": 1, "reward": 1, "x": "' + b"x" * 2**24 + b'"}', "malformed", "16777"),
+        (b"[" * 100_000, "malformed", "n"),
+        (b'{"event_id": 1, "timestamp": 1, "reward": 1, "x": "\xff"}', "malformed", "not UTF-8"),
+    ],
+)
+def test_a_message_that_is_no_reward_is_rejected_with_its_reason(
+    message: bytes | None, reason: str, detail: str
+) -> None:
+    good = b'{"event_id": "e-1", "timestamp": "2026-01-31T00:00:00Z", "reward": true, "who": "me"}'
+    batch = RewardDecoder().decode_batch([good, message, good], Origin.of(REWARDS, [(4, [7, 8, 9])]))
+    assert batch.reward.tolist() == [1.0, 1.0]
+    assert batch.timestamp[0] == 1769817600.0
+    assert batch.origin.offset.tolist() == [7, 9]
+    (rejected,) = batch.rejected
+    assert (rejected.reason, rejected.origin, rejected.place) == (reason, (REWARDS, 4, 8), 1)
+    assert rejected.detail.startswith(detail)
+
+
+@given(
+    st.lists(
+        st.binary(max_size=40) | st.none() | st.from_regex(rb'\{"event_id": ?[^}]{0,9}, ?"timestamp": ?[^}]{0,9}\}')
+    )
+)
+def test_nonsense_is_told_from_rewards(messages: list[bytes | None]) -> None:
+    origin = Origin.of(REWARDS, [(0, range(len(messages)))])
+    batch = RewardDecoder().decode_batch(messages, origin)
+    assert len(batch) + len(batch.rejected) == len(messages)
+    assert np.isfinite(batch.reward).all()
+    assert sorted([*batch.origin.offset.tolist(), *[each.place for each in batch.rejected]]) == [*range(len(messages))]

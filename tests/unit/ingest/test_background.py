@@ -1,0 +1,133 @@
+"""Who closes a source does not leave threads behind that go on looking for its broker."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from streameval.config.model import DeadLetterTopic
+from streameval.events import Rejected
+from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.base import Offsets, Records
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.offset_commits import CLOSE_TIMEOUT
+from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
+from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from streameval.service.dead_letters import queue as deadletter
+from streameval.service.dead_letters.queue import open_dead_letters
+from support.factories import crowding, wait_until
+
+
+class Connection:
+    """Counts how often it was closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> None:
+    lifeline, one, other, late = ConnectionGroup(), Connection(), Connection(), Connection()
+    lifeline.hold(one)
+    lifeline.hold(other)
+    assert (one.closed, other.closed) == (0, 0)
+    lifeline.cut()
+    lifeline.hold(late)
+    assert (one.closed, other.closed, late.closed) == (1, 1, 1)
+
+
+def test_a_connection_that_is_gone_is_not_remembered() -> None:
+    lifeline = ConnectionGroup()
+    for _ in range(100):
+        lifeline.hold(Connection())
+    gc.collect()
+    assert len(lifeline._held) == 0
+
+
+@pytest.fixture
+def silent_server() -> Iterator[str]:
+    """Takes connections, and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(params=["nobody", "somebody who never answers"])
+def address(request: pytest.FixtureRequest, silent_server: str) -> str:
+    return "127.0.0.1:1" if request.param == "nobody" else silent_server
+
+
+def threads_since(before: set[threading.Thread]) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread not in before]
+
+
+@pytest.mark.parametrize("polls", [1, 4, 12])
+def test_a_source_that_is_closed_while_it_connects_leaves_no_thread(address: str, polls: int) -> None:
+    before = set(threading.enumerate())
+    source = KafkaSource(KafkaSettings(bootstrap_servers=[address], topic="clicks"))
+    for _ in range(polls):
+        assert source.poll(0.02) == []
+    assert threads_since(before) != []
+    begin = time.monotonic()
+    source.close()
+    wait_until(lambda: threads_since(before) == [])
+    assert time.monotonic() - begin < CONNECT_TIMEOUT / 2 * crowding()
+
+
+def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> None:
+    before = set(threading.enumerate())
+    source = KafkaSource(KafkaSettings(bootstrap_servers=[silent_server], topic="clicks", group_id="lag"))
+    source.commit({"clicks": Offsets({0: 1})})
+    begin = time.monotonic()
+    source.close()
+    wait_until(lambda: threads_since(before) == [])
+    assert time.monotonic() - begin < (CLOSE_TIMEOUT + CONNECT_TIMEOUT / 2) * crowding()
+
+
+REJECTED = [Rejected("malformed", "not JSON", b"x", place=place) for place in range(3)]
+
+
+def test_dead_letters_that_reach_nobody_end_soon_and_are_counted(
+    address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 60.0)
+    before = set(threading.enumerate())
+    connection = KafkaConnection(bootstrap_servers=[address])
+    letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), connection)
+    letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
+    wait_until(lambda: len(threads_since(before)) > 1)  # one of the library beside ours: it connects
+    begin = time.monotonic()
+    letters.close()
+    assert time.monotonic() - begin < CONNECT_TIMEOUT * crowding()
+    wait_until(lambda: threads_since(before) == [])
+    assert (letters.status().written, letters.status().waiting) == (0, 3)
+    assert "dead_letters_lost" in capsys.readouterr().out
+
+
+def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are_not_called_lost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 60.0)
+    before = set(threading.enumerate())
+    with EmbeddedBroker({"rejected": 1}) as broker:
+        letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)
+        letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
+        wait_until(lambda: letters.status().written == 3)
+        broker.stop()
+        letters.put([Records("clicks", 0, range(3, 6), [b"y"] * 3)], REJECTED[:2])
+        begin = time.monotonic()
+        letters.close()
+        assert time.monotonic() - begin < CONNECT_TIMEOUT * crowding()
+        wait_until(lambda: threads_since(before) == [])
+    assert (letters.status().written, letters.status().waiting) == (3, 2)
+    told = capsys.readouterr().out
+    assert "waiting=2" in told
+    assert "no answer in time" in told

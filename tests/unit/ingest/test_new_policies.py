@@ -1,0 +1,51 @@
+"""Events that wait for their turn while a candidate comes whom they do not tell of."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from streameval.events import JsonDecoder
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.settings import KafkaSettings
+from support.strategies import encode
+
+TOPIC = "clicks"
+EVENTS = 200
+STATUS = SourceStatus(True, partitions=tuple(PartitionStatus(TOPIC, number, EVENTS // 2, 0) for number in range(2)))
+
+
+def messages() -> list[Records]:
+    """Events of both policies, by turns in two partitions."""
+    event = {"action": "a", "propensity": 0.5, "reward": 1, "policies": {"early": 0.25, "late": 0.75}}
+    values = [encode(event | {"event_id": number, "timestamp": number}) for number in range(EVENTS)]
+    return [Records(TOPIC, number, range(EVENTS // 2), values[number::2]) for number in range(2)]
+
+
+@pytest.mark.parametrize("read_before", [0, 1, 57, 99, 100])
+def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before: int) -> None:
+    stages = PipelineSettings.of(KafkaSettings(topic=TOPIC), "reward")
+    both, early = JsonDecoder(["early", "late"]), JsonDecoder(["early"])
+    live = EventPipeline(early, stages)
+    passed = []
+    cuts = [0, read_before, EVENTS // 2]
+    for form, (start, stop) in zip((early, both), pairwise(cuts), strict=True):
+        live.decode_with(form)
+        lots = [
+            Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
+        ]
+        passed.append(live.take(lots, STATUS))
+    again = EventPipeline(both, stages)
+    history = again.take(messages(), STATUS)
+    rest = again.held_beyond(live)
+    assert live._merging is not None
+    waited = live._merging.flush()
+    assert 0 < len(waited) < EVENTS
+    assert len(history) + len(rest) + len(waited) == EVENTS
+    assert sum(map(len, passed)) + len(waited) == EVENTS
+    for part in (history, rest, waited.with_policies(["early", "late"])):
+        np.testing.assert_array_equal(part.with_policies(["late"]).probabilities, np.full((len(part), 1), 0.75))
+    assert (np.diff(waited.timestamp) == 1).all()

@@ -1,0 +1,147 @@
+"""What waits lies off the heap, is the same there to the last bit, and leaves nothing behind when it goes."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval.events import EventBatch, JsonDecoder
+from streameval.events.origin import Origin
+from streameval.ingest.off_heap import AT_HAND, apart
+from support.strategies import encode
+
+EVENTS = 1000
+CHANCES = np.random.default_rng(3).uniform(0.1, 0.9, (EVENTS, 3))
+MESSAGE = {"timestamp": 1.5, "context": {"hour": 9}, "actions": ["a", "b"], "propensities": [0.5, 0.5], "action": "b"}
+PEAK = """
+import resource
+from pathlib import Path
+import numpy as np
+from streameval.cli.process import keep_freed_memory
+from streameval.events import EventBatch, EventFormat
+from streameval.events.origin import Origin
+from streameval.ingest.stages import Ordering
+
+POLICIES, EVENTS, POLLS = [f"candidate-{number}" for number in range(20)], 1000, 200
+
+def events(poll, partition):
+    batch = EventBatch.from_arrays(
+        reward=np.zeros(EVENTS),
+        propensity=np.full(EVENTS, 0.5),
+        policies=dict.fromkeys(POLICIES, np.full(EVENTS, 0.25)),
+        timestamp=poll + np.arange(EVENTS) / EVENTS,
+    )
+    origin = Origin.of("clicks", [(partition, range(poll * EVENTS, (poll + 1) * EVENTS))])
+    return EventBatch(**{name: getattr(batch, name) for name in batch.__slots__} | {"origin": origin})
+
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
+
+keep_freed_memory()
+ordering, kept, taken = Ordering("clicks", 5.0, 10.0, 1 << 30), [], 0
+ordering.expect([("clicks", 0), ("clicks", 1)])
+before = megabytes()
+for poll in range(POLLS):
+    ordering.take(events(poll, 0))
+    kept.append(np.ones(500))
+full = megabytes()
+for poll in range(POLLS):
+    taken += len(ordering.take(events(poll, 1)))
+print(taken, full - before, megabytes() - before)
+"""
+
+
+def compact() -> EventBatch:
+    policies = {"x": CHANCES[:, 0], "y": CHANCES[:, 1]}
+    return EventBatch.from_arrays(
+        reward=np.arange(EVENTS), propensity=CHANCES[:, 2], policies=policies, unit=[f"u{row}" for row in range(EVENTS)]
+    )
+
+
+def with_actions() -> EventBatch:
+    features = np.arange(6.0 * EVENTS).reshape(EVENTS, 3, 2)
+    halves = np.tile([0.25, 0.25, 0.5], (EVENTS, 1))
+    return EventBatch.from_arrays(
+        reward=np.arange(EVENTS),
+        action=np.arange(EVENTS) % 3,
+        propensities=halves,
+        features=features,
+        policies={"x": halves, "y": CHANCES[:, 1]},
+    )
+
+
+def slates() -> EventBatch:
+    halves = np.tile([0.25, 0.25, 0.5], (EVENTS, 2, 1))
+    return EventBatch.from_arrays(
+        reward=np.arange(EVENTS), action=np.ones((EVENTS, 2), int), propensities=halves, policies={"x": halves}
+    )
+
+
+def with_origin() -> EventBatch:
+    messages = [encode(MESSAGE | {"event_id": row, "reward": row % 2}) for row in range(EVENTS)]
+    events = JsonDecoder(["x"], scores=[], identified=True)
+    return events.decode_batch(messages, Origin.of("clicks", [(7, range(EVENTS))]))
+
+
+def arrays(value: Any) -> list[np.ndarray]:
+    if is_dataclass(value):
+        return [array for field in fields(value) for array in arrays(getattr(value, field.name))]
+    return [value] if isinstance(value, np.ndarray) else []
+
+
+def memory_of(array: np.ndarray) -> object:
+    """What holds the bytes of an array."""
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.obj if isinstance(base, memoryview) else base.base
+    return base
+
+
+@pytest.mark.parametrize("make", [compact, with_actions, slates, with_origin])
+def test_events_apart_say_the_same_from_memory_of_their_own(make: Any) -> None:
+    batch = make()
+    copy = apart(batch)
+    assert copy.to_state() == batch.to_state()
+    assert len({id(memory_of(array)) for array in arrays(copy)}) == 1
+    assert all(isinstance(memory_of(array), mmap.mmap) for array in arrays(copy))
+    for one, other in zip(arrays(copy), arrays(batch), strict=True):
+        assert (one.flags.c_contiguous, one.flags.f_contiguous) == (other.flags.c_contiguous, other.flags.f_contiguous)
+
+
+def test_consecutive_events_of_a_larger_batch_come_apart_contiguous_over_events() -> None:
+    part = compact()[100:900]
+    copy = apart(part)
+    assert copy.probabilities.T.flags.c_contiguous
+    assert copy.to_state() == part.to_state()
+
+
+def test_memory_is_used_again_when_the_last_view_of_it_is_gone_and_never_before() -> None:
+    copy = apart(compact())
+    column, seen = copy.reward[10:20], copy.reward.tolist()
+    memory = memory_of(column)
+    del copy
+    others = [apart(compact()) for _ in range(3 * AT_HAND)]
+    assert all(memory_of(other.reward) is not memory for other in others)
+    assert column.tolist() == seen[10:20]
+    del others, column
+    others = [apart(compact()) for _ in range(AT_HAND)]
+    assert any(memory_of(other.reward) is memory for other in others)
+
+
+def test_few_events_stay_where_they_are() -> None:
+    few = compact()[:10]
+    assert apart(few) is few
+
+
+def test_memory_in_which_events_waited_goes_back_to_the_system() -> None:
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    taken, full, left = map(float, done.stdout.split())
+    assert taken > 380_000
+    assert full > 35
+    assert left < full / 2

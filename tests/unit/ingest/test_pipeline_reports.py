@@ -1,0 +1,167 @@
+"""From messages of several partitions and two topics to the same Report, live and catching up, over restarts."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect
+from collections.abc import Iterator
+from operator import itemgetter
+
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from streameval.events import JsonDecoder
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.settings import KafkaSettings
+from streameval.ope.averages import Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Report
+from streameval.service.metrics import MetricsPage
+from support.factories import make_published
+
+DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
+BEGIN, SECONDS = 1_700_000_000.0, 400.0
+Logs = dict[tuple[str, int], list[tuple[float, float, bytes]]]
+"""By partition the messages: when each was written, its own time, and what it says."""
+
+
+def logs(seed: int, count: int = 4000) -> Logs:
+    """Decisions over three partitions, one of them silent for a while, and clicks on a fifth of them, up to a minute
+    later; some decisions are repeated.
+    """
+    rng = np.random.default_rng(seed)
+    written: Logs = {(DECISIONS, partition): [] for partition in range(PARTITIONS)}
+    written[REWARDS, 0] = []
+    for number, time in enumerate(np.sort(rng.uniform(0, SECONDS, count)).tolist()):
+        partition = int(rng.integers(PARTITIONS))
+        if partition == 2 and 100 < time < 250:
+            partition = 0
+        propensity, target = rng.uniform(0.2, 1.0, 2).round(3).tolist()
+        said = {"event_id": f"e-{number}", "timestamp": BEGIN + time, "action": 1, "propensity": propensity}
+        message = json.dumps(said | {"policies": {"challenger": target}}).encode()
+        for _ in range(2 if rng.random() < 0.02 else 1):
+            written[DECISIONS, partition].append((time + rng.uniform(0, 3), time, message))
+        if rng.random() < 0.2:
+            clicked = time + float(rng.exponential(20.0))
+            click = {"event_id": f"e-{number}", "timestamp": BEGIN + clicked, "reward": 1}
+            written[REWARDS, 0].append((clicked + rng.uniform(0, 3), clicked, json.dumps(click).encode()))
+    return {place: sorted(messages) for place, messages in written.items()}
+
+
+def polls(
+    written: Logs, rng: np.random.Generator, start: float, every: float
+) -> Iterator[tuple[list[Records], SourceStatus]]:
+    """What a source hands out when somebody begins to read at some time, and then asks again and again."""
+    read, ended = dict.fromkeys(written, 0), dict[tuple[str, int], float | None]()
+    for now in np.arange(start, SECONDS + 200.0, every).tolist():
+        records = []
+        for place, messages in written.items():
+            end = bisect(messages, now, key=itemgetter(0))
+            ended[place] = BEGIN + now if read[place] == end else None
+            taken = messages[read[place] : min(end, read[place] + int(rng.integers(0, 500)))]
+            if taken:
+                offsets = range(read[place], read[place] + len(taken))
+                records.append(Records(*place, offsets, [message for *_, message in taken]))
+                read[place], ended[place] = read[place] + len(taken), None
+        partitions = [PartitionStatus(*place, read[place], None, ended[place]) for place in written]
+        yield records, SourceStatus(True, partitions=tuple(partitions))
+
+
+def stages(rewards: bool) -> PipelineSettings:
+    late = {"rewards": {"topic": REWARDS, "window": "45s"}} if rewards else {}
+    kafka = KafkaSettings(topic=DECISIONS, duplicates=1000, max_lateness="4s", idle_timeout="5s", **late)
+    return PipelineSettings(kafka.duplicates, kafka)
+
+
+def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
+    """The Report of somebody who begins to read at some time."""
+    form = JsonDecoder(["challenger"], rewarded=not rewards, identified=True)
+    evaluator = Evaluator(
+        ["challenger"],
+        estimators=[IPS(), SNIPS()],
+        averages=[Cumulative(), Window(tau=700), Decay(half_life=90), Window(span="80s", name="time")],
+    )
+    intake = EventPipeline(form, stages(rewards))
+    for number, (records, status) in enumerate(polls(written, np.random.default_rng(seed), start, every)):
+        evaluator.update(intake.take(records, status))
+        if restarts and number % 7 == 3:
+            state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
+            intake, evaluator = (
+                EventPipeline.from_state(state[0], form, stages(rewards)),
+                Evaluator.from_state(state[1]),
+            )
+    held = intake.holding()
+    assert held is not None
+    assert held.events == 0
+    assert held.hurried == 0
+    return evaluator.report()
+
+
+def assert_alike(one: Report, other: Report) -> None:
+    assert one.events.accepted == other.events.accepted
+    assert one.events.rejected == other.events.rejected
+    for first, second in zip(one.estimates, other.estimates, strict=True):
+        for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper", "effective_sample_size"):
+            expected = getattr(second, name)
+            found = getattr(first, name)
+            assert found == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12))
+
+
+@pytest.mark.parametrize("rewards", [True, False], ids=["joined", "ordered"])
+def test_who_reads_live_and_who_comes_later_report_the_same(rewards: bool) -> None:
+    written = logs(seed=11)
+    if not rewards:
+        del written[REWARDS, 0]
+        written = {
+            place: [(moment, time, message[:-1] + b', "reward": 1}') for moment, time, message in messages]
+            for place, messages in written.items()
+        }
+    live = report(written, 1, start=0.0, every=1.0, rewards=rewards)
+    assert live.events.accepted == 4000
+    assert live.events.rejected.keys() <= {"duplicate", "too_late"}
+    for seed, start, every in ((2, 150.0, 3.0), (3, SECONDS + 20, 1.0), (4, 0.0, 40.0)):
+        assert_alike(report(written, seed, start, every, rewards=rewards), live)
+    assert_alike(report(written, 5, 0.0, 2.0, rewards=rewards, restarts=True), live)
+
+
+def test_late_clicks_are_rejected_and_all_others_count() -> None:
+    written = logs(seed=11)
+    read = report(written, 1, start=0.0, every=1.0, rewards=True)
+    clicks = len(written[REWARDS, 0])
+    late = read.events.rejected["too_late"]
+    assert 0.03 * clicks < late < 0.2 * clicks
+    (value,) = [
+        row.value
+        for row in read.estimates
+        if (row.policy, row.estimator, row.average) == ("logging", "ips", "cumulative")
+    ]
+    assert value is not None
+    assert value * read.events.accepted == pytest.approx(clicks - late, abs=0.05 * clicks)
+
+
+def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
+    written, intake = (
+        logs(seed=11),
+        EventPipeline(JsonDecoder(["challenger"], rewarded=False, identified=True), stages(True)),
+    )
+    for records, status in polls(written, np.random.default_rng(1), 0.0, 1.0):
+        if status.partitions[-1].position > 300:
+            break
+        intake.take(records, status)
+    held = intake.holding()
+    assert held is not None
+    assert held.rewards is not None
+    text = MetricsPage(lambda: make_published(holding=held)).render().decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert found["streameval_events_held",] == held.events > 100
+    assert found["streameval_watermark_timestamp_seconds",] == held.watermark > BEGIN
+    assert found["streameval_events_hurried_total",] == 0
+    assert found["streameval_rewards_total", "joined"] == held.rewards.joined > 50
+    assert found["streameval_rewards_total", "late"] == held.rewards.late > 0
+    assert found["streameval_rewards_total", "unmatched"] == held.rewards.unmatched == 0
+    assert found["streameval_rewards_late_share",] == held.rewards.late_share

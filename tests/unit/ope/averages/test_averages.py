@@ -1,0 +1,550 @@
+"""Every average against its definition, at every prefix of a stream."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from streameval.common.arrays import State, to_plain
+from streameval.ope.averages import (
+    AdaptiveDecay,
+    AdaptiveWindow,
+    AnyAverage,
+    Average,
+    Cumulative,
+    Decay,
+    Window,
+)
+from streameval.ope.averages import (
+    drift_rate as choice,
+)
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.drift_rate import DriftRate
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Estimate
+from support.reference import brute_force
+from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream
+
+BLOCK = 20
+CAP = 2.5
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate()]
+
+
+def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_force.Terms:
+    return brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=CAP, block=block)
+
+
+def prefixes(
+    stream: Stream, averages: Sequence[AnyAverage], estimators: Sequence[AnyEstimator] = (IPS(),), **settings: Any
+) -> Iterator[tuple[int, dict[tuple[str, str], Estimate]]]:
+    """The number of events so far and the candidate's estimates by (estimator, average), after each event."""
+    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=averages, **{"block": BLOCK} | settings)
+    for place in range(len(stream)):
+        evaluator.update(stream[place : place + 1].batch())
+        found = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}
+        yield place + 1, found
+
+
+def assert_estimate(found: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
+    """The estimate is the kernel's mean, with its diagnostics."""
+    expected = brute_force.moments(kernel, given)
+    if math.isnan(expected.value):
+        assert (found.value, found.lower, found.effective_sample_size) == (None, None, None)
+        return
+    assert found.value == pytest.approx(expected.value, rel=1e-9, abs=1e-12)
+    assert found.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
+    assert found.importance_weight_mean == pytest.approx(expected.mean_weight, rel=1e-9)
+
+
+def gappy(n: int, seed: int = 5) -> Stream:
+    """A downsampled stream that lacks the candidate often, and once for more than two blocks on end."""
+    stream = random_stream(seed, n, missing=0.3, downsampled=True, rewards="real")
+    gap = (np.arange(n) >= n // 3) & (np.arange(n) < n // 3 + 50)
+    return stream.with_(target=np.where(gap, np.nan, stream.target))
+
+
+@pytest.mark.parametrize("stream", [random_stream(4, 150), gappy(210)], ids=["complete", "gappy"])
+def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
+    averages = [
+        Cumulative(),
+        Window(tau=47, resolution=1, name="exact"),
+        Window(tau=45, resolution=5, name="fifths"),
+        Window(tau=130, resolution=40, name="two blocks"),
+        Window(tau=20, resolution=20, name="one block"),
+        Window(tau=1, name="last"),
+        Decay(alpha=0.97),
+        Decay(half_life=13, name="half"),
+        Decay(alpha=0.2, name="fast"),
+    ]
+    kernels = {
+        "cumulative": brute_force.cumulative,
+        "exact": lambda n: brute_force.window(n, 47),
+        "fifths": lambda n: brute_force.window(n, 45, 5),
+        "two blocks": lambda n: brute_force.window(n, 130, 40),
+        "one block": lambda n: brute_force.window(n, 20, 20),
+        "last": lambda n: brute_force.window(n, 1),
+        "decay": lambda n: brute_force.decay(n, 0.97),
+        "half": lambda n: brute_force.decay(n, 0.5 ** (1 / 13)),
+        "fast": lambda n: brute_force.decay(n, 0.2),
+    }
+    expected = {estimator.label: terms(estimator, stream) for estimator in ESTIMATORS}
+    for n, found in prefixes(stream, averages, ESTIMATORS):
+        for (estimator, average), estimate in found.items():
+            assert_estimate(estimate, kernels[average](n), expected[estimator][:n])
+
+
+@pytest.mark.parametrize("stream", [random_stream(4, 90), gappy(120)], ids=["complete", "gappy"])
+def test_the_largest_term_s_share_is_the_definition_s_at_every_prefix(stream: Stream) -> None:
+    averages = [Cumulative(), Window(tau=30, resolution=1), Decay(alpha=0.8)]
+    given_terms = terms(IPS(), stream)
+    for n, found in prefixes(stream, averages):
+        for average, kernel in (
+            ("cumulative", brute_force.cumulative(n)),
+            ("window", brute_force.window(n, 30)),
+            ("decay", brute_force.decay(n, 0.8)),
+        ):
+            expected = brute_force.moments(kernel, given_terms[:n]).largest_share
+            share = found["ips", average].details["largest_term_share"]
+            assert share == (None if math.isnan(expected) else pytest.approx(expected, rel=1e-9))
+
+
+def test_a_window_says_how_many_events_it_holds() -> None:
+    stream = random_stream(4, 150, missing=0.5)
+    averages = [Window(tau=45, resolution=5), Window(tau=130, resolution=40, name="coarse")]
+    for n, found in prefixes(stream, averages):
+        held = {label: found["ips", label].details["window_events"] for label in ("window", "coarse")}
+        assert held == {"window": brute_force.window(n, 45, 5).sum(), "coarse": brute_force.window(n, 130, 40).sum()}
+        assert min(n, 41) <= held["window"] <= 45
+        assert min(n, 91) <= held["coarse"] <= 130
+
+
+def test_a_window_of_the_whole_stream_and_a_slow_decay_are_the_cumulative_mean() -> None:
+    stream = random_stream(6, 205, missing=0.2)
+    averages = [Cumulative(), Window(tau=205, resolution=1), Decay(alpha=1 - 1e-13)]
+    found = evaluated(stream, estimators=ESTIMATORS, averages=averages, block=BLOCK).report()
+    for estimator in ESTIMATORS:
+        whole = found.get(CANDIDATE, estimator.label, "cumulative").value
+        assert found.get(CANDIDATE, estimator.label, "window").value == pytest.approx(whole, rel=1e-10)
+        assert found.get(CANDIDATE, estimator.label, "decay").value == pytest.approx(whole, rel=1e-9)
+
+
+def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
+    older, newer, silent = from_weights([1.0] * 10, [1.0] * 10), from_weights([1.0] * 10, [0.0] * 10), 30
+    gap = older.with_(target=np.full(10, np.nan))
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Decay(half_life=10), Window(tau=35, resolution=1)])
+    for part in (older, *[gap] * (silent // 10), newer):
+        evaluator.update(part.batch())
+    found = evaluator.report()
+    assert found.get(CANDIDATE, "ips", "decay").value == pytest.approx(2**-4 / (2**-4 + 1), rel=1e-12)
+    assert found.get(CANDIDATE, "ips", "window").value == 0.0
+
+
+def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None:
+    stream, silence = random_stream(3, 400, rewards="real"), random_stream(4, 100)
+    silence = silence.with_(target=np.full(100, np.nan))
+    evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[Decay(alpha=0.9)])
+    evaluator.update(stream.batch())
+    before = evaluator.report().get(CANDIDATE, "snips", "decay")
+    for _ in range(100):
+        evaluator.update(silence.batch())
+        found = evaluator.report().get(CANDIDATE, "snips", "decay")
+        assert found.value is None or found.value == pytest.approx(before.value, rel=1e-12)
+    assert found.value is None
+
+
+@pytest.mark.parametrize("average", [AdaptiveWindow(drift_span=1_000), AdaptiveDecay(drift_span=1_000)])
+def test_blocks_that_lack_the_policy_teach_nothing_about_its_drift(average: AnyAverage) -> None:
+    stream = drifting(8_000, seed=46)
+    silence = stream.with_(target=np.full(8_000, np.nan))
+    evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[average], block=LONG_BLOCK)
+    rates = []
+    for part in (stream, silence[:2_000], silence):
+        evaluator.update(part.batch())
+        rates.append(evaluator.report().get(CANDIDATE, "snips", average.label).details["lipschitz_per_event"])
+    assert rates == [rates[0]] * 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 120))
+def test_a_downsampled_event_counts_as_often_as_the_events_it_stands_for(seed: int, n: int) -> None:
+    stream = random_stream(seed, n, missing=0.2, downsampled=True)
+    times = (1 / stream.sampling).astype(int)
+    copies = stream[np.repeat(np.arange(n), times)]
+    copies = copies.with_(sampling=np.ones(len(copies)))
+    once, replicated = (
+        evaluated(s, estimators=[IPS(), SNIPS(), ClippedIPS(cap=2)], averages=[Cumulative()]).report().estimates
+        for s in (stream, copies)
+    )
+    for one, other in zip(once, replicated, strict=True):
+        assert one.value == close(other.value, rel=1e-12)
+        assert one.importance_weight_mean == close(other.importance_weight_mean, rel=1e-12)
+
+
+SPAN, LONG_BLOCK = 1_000, 50
+
+
+def drifting(n: int, seed: int) -> Stream:
+    """Weights of mean about 1 and a reward whose mean jumps and slides, so that windows shrink and grow again."""
+    rng = np.random.default_rng(seed)
+    mean = np.where(np.arange(n) % 4_000 < 2_000, 0.2, 0.8) * np.linspace(1.0, 0.6, n)
+    stream = from_weights(rng.gamma(2.0, 0.5, n), (rng.uniform(size=n) < mean) * 1.0)
+    return stream.with_(target=np.where(rng.uniform(size=n) < 0.1, np.nan, stream.target))
+
+
+WINDOWS = {
+    "mse": AdaptiveWindow(drift_span=SPAN, name="mse"),
+    "mse, half": AdaptiveWindow(drift_span=SPAN, bias_weight=0.5, name="mse, half"),
+    "mse, immediate": AdaptiveWindow(drift_span=SPAN, growth="immediate", name="mse, immediate"),
+    "published": AdaptiveWindow(drift_span=SPAN, objective="published", name="published", bias_weight=1e-4),
+    "published, immediate": AdaptiveWindow(
+        drift_span=SPAN, objective="published", growth="immediate", bias_weight=1e-4, name="published, immediate"
+    ),
+}
+DECAYS = {
+    "mse": AdaptiveDecay(drift_span=SPAN, name="mse"),
+    "mse, exact": AdaptiveDecay(drift_span=SPAN, bias="exact", name="mse, exact"),
+    "published": AdaptiveDecay(drift_span=SPAN, objective="published", bias_weight=1e-4, name="published"),
+}
+
+
+def adaptive_cases() -> list[tuple[Stream, AnyEstimator, list[int]]]:
+    places = [30, 499, 550, 1_000, 1_050, 1_051, 1_099, 2_020, 2_500, 3_333, 5_000, 6_240, 7_950, 8_000]
+    return [(drifting(8_000, seed=31), SNIPS(), places), (drifting(8_000, seed=32), IPS(), places)]
+
+
+def reports_at(stream: Stream, places: list[int], **settings: Any) -> Iterator[tuple[int, Any]]:
+    evaluator, done = Evaluator([CANDIDATE], block=LONG_BLOCK, **settings), 0
+    for place in places:
+        evaluator.update(stream[done:place].batch())
+        done = place
+        yield place, evaluator.report()
+
+
+@pytest.mark.parametrize(("stream", "estimator", "places"), adaptive_cases(), ids=["snips", "ips"])
+def test_an_adaptive_window_is_the_one_of_the_definition(
+    stream: Stream, estimator: AnyEstimator, places: list[int]
+) -> None:
+    given_terms = terms(estimator, stream, LONG_BLOCK)
+    choices = {
+        label: brute_force.chosen(
+            given_terms,
+            LONG_BLOCK,
+            SPAN,
+            brute_force.smooth_window,
+            (brute_force.published_tau if average.objective == "published" else brute_force.mse_tau)(average.weight),
+        )
+        for label, average in WINDOWS.items()
+    }
+    lengths: dict[str, set[float]] = {label: set() for label in WINDOWS}
+    for n, report in reports_at(stream, places, estimators=[estimator], averages=list(WINDOWS.values())):
+        for label, average in WINDOWS.items():
+            found = report.get(CANDIDATE, estimator.label, label)
+            kernel = brute_force.adaptive_window(n, LONG_BLOCK, choices[label], average.growth)
+            assert_estimate(found, kernel, given_terms[:n])
+            assert found.details["window_events"] == kernel.sum()
+            lengths[label].add(kernel.sum() / n)
+    assert all(min(held) < 0.5 for held in lengths.values()), "the drift must have shortened every window"
+
+
+@pytest.mark.parametrize(("stream", "estimator", "places"), adaptive_cases(), ids=["snips", "ips"])
+def test_an_adaptive_decay_is_the_one_of_the_definition(
+    stream: Stream, estimator: AnyEstimator, places: list[int]
+) -> None:
+    given_terms = terms(estimator, stream, LONG_BLOCK)
+    choices = {
+        label: brute_force.chosen(
+            given_terms, LONG_BLOCK, SPAN, brute_force.smooth_decay(LONG_BLOCK), _choice_of(average)
+        )
+        for label, average in DECAYS.items()
+    }
+    for n, report in reports_at(stream, places, estimators=[estimator], averages=list(DECAYS.values())):
+        for label in DECAYS:
+            found = report.get(CANDIDATE, estimator.label, label)
+            kernel = brute_force.adaptive_decay(n, LONG_BLOCK, choices[label])
+            assert_estimate(found, kernel, given_terms[:n])
+    for label, alphas in choices.items():
+        known = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
+        assert min(known) < 2_000, f"the drift must have shortened the horizon of {label}"
+
+
+def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
+    """What the package chooses, which has a test of its own; here the question is what becomes of it."""
+
+    def choose(k: float, variance: float, events: int) -> float:
+        return float(average.choose(DriftRate(np.array([[k]]), np.array([[variance]])), np.array([events]))[0, 0])
+
+    return choose
+
+
+@pytest.mark.parametrize("bias", ["published", "exact"])
+def test_the_chosen_alpha_has_the_least_risk_of_all(bias: typing.Literal["published", "exact"]) -> None:
+    rng = np.random.default_rng(20240817)
+    average, best = AdaptiveDecay(bias=bias, bias_weight=0.7), brute_force.mse_alpha(0.7, bias)
+    for _ in range(60):
+        k, variance, events = 10 ** rng.uniform(-9, -3), 10 ** rng.uniform(-6, 2), round(10 ** rng.uniform(3, 7))
+        risks = [
+            brute_force.decay_risk(np.array(1 / (1 - alpha)), k, variance, events, 0.7, bias)
+            for alpha in (_choice_of(average)(k, variance, events), best(k, variance, events))
+        ]
+        assert risks[0] <= risks[1] * 1.005
+
+
+@given(k=st.floats(1e-12, 1e-2), variance=st.floats(1e-9, 1e4), bias_weight=st.sampled_from([0.5, 1.0, 2.0]))
+def test_the_chosen_window_has_the_least_risk_of_all(k: float, variance: float, bias_weight: float) -> None:
+    average = AdaptiveWindow(bias_weight=bias_weight)
+    tau = float(average.choose(DriftRate(np.array([k]), np.array([variance])))[0])
+    expected = min(max(brute_force.mse_tau(bias_weight)(k, variance, 0), 500), 500_000)
+    assert tau == pytest.approx(expected, rel=1e-9)
+
+
+@given(k=st.floats(0, 1), variance=st.floats(0, 1e12), bias_weight=st.floats(1e-6, 1))
+def test_the_choices_stay_within_their_limits(k: float, variance: float, bias_weight: float) -> None:
+    pace = DriftRate(np.array([[k]]), np.array([[variance]]))
+    for objective in ("mse", "published"):
+        window = AdaptiveWindow(objective=objective, bias_weight=bias_weight).choose(pace)
+        alpha = AdaptiveDecay(objective=objective, bias_weight=bias_weight).choose(pace, np.array([1_000]))
+        assert 500 <= window[0, 0] <= 500_000
+        assert 500 * (1 - 1e-9) <= 1 / (1 - alpha[0, 0]) <= 500_000 * (1 + 1e-9)
+
+
+def test_the_published_objective_has_its_own_default_weight() -> None:
+    assert [AdaptiveWindow(objective=objective).weight for objective in ("mse", "published")] == [1.0, 5e-5]
+    assert AdaptiveDecay(objective="published", bias_weight=0.1).weight == 0.1
+
+
+def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_passed() -> None:
+    stream = drifting(1_100, seed=2)
+    averages = [AdaptiveWindow(drift_span=SPAN), AdaptiveDecay(drift_span=SPAN)]
+    for n, report in reports_at(stream, [950, 1_000, 1_049, 1_050], estimators=[IPS()], averages=averages):
+        window, decay = (report.get(CANDIDATE, "ips", a.label).details for a in averages)
+        assert (window["lipschitz_per_event"] is None) == (decay["lipschitz_per_event"] is None) == (n < 1_050)
+        if n < 1_050:
+            assert window["window_events"] == n
+            assert decay["alpha"] == 0.9999
+
+
+def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
+    block, span, n = 250, 3_000, 27_000
+    stream = drifting(n, seed=44)
+    silent = (np.arange(n) >= 12_000) & (np.arange(n) < 13_000)
+    stream = stream.with_(target=np.where(silent, np.nan, stream.target))
+    averages = [AdaptiveWindow(drift_span=span), AdaptiveDecay(drift_span=span)]
+    for estimator in (IPS(), SNIPS()):
+        given_terms = terms(estimator, stream, block)
+        windowed = brute_force.drift_rates(given_terms, block, span, brute_force.smooth_window)
+        decayed = brute_force.drift_rates(given_terms, block, span, brute_force.smooth_decay(block))
+        evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=averages, block=block)
+        for place, expected in enumerate(zip(windowed, decayed, strict=True)):
+            evaluator.update(stream[place * block : (place + 1) * block].batch())
+            report = evaluator.report()
+            for average, rate in zip(averages, expected, strict=True):
+                found = report.get(CANDIDATE, estimator.label, average.label).details["lipschitz_per_event"]
+                assert found == (None if math.isnan(rate) else pytest.approx(rate, rel=1e-9))
+
+
+def test_the_bias_bounds_are_the_thesis_s() -> None:
+    n, tau, alpha = 60_130, 640, 0.99
+    stream = drifting(n, seed=45)
+    averages = [Window(tau=tau, resolution=1), Decay(alpha=alpha), AdaptiveWindow(), AdaptiveDecay()]
+    report = evaluated(stream, estimators=[SNIPS()], averages=averages).report()
+    found = {average.label: report.get(CANDIDATE, "snips", average.label).details for average in averages}
+    for label in ("window", "adaptive_window"):
+        k, held = found[label]["lipschitz_per_event"], found[label]["window_events"]
+        assert found[label]["bias_bound"] == pytest.approx(k * (held - 1) / 2, rel=1e-12)
+    for label in ("decay", "adaptive_decay"):
+        k, alpha = found[label]["lipschitz_per_event"], found[label]["alpha"]
+        assert found[label]["bias_bound"] == pytest.approx(k * alpha / ((1 - alpha) * (1 - alpha**n)), rel=1e-9)
+    assert found["window"]["window_events"] == tau
+
+
+def test_the_drift_of_a_ramp_is_its_slope() -> None:
+    n, slope = 30_000, 2e-5
+    stream = from_weights(np.ones(n), slope * np.arange(n))
+    averages = [AdaptiveWindow(drift_span=5_000), AdaptiveWindow(drift_span=5_000, objective="published", name="p")]
+    report = evaluated(stream, estimators=[IPS()], averages=averages, block=100).report()
+    for average in averages:
+        rate = report.get(CANDIDATE, "ips", average.label).details["lipschitz_per_event"]
+        assert rate == pytest.approx(slope, rel=1e-9)
+
+
+def test_an_adaptive_window_is_never_empty() -> None:
+    average = AdaptiveWindow(objective="published", bias_weight=1e6, drift_span=1_000)
+    found = evaluated(drifting(8_000, seed=1), estimators=[IPS()], averages=[average], block=1_000).report()
+    assert found.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
+
+
+@pytest.mark.parametrize("growth", ["by_event", "immediate"])
+def test_a_window_that_shrank_grows_back_as_it_is_told(growth: typing.Literal["by_event", "immediate"]) -> None:
+    rng = np.random.default_rng(77)
+    n, jump = 40_000, 20_000
+    reward = np.where(np.arange(n) < jump, 0.2, 0.8) + rng.uniform(-0.1, 0.1, n)
+    evaluator = Evaluator(
+        [CANDIDATE], estimators=[IPS()], averages=[AdaptiveWindow(drift_span=1_000, growth=growth)], block=100
+    )
+    stream, held = from_weights(np.ones(n), reward), []
+    for first in range(0, n, 100):
+        evaluator.update(stream[first : first + 100].batch())
+        held.append(evaluator.report().get(CANDIDATE, "ips", "adaptive_window").details["window_events"])
+    steps = np.diff(held)
+    assert min(held[200:260]) <= 600, "the jump must shorten the window"
+    assert max(held[320:]) > 5_000, "and it must become longer again"
+    if growth == "by_event":
+        assert steps.max() <= 100
+    else:
+        assert steps.max() > 1_000
+
+
+@pytest.mark.parametrize(
+    "average", [Window(tau=500), Window(tau=500, resolution=1, name="exact"), AdaptiveWindow(drift_span=500)]
+)
+def test_a_weight_of_1e10_that_has_left_a_window_leaves_nothing_behind(average: AnyAverage) -> None:
+    rng = np.random.default_rng(9)
+    n = 12_000
+    tame = from_weights(rng.gamma(2.0, 0.5, n), rng.uniform(size=n))
+    tame = tame.with_(propensity=np.full(n, 1e-9), target=tame.target / tame.propensity * 1e-9)
+    heavy = tame.with_(propensity=tame.propensity.copy(), target=tame.target.copy())
+    heavy.propensity[5], heavy.target[5] = 1e-11, 0.1
+    assert heavy.weight[5] == pytest.approx(1e10)
+    settings: dict[str, Any] = {"estimators": [IPS(), SNIPS()], "averages": [average], "block": 100}
+    for label in ("ips", "snips"):
+        first, second = (evaluated(s, **settings).report().get(CANDIDATE, label, average.label) for s in (tame, heavy))
+        assert first.details["lipschitz_per_event"] == second.details["lipschitz_per_event"]
+        if average.kind == "window":
+            assert first.value == second.value
+            assert first.effective_sample_size == second.effective_sample_size
+            assert first.details["largest_term_share"] == second.details["largest_term_share"]
+
+
+def test_the_moving_average_of_the_drift_only_ever_adds() -> None:
+    rng = np.random.default_rng(10)
+    n = 15_000
+    tame = from_weights(rng.gamma(2.0, 0.5, n), rng.uniform(size=n))
+    huge = tame.with_(target=tame.target * 1e-12, propensity=tame.propensity * 1e-12)
+    huge.propensity[3] = 1e-15
+    reports = [
+        evaluated(s, estimators=[IPS()], averages=[AdaptiveWindow(drift_span=1_000)], every=777).report()
+        for s in (tame, huge)
+    ]
+    rates = [r.get(CANDIDATE, "ips", "adaptive_window").details["lipschitz_per_event"] for r in reports]
+    assert rates[0] == pytest.approx(rates[1], rel=1e-9)
+
+
+UNKNOWN = DriftRate(np.full((1, 2), np.nan), np.full((1, 2), np.nan))
+
+
+def blocks_of(stream: Stream, count: int) -> Blocks:
+    """The terms of `ips` and `snips` as so many blocks."""
+    q, w = stream.present[:, None], stream.weight[:, None]
+    u = w * stream.reward[:, None]
+    return Blocks.of(count, q, w, np.zeros_like(w), [(u, None), (u, w)])
+
+
+def folded(average: Average, stream: Stream) -> State:
+    """The state after the stream, which is whole blocks."""
+    state, count = average.start(2, BLOCK), len(stream) // BLOCK
+    return average.fold(state, blocks_of(stream, count), UNKNOWN) if count else state
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    blocks=st.tuples(st.integers(0, 15), st.integers(0, 15)),
+    late=st.integers(0, BLOCK - 1),
+    average=st.sampled_from(
+        [
+            Cumulative(),
+            Decay(alpha=0.98),
+            Window(tau=70, resolution=1),
+            Window(tau=90, resolution=10),
+            Window(tau=90, resolution=20),
+            Window(tau=200),
+        ]
+    ),
+)
+def test_parts_that_were_folded_apart_merge_to_the_whole(
+    seed: int, blocks: tuple[int, int], late: int, average: Average
+) -> None:
+    first, end = blocks[0] * BLOCK, sum(blocks) * BLOCK
+    stream = random_stream(seed, end + late, missing=0.2, downsampled=True)
+    tail = blocks_of(stream[end:], 1) if late else None
+    merged = average.merge(folded(average, stream[:first]), folded(average, stream[first:end]))
+    found, expected = (average.read(state, tail, UNKNOWN.rate[0]) for state in (merged, folded(average, stream[:end])))
+    np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.spread.array, expected.spread.array, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.design_effect, expected.design_effect, rtol=1e-6)
+    for name, number in expected.details.items():
+        np.testing.assert_array_equal(found.details[name], number)
+
+
+def test_merging_changes_neither_part() -> None:
+    stream = random_stream(2, 10 * BLOCK)
+    for average in (Cumulative(), Window(tau=90, resolution=10), Decay(alpha=0.98)):
+        parts = folded(average, stream[: 5 * BLOCK]), folded(average, stream[5 * BLOCK :])
+        before = [to_plain(average.to_state(part)) for part in parts]
+        average.fold(average.merge(*parts), blocks_of(stream, 10), UNKNOWN)
+        assert [to_plain(average.to_state(part)) for part in parts] == before
+
+
+@pytest.mark.parametrize("average", [AdaptiveWindow(), AdaptiveDecay()])
+def test_averages_that_depend_on_order_refuse_to_merge(average: Average) -> None:
+    with pytest.raises(TypeError, match="order"):
+        average.merge(average.start(1, 100), average.start(1, 100))
+
+
+def test_a_window_merges_only_after_whole_buckets() -> None:
+    average = Window(tau=100, resolution=40)
+    half = folded(average, random_stream(1, 3 * BLOCK))
+    with pytest.raises(ValueError, match="bucket"):
+        average.merge(half, folded(average, random_stream(2, 2 * BLOCK)))
+
+
+def test_the_default_window_is_kept_in_about_a_hundred_buckets() -> None:
+    assert [Window(tau=tau).bucket(block=100) for tau in (99, 1_000, 5_000, 10_000, 1_000_000)] == [
+        1,
+        10,
+        50,
+        100,
+        10_000,
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "window", "tau": 0},
+        {"kind": "window", "tau": 10, "resolution": 11},
+        {"kind": "decay", "alpha": 1.0},
+        {"kind": "decay", "alpha": 0.5, "half_life": 3},
+        {"kind": "decay", "half_life": 0},
+        {"kind": "adaptive_window", "growth": "slow"},
+        {"kind": "adaptive_decay", "bias_weight": 0},
+        {"kind": "adaptive_decay", "drift_span": 0},
+        {"kind": "cumulative", "tau": 5},
+        {"kind": "moving"},
+    ],
+    ids=str,
+)
+def test_wrong_parameters_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(AnyAverage).validate_python(wrong)
+
+
+def test_a_resolution_that_fits_no_block_is_refused() -> None:
+    with pytest.raises(ValueError, match="resolution 30"):
+        Evaluator([CANDIDATE], averages=[Window(tau=60, resolution=30)], block=100)
+
+
+def test_published_decay_and_window_agree_on_what_they_follow() -> None:
+    """The published alpha is the decay whose horizon is half the published window, plus a half."""
+    scaled = np.array([1e-9, 1e-7, 1e-5])
+    horizons = 1 / (1 - choice.published_decay(scaled))
+    np.testing.assert_allclose(horizons, choice.published_window(scaled) / 2 + 0.5, rtol=1e-9)

@@ -1,0 +1,494 @@
+"""Clustered events: what units (users, sessions) do to variances, against arithmetic by unit and by simulation."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streameval import (
+    IPS,
+    SNIPS,
+    AdaptiveDecay,
+    AdaptiveWindow,
+    Cumulative,
+    Decay,
+    Estimate,
+    Evaluator,
+    EventBatch,
+    Mixture,
+    StratifiedIPS,
+    Window,
+)
+from streameval.events import JsonDecoder
+from streameval.events.origin import fingerprints
+from streameval.ope.averages import AnyAverage
+from streameval.ope.averages import cluster_variance as clusters
+from streameval.ope.averages.cluster_signs import SIGNS, follow, signs_of, start
+from streameval.ope.averages.cluster_variance import ALONE, PAIRED, ClusterRows
+from streameval.ope.evaluator.cohort_changes import changed
+from streameval.ope.evaluator.plan import Plan
+from support.reference import brute_force
+from support.reference.brute_force import Terms
+from support.streams import close
+
+Array = NDArray[np.float64]
+Units = NDArray[np.int64]
+
+BLOCK = 50
+AVERAGES: tuple[AnyAverage, ...] = (
+    Cumulative(),
+    Window(),
+    Decay(),
+    AdaptiveWindow(drift_span=500),
+    AdaptiveDecay(drift_span=500),
+    Mixture(),
+)
+
+
+def consecutive(rng: np.random.Generator, count: int, size: int = 20) -> Units:
+    """Sessions one after the other."""
+    return np.arange(count) // size
+
+
+def side_by_side(rng: np.random.Generator, count: int, size: int = 20, open_sessions: int = 50) -> Units:
+    """Sessions of `size` events, so many of them open at a time."""
+    left, names = rng.integers(1, size + 1, open_sessions), np.arange(open_sessions)
+    units, new = np.empty(count, dtype=np.int64), open_sessions
+    for event, place in enumerate(rng.integers(0, open_sessions, count)):
+        units[event] = names[place]
+        left[place] -= 1
+        if not left[place]:
+            left[place], names[place], new = size, new, new + 1
+    return units
+
+
+class Log:
+    """Events of two candidates, whose rewards have an intra-class correlation within units; mean 1/2."""
+
+    def __init__(self, seed: int, units: Units, correlation: float = 0.2, missing: float = 0.0) -> None:
+        rng = np.random.default_rng(seed)
+        count = len(units)
+        shared = rng.normal(0, math.sqrt(correlation), units.max() + 1)[units]
+        self.units = units
+        self.reward = 0.5 + 0.1 * (shared + rng.normal(0, math.sqrt(1 - correlation), count))
+        self.propensity = np.full(count, 0.5)
+        self.target = {name: rng.choice([0.25, 0.75], count) for name in ("a", "b")}
+        for target in self.target.values():
+            target[rng.random(count) < missing] = np.nan
+        self.salt = ""
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def names(self) -> list[str]:
+        return [f"{self.salt}{unit}" for unit in self.units]
+
+    def batch(self, first: int = 0, last: int | None = None, told: Sequence[Any] | None = None) -> EventBatch:
+        part = slice(first, last)
+        named = None if told is None else list(told[part])
+        return EventBatch.from_arrays(
+            reward=self.reward[part],
+            propensity=self.propensity[part],
+            policies={name: target[part] for name, target in self.target.items()},
+            timestamp=np.arange(len(self))[part],
+            unit=named,
+        )
+
+    def terms(self, estimator: str, policy: str) -> Terms:
+        target = self.propensity if policy == "logging" else self.target[policy]
+        present, weight = (~np.isnan(target)) * 1.0, np.nan_to_num(target / self.propensity)
+        return brute_force.terms(estimator, present, weight, self.reward, cap=2.5, block=BLOCK)
+
+
+def evaluated(
+    log: Log, told: Sequence[Any] | None, *, every: int = 0, production: str = "logging", **wanted: Any
+) -> Evaluator:
+    candidates = [name for name in ("a", "b") if name != production]
+    settings: dict[str, Any] = {
+        "estimators": [IPS(), SNIPS()],
+        "averages": [Cumulative()],
+        "reward_range": (-10, 10),
+        "block": BLOCK,
+        "drift": None,
+    }
+    evaluator = Evaluator(candidates, production=production, **settings | wanted)
+    for first in range(0, len(log), every or len(log)):
+        evaluator.update(log.batch(first, first + (every or len(log)), told))
+    return evaluator
+
+
+def effect(log: Log, told: Sequence[Any] | None, policy: str, estimator: str, **wanted: Any) -> Estimate:
+    average = wanted.get("averages", [Cumulative()])[0]
+    found: Estimate = evaluated(log, told, **wanted).report().get(policy, estimator, average.label)
+    return found
+
+
+def residual_of(terms: Terms, q: Array) -> Array:
+    """Each event's linearised residual times its weight."""
+    value = np.average(terms.u, weights=q) / np.average(terms.v, weights=q)
+    return q * (terms.u - value * terms.v) / float(np.average(terms.v, weights=q))
+
+
+def lift_residual(own: Terms, other: Terms) -> tuple[Array, Array]:
+    q = np.where(other.q > 0, own.q, 0.0)
+    return residual_of(own, q) - residual_of(other, q), q
+
+
+def by_block(values: Array) -> Array:
+    return values.reshape(-1, BLOCK, *values.shape[1:]).sum(axis=1)
+
+
+def fading(count: int, factor: float) -> Array:
+    """By how much each block has faded."""
+    return factor ** np.arange(count // BLOCK - 1, -1, -1.0)
+
+
+def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> float:
+    """Blocks + units - (units inside of blocks), over independent events, all in two passes."""
+    blocks = len(faded)
+    kernel = np.repeat(faded, BLOCK)
+    independent = (kernel * residual**2).sum() / (kernel * q).sum() * (kernel * q**2).sum()
+    between = (faded * by_block(residual) ** 2).sum() * faded.sum() / (faded.sum() - 1) if blocks > 1 else math.nan
+    signed = by_block(signs * residual[:, None])
+    units = ((np.sqrt(faded)[:, None] * signed).sum(axis=0) ** 2).mean()
+    inside = (faded[:, None] * signed**2).sum() / SIGNS
+    return float((between + units - inside) / independent)
+
+
+# The identity: with the signs that units have, the number is just this.
+
+
+@pytest.mark.parametrize("estimator", ["ips", "snips"])
+@pytest.mark.parametrize("policy", ["logging", "a"])
+def test_the_design_effect_is_that_of_blocks_and_of_units_once(policy: str, estimator: str) -> None:
+    log = Log(1, side_by_side(np.random.default_rng(1), 3_000), missing=0.2)
+    terms, signs = log.terms(estimator, policy), signs_of(fingerprints(log.names()))
+    expected = expected_effect(residual_of(terms, terms.q), terms.q, signs, fading(len(log), 1.0))
+    found = effect(log, log.names(), policy, estimator)
+    assert found.details["design_effect"] == pytest.approx(expected, rel=1e-9)
+    assert found.details["design_effect_of"] == "units"
+
+
+def test_it_fades_as_squares_do() -> None:
+    log = Log(2, side_by_side(np.random.default_rng(2), 3_000))
+    signs = signs_of(fingerprints(log.names()))
+    faded = fading(len(log), math.exp(-BLOCK / (10 * 80)))
+    q = np.ones(len(log))
+    kernel = np.repeat(faded, BLOCK)
+    residual = log.reward - np.average(log.reward, weights=kernel)
+    expected = expected_effect(residual, q, signs, faded)
+    found = effect(log, log.names(), "logging", "ips", averages=[Window(tau=80, resolution=1)])
+    assert found.details["design_effect"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ["ips", "snips"])
+@pytest.mark.parametrize(("production", "missing"), [("logging", 0.0), ("b", 0.0), ("b", 0.2), ("logging", 0.2)])
+def test_a_lift_has_that_of_its_paired_differences(production: str, missing: float, estimator: str) -> None:
+    log = Log(3, side_by_side(np.random.default_rng(3), 3_000), missing=missing)
+    residual, q = lift_residual(log.terms(estimator, "a"), log.terms(estimator, production))
+    signs = signs_of(fingerprints(log.names()))
+    expected = expected_effect(residual, q, signs, fading(len(log), 1.0))
+    found = effect(log, log.names(), "a", estimator, production=production)
+    assert found.details["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_over_all_hashes_it_is_the_sum_of_squares_by_unit() -> None:
+    log = Log(4, side_by_side(np.random.default_rng(4), 2_000))
+    terms = log.terms("ips", "a")
+    residual = residual_of(terms, terms.q)
+    squares = (np.bincount(log.units, residual) ** 2).sum()
+    inside = sum(
+        (np.bincount(log.units[block], residual[block]) ** 2).sum() for block in np.arange(len(log)).reshape(-1, BLOCK)
+    )
+    blocks = len(log) // BLOCK
+    between = (by_block(residual) ** 2).sum() * blocks / (blocks - 1)
+    exact = (between + squares - inside) / (residual**2).sum()
+    found = []
+    for seed in range(150):
+        log.salt = f"{seed}/"
+        found.append(effect(log, log.names(), "a", "ips", estimators=[IPS()]).details["design_effect"])
+    noise = np.std(found)
+    assert abs(np.mean(found) - exact) < 4 * noise / math.sqrt(len(found))
+    assert noise < 1.2 * math.sqrt(2 / SIGNS) * squares / (residual**2).sum()
+
+
+def test_units_inside_of_blocks_add_nothing_to_blocks() -> None:
+    log = Log(5, consecutive(np.random.default_rng(5), 20_000, size=25))
+    blocks = effect(log, None, "logging", "ips").details["design_effect"]
+    units = effect(log, log.names(), "logging", "ips").details["design_effect"]
+    assert blocks == pytest.approx(1 + 24 * 0.2, rel=0.15)
+    assert units == pytest.approx(blocks, rel=4 * math.sqrt(2 / SIGNS))
+
+
+# What a stream may look like.
+
+
+def test_without_units_there_is_nothing_to_keep() -> None:
+    log = Log(6, consecutive(np.random.default_rng(6), 1_000))
+    plain, nameless = (evaluated(log, told, averages=AVERAGES).state() for told in (None, [None] * len(log)))
+    assert plain == nameless
+    assert not plain["units"]["seen"]
+
+
+def late_units(log: Log, first: int) -> list[str | None]:
+    """Names from some event on, of two thirds of the events."""
+    return [name if event >= first and event % 3 else None for event, name in enumerate(log.names())]
+
+
+@pytest.mark.parametrize("production", ["logging", "b"])
+def test_it_does_not_matter_how_the_stream_is_cut(production: str) -> None:
+    log = Log(7, side_by_side(np.random.default_rng(7), 3_020), missing=0.1)
+    told = late_units(log, 1_017)
+    wanted: dict[str, Any] = {
+        "production": production,
+        "averages": AVERAGES,
+        "estimators": [IPS(), SNIPS(), StratifiedIPS()],
+    }
+    at_once = evaluated(log, told, **wanted).report()
+    for every in (1_000, 333, 7):
+        cut = evaluated(log, told, every=every, **wanted).report()
+        for one, other in zip(at_once.estimates, cut.estimates, strict=True):
+            for name in ("design_effect", "lift_design_effect"):
+                assert other.details[name] == close(one.details[name])
+            assert (other.lower, other.upper) == (close(one.lower), close(one.upper))
+            assert (other.lift_lower, other.lift_upper) == (close(one.lift_lower), close(one.lift_upper))
+
+
+def test_an_evaluator_goes_on_from_its_state_bit_for_bit() -> None:
+    log = Log(8, side_by_side(np.random.default_rng(8), 3_020), missing=0.1)
+    told = late_units(log, 1_017)
+    without = evaluated(log, told, every=430, production="b", averages=AVERAGES)
+    resumed = Evaluator(["a"], [IPS(), SNIPS()], AVERAGES, (-10, 10), "b", block=BLOCK, drift=None)
+    for first in range(0, len(log), 430):
+        resumed = Evaluator.from_state(resumed.state())
+        resumed.update(log.batch(first, first + 430, told))
+    assert resumed.state() == without.state()
+    assert resumed.report() == without.report()
+
+
+def test_units_count_from_where_they_begin() -> None:
+    log = Log(9, side_by_side(np.random.default_rng(9), 12_000))
+    first = 6_000
+    told = [None] * first + log.names()[first:]
+    found = effect(log, told, "logging", "ips").details["design_effect"]
+    later = Log(9, log.units[first:])
+    later.reward = log.reward[first:]
+    expected = effect(later, later.names(), "logging", "ips").details["design_effect"]
+    assert found == pytest.approx(expected, rel=0.1)
+    assert found > 3
+
+
+def test_events_without_a_unit_are_units_of_their_own() -> None:
+    log = Log(10, np.arange(20_000), correlation=0.0)
+    told = [str(unit) if unit < BLOCK else None for unit in log.units]
+    found = effect(log, told, "logging", "ips").details["design_effect"]
+    assert found == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
+    state = start()
+    signs, state = follow(state, None, 10, 5)
+    assert signs is None
+    signs, state = follow(state, fingerprints([""] * 7 + ["u", "", "u"]), 10, 5)
+    assert signs is not None
+    assert not signs[:5].any()
+    assert (np.abs(signs[5:]) == 1).all()
+    assert (signs[7] == signs[9]).all()
+    assert (signs[5] != signs[6]).any()
+    assert state == {"events": 20, "seen": True}
+
+
+def test_what_is_kept_does_not_grow_with_the_number_of_units() -> None:
+    sizes = set()
+    for count in (2_000, 8_000):
+        log = Log(11, np.arange(count) // 3)
+        evaluator = evaluated(log, log.names(), averages=[Cumulative(), Mixture()])
+        assert evaluator.report().estimates
+        sizes.add(len(msgspec.msgpack.encode(evaluator.state()["grids"])) // 1_000)
+    assert len(sizes) == 1
+
+
+def test_parts_of_a_stream_are_merged() -> None:
+    rng = np.random.default_rng(12)
+    rows = [ClusterRows(rng.normal(size=(6, 3, 15)), rng.normal(size=(6, 3, PAIRED - 15))) for _ in range(2)]
+    rows[1] = rows[1].widened(PAIRED + 2 * SIGNS)
+    nothing, factor = np.zeros((3, 0)), 0.9
+    early, late = (clusters.fold(nothing, part, np.full(6, factor)) for part in rows)
+    whole = clusters.fold(early, rows[1], np.full(6, factor))
+    assert clusters.merge(early, late, factor**6) == pytest.approx(whole, rel=1e-9, abs=1e-12)
+    assert clusters.path(early, rows[1], factor)[-1] == pytest.approx(whole, rel=1e-9, abs=1e-12)
+    assert clusters.merge(nothing, nothing, 0.5).shape == (3, 0)
+    assert clusters.without_pairs(np.ones((3, ALONE))).all()
+
+
+def test_pairs_begin_anew_when_production_changes_and_values_go_on() -> None:
+    log = Log(13, side_by_side(np.random.default_rng(13), 12_000))
+    told, half = log.names(), 6_000
+    before = Evaluator(["a", "b"], [IPS()], [Cumulative()], (-10, 10), block=BLOCK, drift=None)
+    before.update(log.batch(0, half, told))
+    plan = Plan.from_settings({**before.plan.settings(), "production": "b", "candidates": ["a"]})
+    after = changed(before, plan)
+    after.update(log.batch(half, None, told))
+    found = after.report().get("a", "ips", "cumulative").details
+    whole = evaluated(log, told, estimators=[IPS()]).report().get("a", "ips", "cumulative").details
+    assert found["design_effect"] == pytest.approx(whole["design_effect"], rel=1e-9)
+    rest = Log(13, log.units[half:])
+    rest.reward, rest.target = log.reward[half:], {name: column[half:] for name, column in log.target.items()}
+    expected = effect(rest, rest.names(), "a", "ips", production="b").details["lift_design_effect"]
+    assert found["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
+def test_intervals_of_every_kind_are_widened_by_its_root(kind: str) -> None:
+    log = Log(16, side_by_side(np.random.default_rng(16), 6_000))
+    wide, narrow = (effect(log, told, "logging", "ips", intervals={"cumulative": kind}) for told in (log.names(), None))
+    widths = [float(np.subtract(each.upper, each.lower)) for each in (wide, narrow)]
+    effects = [each.details["design_effect"] for each in (wide, narrow)]
+    assert min(effects) > 1
+    assert widths[0] / widths[1] == pytest.approx(math.sqrt(effects[0] / effects[1]), rel=1e-9)
+
+
+def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
+    log = Log(17, side_by_side(np.random.default_rng(17), 6_000), correlation=0.8)
+    for target in log.target.values():  # of one unit all events are shown alike: then their lifts are alike
+        target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
+    found = []
+    for told in (log.names(), None):
+        evaluator = evaluated(log, told, averages=[Mixture()])
+        (grid,) = evaluator._grids
+        evidence, _ = evaluator._evidence(log.batch(0, None, told).with_policies(["a", "b"]))
+        _, courses = grid.fold(grid.start(BLOCK), evidence)
+        found.append(courses["mixture"].sampling[-1] if "mixture" in courses else None)
+    assert (found[0] > 1.5 * found[1]).all()
+
+
+# Names of units.
+
+
+def line(**fields: Any) -> bytes:
+    event = {"event_id": 1, "timestamp": 0, "action": 1, "propensity": 0.5, "reward": 1, "policies": {"a": 0.5}}
+    return json.dumps(event | fields).encode()
+
+
+def test_events_carry_the_fingerprint_of_their_unit() -> None:
+    messages = [line(unit="u-1"), line(), line(unit=17), line(unit="17"), line(unit=None), line(unit="")]
+    batch = JsonDecoder(["a"]).decode_batch(messages)
+    assert batch.unit is not None
+    assert batch.unit.tolist() == [*fingerprints(["u-1"]), 0, *fingerprints([17, 17]), 0, 0]
+    arrays = EventBatch.from_arrays(
+        reward=np.ones(6), propensity=np.full(6, 0.5), unit=["u-1", None, 17, np.int64(17), None, ""]
+    )
+    assert arrays.unit is not None
+    assert arrays.unit.tolist() == batch.unit.tolist()
+    assert JsonDecoder(["a"]).decode_batch([line(), line(unit=None)]).unit is None
+    actions = line(unit="u-1", actions=[1, 2], propensities=[0.5, 0.5])
+    assert JsonDecoder(["a"]).decode_batch([actions, line()]).unit.tolist() == [*fingerprints(["u-1"]), 0]
+
+
+def test_what_cannot_name_a_unit_is_refused() -> None:
+    batch = JsonDecoder(["a"]).decode_batch([line(unit=1.5), line(unit=["u"]), line(unit="u")])
+    assert [rejected.reason for rejected in batch.rejected] == ["malformed", "malformed"]
+    assert len(batch) == 1
+    with pytest.raises(ValueError, match=r"row 1: unit: expected a string or an integer, found 0\.5"):
+        EventBatch.from_arrays(reward=[1, 1], propensity=[1, 1], unit=["u", 0.5])
+    with pytest.raises(ValueError, match=r"unit: expected the shape \[2\], found \[1\]"):
+        EventBatch.from_arrays(reward=[1, 1], propensity=[1, 1], unit=["u"])
+
+
+def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> None:
+    log = Log(14, np.arange(30) // 4)
+    batch = log.batch(0, 20, log.names())
+    assert batch.unit is not None
+    nameless = log.batch(20, 30)
+    joined = EventBatch.concat([nameless, batch, nameless])
+    assert joined.unit is not None
+    assert joined.unit.tolist() == [0] * 10 + batch.unit.tolist() + [0] * 10
+    assert EventBatch.concat([nameless, nameless]).unit is None
+    assert batch[3:9].unit.tolist() == batch.unit[3:9].tolist()
+    assert batch.take(np.array([5, 1])).unit.tolist() == batch.unit[[5, 1]].tolist()
+    restored = EventBatch.from_state(joined.to_state())
+    assert restored.unit.tolist() == joined.unit.tolist()
+    assert batch.nbytes == log.batch(0, 20).nbytes + 8 * 20
+    before = {key: value for key, value in nameless.to_state().items() if key != "unit"}
+    assert EventBatch.from_state(before).unit is None
+
+
+def test_signs_are_the_same_in_every_process() -> None:
+    said = (
+        "from streameval.ope.averages.cluster_signs import signs_of; from streameval.events.origin import fingerprints;"
+    )
+    said += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
+    printed = subprocess.run([sys.executable, "-c", said], capture_output=True, check=True, text=True).stdout
+    assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()
+
+
+def test_signs_are_fair_and_those_of_two_units_have_nothing_in_common() -> None:
+    signs = signs_of(fingerprints(list(range(20_000))))
+    assert np.abs(signs.mean(axis=0)).max() < 5 / math.sqrt(20_000)
+    together = signs.T @ signs / 20_000 - np.eye(SIGNS)
+    assert np.abs(together).max() < 5.5 / math.sqrt(20_000)
+    assert abs((signs[1:] * signs[:-1]).mean()) < 5 / math.sqrt(SIGNS * 20_000)
+
+
+# Coverage: sessions of 20 events with an intra-class correlation of .2. The seeds were written down before the first
+# run.
+
+RUNS = 300
+
+
+class Course:
+    """Intervals of many runs, for one policy: how wide they are for their errors, and how often they cover."""
+
+    def __init__(self, arrange: Any, named: bool, seed: int, average: AnyAverage) -> None:
+        rng = np.random.default_rng(seed)
+        found = []
+        for run in range(RUNS):
+            log = Log(seed + run, arrange(rng, 6_000))
+            report = evaluated(
+                log,
+                log.names() if named else None,
+                estimators=[IPS()],
+                averages=[average],
+                intervals={average.label: "normal"},
+                block=100,
+            ).report()
+            for policy in ("logging", "a"):
+                found.append(report.get(policy, "ips", average.label))
+        self.of = {"logging": found[::2], "a": found[1::2]}
+
+    def value(self, policy: str) -> tuple[float, float]:
+        given = np.array([(each.value, each.lower, each.upper) for each in self.of[policy]], dtype=float)
+        return _kept(given, 0.5)
+
+    def lift(self) -> tuple[float, float]:
+        given = np.array([(each.lift, each.lift_lower, each.lift_upper) for each in self.of["a"]], dtype=float)
+        return _kept(given, 0.0)
+
+
+def _kept(given: Array, truth: float) -> tuple[float, float]:
+    """Mean estimated standard error over the true one, and the coverage."""
+    value, lower, upper = given.T
+    ratio = (upper - lower).mean() / (2 * 1.959964) / value.std()
+    return float(ratio), float(np.mean((lower <= truth) & (truth <= upper)))
+
+
+@pytest.mark.parametrize("average", [Cumulative(), Decay(alpha=0.9995)], ids=["cumulative", "decay"])
+@pytest.mark.parametrize("arrange", [consecutive, side_by_side])
+def test_with_units_intervals_are_as_wide_as_they_must_be(arrange: Any, average: AnyAverage) -> None:
+    course = Course(arrange, True, 20240701, average)
+    for ratio, covered in (course.value("logging"), course.value("a"), course.lift()):
+        assert 0.9 <= ratio <= 1.1
+        assert 0.91 <= covered <= 0.98
+
+
+def test_without_units_intervals_of_sessions_side_by_side_are_half_as_wide() -> None:
+    course = Course(side_by_side, False, 20240702, Cumulative())
+    ratio, covered = course.value("logging")
+    assert ratio < 0.6
+    assert covered < 0.8

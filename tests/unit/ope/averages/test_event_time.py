@@ -1,0 +1,241 @@
+"""Windows and decays that are measured by the clock, against their definition at every prefix of a stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from streameval.events import EventBatch
+from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.plan import Plan
+from streameval.ope.report import Estimate
+from support.reference import brute_force
+from support.streams import CANDIDATE, Array, Stream, close, cuttings, random_stream
+
+BLOCK = 20
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS()]
+AVERAGES: list[AnyAverage] = [
+    Window(span="50s", name="minute"),
+    Window(span="4s", name="seconds"),
+    Decay(half_life="15s", name="slow"),
+    Decay(half_life="800ms", name="fast"),
+]
+SPANS = {"minute": 50.0, "seconds": 4.0}
+HALF_LIVES = {"slow": 15.0, "fast": 0.8}
+
+
+def times(n: int, seed: int = 1) -> Array:
+    """Bursts and pauses, disorder, some clocks that run far ahead, some events without a time."""
+    rng = np.random.default_rng(seed)
+    gaps = rng.choice([0.0, 0.01, 0.3, 20.0], n, p=[0.2, 0.5, 0.28, 0.02])
+    time = 1e9 + np.cumsum(gaps) - rng.choice([0.0, 1.0, 10.0], n, p=[0.8, 0.15, 0.05])
+    time[rng.random(n) < 0.02] = 4e9
+    time[rng.random(n) < 0.02] = np.nan
+    return time
+
+
+def dated(stream: Stream, time: Array) -> EventBatch:
+    return replace(stream.batch(), timestamp=time)
+
+
+def clocks(time: Array, block: int = BLOCK) -> Array:
+    """The clock at the end of the block of each event, when no more events than these have come."""
+    enough, clock, path = math.ceil(block / 10), -math.inf, []
+    for first in range(0, len(time), block):
+        part = time[first : first + block]
+        if len(part) >= enough or clock == -math.inf:
+            clock = max(clock, sorted(np.nan_to_num(part, nan=-math.inf))[-min(enough, len(part))])
+        path += [clock] * len(part)
+    return np.array(path)
+
+
+def kernel_of(label: str, time: Array, block: int = BLOCK) -> Array:
+    """What each event counts now, by definition."""
+    path = clocks(time, block)
+    shown = np.minimum(time, path)
+    if label in SPANS:
+        width = SPANS[label] / 100
+        return np.where(np.floor(shown / width) > np.floor(path[-1] / width) - 100, 1.0, 0.0) * ~np.isnan(time)
+    return np.nan_to_num(0.5 ** ((path[-1] - shown) / HALF_LIVES[label]))
+
+
+def candidates(evaluator: Evaluator) -> list[Estimate]:
+    return [estimate for estimate in evaluator.report().estimates if estimate.policy == CANDIDATE]
+
+
+def evaluator_of(averages: list[AnyAverage] = AVERAGES, **more: Any) -> Evaluator:
+    return Evaluator([CANDIDATE], estimators=ESTIMATORS, averages=averages, **{"block": BLOCK} | more)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(missing: float) -> None:
+    stream, time = random_stream(4, 330, missing=missing, downsampled=bool(missing), rewards="real"), times(330)
+    evaluator = evaluator_of()
+    known = {
+        estimator.label: brute_force.terms(
+            estimator.label, stream.present, stream.weight, stream.reward, cap=1.0, block=BLOCK
+        )
+        for estimator in ESTIMATORS
+    }
+    for n in range(1, len(stream) + 1):
+        evaluator.update(dated(stream[n - 1 : n], time[n - 1 : n]))
+        for found in candidates(evaluator):
+            kernel = kernel_of(found.average, time[:n])
+            expected = brute_force.moments(kernel, known[found.estimator][:n])
+            if math.isnan(expected.value):
+                assert found.value is None
+                continue
+            assert found.value == close(expected.value)
+            assert found.effective_sample_size == close(expected.effective_sample_size)
+            assert found.details["largest_term_share"] == close(
+                None if math.isnan(expected.largest_share) else expected.largest_share
+            )
+            if found.average in SPANS:
+                assert found.details["window_events"] == kernel.sum()
+            else:
+                assert found.details["horizon_events"] == pytest.approx(kernel.sum())
+
+
+@given(cuts=cuttings(6), seed=st.integers(0, 1000), restarts=st.booleans())
+@settings(max_examples=25)
+def test_how_the_stream_is_cut_makes_no_difference(cuts: list[float], seed: int, restarts: bool) -> None:
+    stream, time = random_stream(seed, 410, missing=0.2), times(410, seed)
+    whole, parts = evaluator_of(), evaluator_of()
+    whole.update(dated(stream, time))
+    places = [0, *(int(cut * 410) for cut in cuts), 410]
+    for first, last in pairwise(places):
+        parts.update(dated(stream[first:last], time[first:last]))
+        if restarts:
+            parts = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(parts.state())))
+    for one, other in zip(candidates(whole), candidates(parts), strict=True):
+        assert (one.value, one.lower, one.upper) == (close(other.value), close(other.lower), close(other.upper))
+
+
+def test_a_restart_changes_nothing_to_the_last_bit() -> None:
+    stream, time = random_stream(7, 500), times(500)
+    steady, stopped = evaluator_of(), evaluator_of()
+    for first in range(0, 500, 50):
+        steady.update(dated(stream[first : first + 50], time[first : first + 50]))
+        stopped.update(dated(stream[first : first + 50], time[first : first + 50]))
+        stopped = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(stopped.state())))
+    assert stopped.report() == steady.report()
+    assert stopped.state() == steady.state()
+
+
+@pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.label)
+def test_two_parts_of_a_stream_can_be_merged(average: Any) -> None:
+    stream, time = random_stream(7, 400), np.linspace(0.0, 90.0, 400)
+    states = []
+    for part in (slice(0, 200), slice(200, 400), slice(0, 400)):
+        evaluator = evaluator_of([average])
+        evaluator.update(dated(stream[part], time[part]))
+        evaluator.report()
+        (state,) = evaluator._states
+        states.append(state["averages"][0])
+    earlier, later, whole = states
+    merged = average.merge(earlier, later)
+    unknown = np.full(len(merged["spread"]), np.nan)
+    found, expected = (average.read(state, None, unknown) for state in (merged, whole))
+    np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9)
+    np.testing.assert_allclose(found.spread.array, expected.spread.array, rtol=0.02)
+    assert {name: value.tolist() for name, value in found.details.items()} == {
+        name: close(value.tolist()) for name, value in expected.details.items()
+    }
+
+
+def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:
+    stream, time = random_stream(3, 3000), np.arange(3000) / 10
+    ahead = np.where(np.arange(3000) % 37 == 5, 4e9, time)
+    evaluator = evaluator_of([Window(span="1m")], block=100)
+    evaluator.update(dated(stream, ahead))
+    (found, _) = candidates(evaluator)
+    assert 580 < found.details["window_events"] <= 600
+
+
+def test_the_window_does_not_grow_with_the_rate_of_events() -> None:
+    stream = random_stream(3, 6000)
+    sizes = []
+    for rate in (1.0, 1000.0):
+        evaluator = evaluator_of([Window(span="1h")], block=100)
+        evaluator.update(dated(stream, np.arange(6000) / rate))
+        evaluator.report()
+        sizes.append(len(msgspec.msgpack.encode(evaluator.state())))
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.001)
+
+
+def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
+    stream = random_stream(3, 5000)
+    averages = [
+        Window(tau=1000, name="events"),
+        Window(span="1000s", name="seconds"),
+        Decay(half_life=300, name="after events"),
+        Decay(half_life="5m", name="after minutes"),
+    ]
+    evaluator = evaluator_of(averages, block=100)
+    evaluator.update(dated(stream, np.arange(5000.0)))
+    found = {(each.estimator, each.average): each for each in candidates(evaluator)}
+    for one, other in (("events", "seconds"), ("after events", "after minutes")):
+        by_event, by_time = found["ips", one], found["ips", other]
+        assert by_time.value == pytest.approx(by_event.value, rel=0.01)
+        assert by_time.upper - by_time.lower == pytest.approx(by_event.upper - by_event.lower, rel=0.02)
+    assert found["ips", "seconds"].details["window_events"] == 1000
+
+
+def test_events_without_a_time_count_in_other_averages_only() -> None:
+    evaluator = evaluator_of([Cumulative(), *AVERAGES])
+    evaluator.update(random_stream(3, 50).batch())
+    values = {each.average: each.value for each in candidates(evaluator) if each.estimator == "ips"}
+    assert values.pop("cumulative") is not None
+    assert values == dict.fromkeys([*SPANS, *HALF_LIVES])
+
+
+@pytest.mark.parametrize(
+    ("written", "average"),
+    [
+        ({"kind": "window", "span": "1h"}, Window(span="1h")),
+        ({"kind": "decay", "half_life": "30m"}, Decay(half_life="30m")),
+        ({"kind": "decay", "half_life": 30}, Decay(half_life=30)),
+    ],
+)
+def test_a_duration_means_time_and_a_number_means_events(written: dict[str, Any], average: Any) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(AnyAverage)
+    assert adapter.validate_python(written) == average
+    assert (average.timed is not None) == any(
+        isinstance(value, str) and value[0].isdigit() for value in written.values()
+    )
+    plan = Evaluator(["a"], averages=[average]).plan
+    assert Plan.from_settings(plan.settings()) == plan
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ({"kind": "window", "span": "1h", "tau": 500}, "give either span, a time, or tau and resolution in events"),
+        ({"kind": "window", "span": "0s"}, "expected a duration longer than 0"),
+        ({"kind": "window", "span": "soon"}, "expected a duration such as 30s, 5m or 1h30m"),
+        ({"kind": "window", "span": 3600}, "valid string"),
+        ({"kind": "decay", "half_life": "1h", "alpha": 0.9}, "give either alpha or half_life, not both"),
+        ({"kind": "decay", "half_life": "soon"}, "expected a duration such as 30s, 5m or 1h30m"),
+        ({"kind": "decay", "half_life": 0}, "expected a number of events greater than 0, or a duration such as 30m"),
+        ({"kind": "decay", "half_life": True}, "expected a number of events greater than 0"),
+    ],
+)
+def test_a_wrong_time_is_refused_with_what_was_expected(written: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        TypeAdapter(AnyAverage).validate_python(written)
+
+
+def test_a_confidence_sequence_needs_a_window_in_events() -> None:
+    with pytest.raises(ValueError, match="measured by the clock"):
+        Evaluator(["a"], averages=[Window(span="1h")], intervals={"window": "confidence_sequence"})

@@ -1,0 +1,337 @@
+"""The mixture against a plain reimplementation, what it promises of any stream, and whether it follows the world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative, Decay, Mixture
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import DriftAware
+from streameval.ope.report import Report
+from streameval.simulation import Drift, DriftKind, World, simulate
+from support.reference.slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before
+
+Array = NDArray[np.float64]
+THRESHOLD = 3.0
+DETAILS = {"horizon": "horizon_events", "se": "se", "spread": "spread", "drift": "drift"}
+
+
+class Log:
+    """A log of random weights up to 20 in a drifting world: propensity, rewards, and candidates, some missing."""
+
+    def __init__(self, seed: int, n: int, candidates: int, *, gaps: bool = True) -> None:
+        random = np.random.default_rng(seed)
+        self.names = [f"c{number}" for number in range(candidates)]
+        self.propensity = random.uniform(0.05, 1.0, n)
+        mean = 0.4 + 0.3 * np.sin(np.arange(n) / 3_000)
+        self.reward = (random.random(n) < mean).astype(float)
+        self.sampling = random.choice([0.5, 1.0], n) if gaps else np.ones(n)
+        self.target = np.minimum(random.uniform(0.0, 1.0, (candidates, n)), 1.0)
+        if gaps:
+            self.target[random.random((candidates, n)) < 0.2] = np.nan
+            self.target[0, n // 3 : n // 3 + 350] = np.nan  # whole blocks without the first candidate
+
+    def batch(self, part: slice = slice(None)) -> EventBatch:
+        policies = {name: target[part] for name, target in zip(self.names, self.target, strict=True)}
+        return EventBatch.from_arrays(
+            reward=self.reward[part],
+            propensity=self.propensity[part],
+            policies=policies,
+            sampling_probability=self.sampling[part],
+        )
+
+    def upto(self, n: int) -> Log:
+        log = object.__new__(Log)
+        log.names, log.propensity, log.reward = self.names, self.propensity[:n], self.reward[:n]
+        log.sampling, log.target = self.sampling[:n], self.target[:, :n]
+        return log
+
+    def weights(self) -> list[tuple[Array, Array]]:
+        """Importance and averaging weight of the logging policy and each candidate."""
+        inverse = 1 / self.sampling
+        candidates = [(np.nan_to_num(t / self.propensity), np.where(np.isnan(t), 0.0, inverse)) for t in self.target]
+        return [(np.ones_like(self.reward), inverse), *candidates]
+
+    def slow(self, kind: str, block: int) -> list[Answer]:
+        """What the slow mixture makes of it."""
+        inverse = 1 / self.sampling
+        reward = decayed_mean(self.reward, inverse, block)
+        reward_square = decayed_mean(self.reward**2, inverse, block)
+        policies = []
+        for w, q in self.weights():
+            square = decayed_mean(w**2, q, block) * reward_square
+            wr = w * self.reward
+            if kind == "ips":
+                policies.append([Part(wr, q, reward, square)])
+            elif kind == "snips":
+                ratio = not (w == 1).all()  # where the denominator is always 1, snips is ips
+                policies.append([Part(wr, q, reward, square, v=w if ratio else None)])
+            else:
+                share = np.clip(decayed_mean(w * (w <= THRESHOLD), q, block), 0, 1)
+                low, high = self.components(kind, w, q, block)
+                policies.append([Part(low, q, share * reward, square), Part(high, q, (1 - share) * reward, square)])
+        return SlowMixture(policies, [False] + [True] * len(self.names), block).answers()
+
+    def slow_lifts(self, kind: str, block: int, production: str) -> dict[str, Answer]:
+        """What the slow mixture makes of the differences of all terms to those of production."""
+        weights = dict(zip(["logging", *self.names], self.weights(), strict=True))
+        reward_square = decayed_mean(self.reward**2, 1 / self.sampling, block)
+        base, present = weights[production]
+        names, policies = [name for name in self.names if name != production], []
+        for w, q in (weights[name] for name in names):
+            square = decayed_mean(distances(w, q, base, present, block), q, block) * reward_square
+            pairs = zip(self.components(kind, w, q, block), self.components(kind, base, present, block), strict=True)
+            both, nothing = np.where(present > 0, q, 0.0), np.zeros_like(square)
+            policies.append([Part(own - other, both, nothing, square) for own, other in pairs])
+        return dict(zip(names, SlowMixture(policies, [True] * len(names), block).answers(), strict=True))
+
+    def components(self, kind: str, w: Array, q: Array, block: int) -> list[Array]:
+        """The components of a policy's term: all of it, or below and above the threshold."""
+        wr, small = w * self.reward, w <= THRESHOLD
+        if kind == "ips":
+            return [wr]
+        return [wr * small, wr * ~small - slope_before(wr * ~small, w, q, block) * (w - 1)]
+
+
+def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Array:
+    """Of each event the mean squared distance of the weights, on the events of its block that both policies have."""
+    found = np.empty_like(w)
+    for first in range(0, len(w), block):
+        part = slice(first, first + block)
+        both = np.where(present[part] > 0, q[part], 0.0)
+        alone = np.average(w[part] ** 2, weights=q[part]) if q[part].sum() else 0.0
+        found[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
+    return found
+
+
+def evaluated(log: Log, block: int = 100, **options: Any) -> Evaluator:
+    estimators = [IPS(), SNIPS(), StratifiedIPS(threshold=THRESHOLD)]
+    evaluator = Evaluator(log.names, estimators=estimators, averages=[Mixture(**options)], block=block, drift=None)
+    evaluator.update(log.batch())
+    return evaluator
+
+
+def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answer]) -> None:
+    for policy, answer in zip(policies, slow, strict=True):
+        estimate = report.get(policy, kind, "mixture")
+        told = {"value": estimate.value, **{name: estimate.details[key] for name, key in DETAILS.items()}}
+        for name, number in told.items():
+            expected = getattr(answer, name)
+            if number is None:
+                assert np.isnan(expected), (policy, name)
+            else:
+                assert number == pytest.approx(expected, rel=1e-6, abs=1e-10), (policy, name)
+
+
+@pytest.mark.parametrize("kind", ["ips", "snips", "stratified_ips"])
+@pytest.mark.parametrize("candidates", [1, 3])
+@pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 40), (100, 61)])
+def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
+    log = Log(seed=blocks, n=block * blocks, candidates=candidates)
+    report = evaluated(log, block).report()
+    assert_equal(report, kind, ["logging", *log.names], log.slow(kind, block))
+
+
+@pytest.mark.parametrize("kind", ["ips", "stratified_ips"])
+@pytest.mark.parametrize("production", ["logging", "c0"])
+@pytest.mark.parametrize(("block", "blocks"), [(100, 7), (50, 40), (100, 61)])
+def test_the_lift_equals_a_plain_reimplementation(kind: str, production: str, block: int, blocks: int) -> None:
+    log = Log(seed=blocks, n=block * blocks, candidates=3)
+    slow = log.slow_lifts(kind, block, production)
+    estimators = [IPS(), StratifiedIPS(threshold=THRESHOLD)]
+    evaluator = Evaluator(list(slow), estimators, [Mixture()], production=production, block=block, drift=None)
+    evaluator.update(log.batch())
+    for policy, answer in slow.items():
+        found = evaluator.report().get(policy, kind, "mixture")
+        assert found.lift == pytest.approx(answer.value, rel=1e-9, abs=1e-12)
+        assert found.details["lift_se"] == pytest.approx(answer.se, rel=1e-9)
+        assert found.details["lift_spread"] == pytest.approx(answer.spread, rel=1e-6, abs=1e-10)
+
+
+def test_a_ratio_is_known_from_its_first_weight_on_and_its_lift_soon_after() -> None:
+    log = Log(seed=8, n=30_000, candidates=1, gaps=False)
+    log.target[0, :250] = 0.0  # two blocks and a half without any weight
+    log.target[0, 250:] *= np.random.default_rng(8).random(len(log.reward) - 250) < 0.02
+    evaluator = Evaluator(log.names, [SNIPS(), IPS()], [Mixture(), Cumulative()], drift=None)
+    evaluator.update(log.batch(slice(0, 200)))
+    assert evaluator.report().get("c0", "snips", "mixture").value is None
+    evaluator.update(log.batch(slice(200, None)))
+    for estimator in ("snips", "ips"):
+        mixed, plain = (evaluator.report().get("c0", estimator, average) for average in ("mixture", "cumulative"))
+        assert mixed.value == pytest.approx(plain.value, abs=0.15)
+        assert mixed.lift == pytest.approx(plain.lift, abs=0.15)
+        assert mixed.lift_lower is not None
+
+
+def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() -> None:
+    log = Log(seed=5, n=53_000, candidates=3)
+    slow = log.slow("stratified_ips", block=1_000)
+    assert all(answer.drift >= 0 for answer in slow)
+    assert max(answer.drift for answer in slow) > 1e-3
+    assert_equal(evaluated(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
+
+
+def test_it_sees_a_block_when_it_ends() -> None:
+    log = Log(seed=1, n=1_099, candidates=2)
+    before = evaluated(log.upto(1_000)).report()
+    after = evaluated(log).report()
+    for policy in ("logging", *log.names):
+        assert after.get(policy, "ips", "mixture").value == before.get(policy, "ips", "mixture").value
+
+
+def test_losses_are_pooled_over_three_candidates_or_more_and_rest_on_each_alone_with_fewer() -> None:
+    log = Log(seed=2, n=4_000, candidates=3, gaps=False)
+    three = evaluated(log).report()
+    horizons = {three.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}
+    assert len(horizons) == 1
+    assert three.get("logging", "ips", "mixture").details["horizon_events"] not in horizons
+    log.names, log.target = log.names[:2], log.target[:2]
+    two = evaluated(log).report()
+    assert len({two.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}) == 2
+
+
+def test_the_rate_can_be_set() -> None:
+    log = Log(seed=2, n=4_000, candidates=1)
+    usual, same, other = (evaluated(log, rate=rate).report() for rate in (None, 1.0, 0.01))
+    assert usual == same
+    assert other.get("c0", "ips", "mixture").value != usual.get("c0", "ips", "mixture").value
+
+
+def test_the_start_is_near_the_logging_policys_mean_reward() -> None:
+    reward = np.tile([1.0, 0.0], 50)
+    batch = EventBatch.from_arrays(reward=reward, propensity=np.full(100, 0.1), policies={"a": np.full(100, 0.9)})
+    evaluator = Evaluator(["a"], estimators=[IPS()], averages=[Mixture()])
+    evaluator.update(batch)
+    # 500 pseudo-events at 0.5, faded a little, against 100 events at 4.5
+    assert evaluator.report().get("a", "ips", "mixture").value == pytest.approx((500 * 0.5 + 100 * 4.5) / 600, rel=0.02)
+
+
+def test_interval_parts_add_up_to_the_half_width() -> None:
+    log = Log(seed=3, n=9_000, candidates=3)
+    for estimate in evaluated(log).report().estimates:
+        parts = {name: estimate.details[name] or 0.0 for name in ("se", "spread", "drift")}
+        sampling = parts["se"] ** 2 * max(1.0, estimate.details["design_effect"] or 1.0)
+        width = 2.5 * np.sqrt(sampling + parts["spread"] ** 2 + parts["drift"] ** 2)
+        assert estimate.value is not None
+        assert estimate.upper == pytest.approx(min(estimate.value + width, 1.0), rel=1e-3)
+        assert (estimate.kind, estimate.covers) == ("drift_aware", "current")
+
+
+def test_what_a_mixture_does_not_know_is_unknown() -> None:
+    estimate = evaluated(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
+    assert estimate.details["largest_term_share"] is None
+    assert estimate.details["bias_bound"] is None
+    assert estimate.details["drift"] is None  # before 50,000 events
+
+
+def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
+    n = 2_000
+    batch = EventBatch.from_arrays(
+        reward=np.ones(n),
+        action=np.zeros(n, dtype=int),
+        propensities=np.tile([1.0, 0.0], (n, 1)),
+        policies={"a": np.tile([0.6, 0.4], (n, 1))},
+    )
+    evaluator = Evaluator(["a"], estimators=[IPS()], averages=[Decay(), Mixture()])
+    evaluator.update(batch)
+    for average in ("decay", "mixture"):
+        details = evaluator.report().get("a", "ips", average).details
+        assert details["unsupported_probability"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=lambda each: str(each)
+)
+def test_no_interval_is_shown_while_no_event_speaks_for_the_policy(kind: str, estimator: AnyEstimator) -> None:
+    never = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.zeros(300)})
+    evaluator = Evaluator(["a"], estimators=[estimator], averages=[Mixture()], intervals={"mixture": kind})
+    evaluator.update(never)
+    estimate = evaluator.report().get("a", estimator.label, "mixture")
+    assert (estimate.lower, estimate.upper) == (None, None)
+
+
+def test_no_interval_is_shown_before_the_first_reward() -> None:
+    rng, n = np.random.default_rng(5), 1_000
+    columns = {"propensity": np.full(n, 0.5), "policies": {"a": rng.choice([0.25, 0.75], n), "same": np.full(n, 0.5)}}
+    evaluator = Evaluator(["a", "same"], estimators=[StratifiedIPS()], averages=[Mixture()])
+    evaluator.update(EventBatch.from_arrays(reward=np.zeros(n), **columns))
+    for estimate in evaluator.report().estimates:
+        assert (estimate.lower, estimate.upper) == (None, None)
+        assert (estimate.lift_lower, estimate.lift_upper) == (None, None)
+    evaluator.update(EventBatch.from_arrays(reward=np.arange(n) == 500, **columns))
+    for estimate in evaluator.report().estimates:
+        assert estimate.lower is not None
+        assert estimate.policy == "logging" or estimate.lift_lower is not None
+
+
+@pytest.mark.parametrize("every", [1, 37, 100, 999])
+def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
+    log = Log(seed=4, n=2_100, candidates=3)
+    pieces = Evaluator(log.names, estimators=[StratifiedIPS()], averages=[Mixture()])
+    for first in range(0, 2_100, every):
+        pieces.update(log.batch(slice(first, first + every)))
+    whole = Evaluator(log.names, estimators=[StratifiedIPS()], averages=[Mixture()])
+    whole.update(log.batch())
+    for one, other in zip(pieces.report().estimates, whole.report().estimates, strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-9)
+        assert one.details["horizon_events"] == pytest.approx(other.details["horizon_events"], rel=1e-9)
+
+
+def test_a_state_continues_to_the_last_bit() -> None:
+    log = Log(seed=6, n=3_217, candidates=3)
+    uninterrupted = evaluated(log.upto(1_733))
+    resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(uninterrupted.state())))
+    for evaluator in (uninterrupted, resumed):
+        evaluator.update(log.batch(slice(1_733, None)))
+    assert resumed.report().to_json() == uninterrupted.report().to_json()
+
+
+def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_alone() -> None:
+    log = Log(seed=8, n=3_000, candidates=1, gaps=False)
+    evaluator = evaluated(log)
+    before = evaluator.report().get("c0", "ips", "mixture")
+    absent = Log(seed=9, n=1_000, candidates=1, gaps=False)
+    absent.target[:] = np.nan
+    evaluator.update(absent.batch())
+    after = evaluator.report().get("c0", "ips", "mixture")
+    assert before.value is not None
+    assert after.value == pytest.approx(before.value, abs=0.05)
+    assert after.details["horizon_events"] >= before.details["horizon_events"]
+
+
+def horizon(kind: DriftKind, seed: int) -> float:
+    """Mean horizon of the candidates after 150,000 events, the mean of both strata."""
+    world = World.synthetic(31, users=200, items=800, candidates=4, clusters=4)
+    evaluator = Evaluator(world.candidates, estimators=[StratifiedIPS()], averages=[Mixture()])
+    events = [moment.events for moment in simulate(world, Drift(kind, clusters=4, span=40_000), 150_000, seed)]
+    evaluator.update(EventBatch.concat(events))
+    return float(
+        np.mean(
+            [
+                estimate.details["horizon_events"]
+                for estimate in evaluator.report().estimates
+                if estimate.policy in world.candidates
+            ]
+        )
+    )
+
+
+def test_horizons_are_short_in_a_world_that_drifts_and_long_in_one_that_rests() -> None:
+    resting = horizon("stationary", seed=1)
+    assert resting > 70_000
+    assert horizon("abrupt", seed=1) < resting / 2
+    assert horizon("smooth", seed=1) < resting / 2
+
+
+def test_the_interval_is_that_of_the_mixture_alone() -> None:
+    with pytest.raises(ValueError, match="drift_aware is the interval of a mixture; 'decay' is of another kind"):
+        Evaluator(["a"], averages=[Decay()], intervals={"decay": DriftAware()})
+    with pytest.raises(ValueError, match="knows no largest term: empirical_bernstein needs one"):
+        Evaluator(["a"], averages=[Mixture()], intervals={"mixture": "empirical_bernstein"})

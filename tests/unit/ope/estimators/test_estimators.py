@@ -1,0 +1,304 @@
+"""What each estimator averages, against its definition; and what must hold on any data."""
+
+from __future__ import annotations
+
+import math
+import typing
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative, Decay, Window
+from streameval.ope.estimators import (
+    CAB,
+    CABDR,
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    Estimator,
+    StaticBlend,
+    StratifiedDR,
+    StratifiedIPS,
+    Switch,
+)
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.policies import LOGGING
+from support.reference import brute_force
+from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream, streams
+
+BLOCK = 20
+CAP = 2.5
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate(), StratifiedIPS(threshold=CAP)]
+OF_ACTIONS: list[AnyEstimator] = [
+    DM(),
+    DR(),
+    StaticBlend(tau=0.3),
+    Switch(cap=CAP),
+    CAB(cap=CAP),
+    CABDR(cap=CAP),
+    StratifiedDR(threshold=CAP),
+]
+AVERAGES = [Cumulative(), Window(tau=60, resolution=1), Decay(alpha=0.98)]
+quickly = settings(max_examples=40, deadline=None)
+
+
+def values(
+    stream: Stream, estimators: list[AnyEstimator], policy: str = CANDIDATE, **options: object
+) -> dict[str, float]:
+    """The value of `policy` under estimator/average."""
+    report = evaluated(stream, estimators=estimators, averages=AVERAGES, block=BLOCK, **options).report()
+    found = {f"{e.estimator}/{e.average}": e.value for e in report.estimates if e.policy == policy}
+    return {label: math.nan if value is None else value for label, value in found.items()}
+
+
+def test_every_estimator_there_is_is_tested_here() -> None:
+    union = {estimator.kind for estimator in typing.get_args(typing.get_args(AnyEstimator)[0])}
+    of_slates = {"pseudo_inverse", "weighted_pseudo_inverse"}
+    assert {estimator.kind for estimator in ESTIMATORS + OF_ACTIONS} == union - of_slates
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: e.label)
+@quickly
+@given(stream=streams(most=200))
+def test_the_value_is_the_mean_of_the_terms_of_the_definition(estimator: Estimator, stream: Stream) -> None:
+    terms = brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=CAP, block=BLOCK)
+    expected = brute_force.moments(brute_force.cumulative(len(stream)), terms)
+    found = evaluated(stream, estimators=[estimator], averages=[Cumulative()], block=BLOCK).report()
+    estimate = found.get(CANDIDATE, estimator.label, "cumulative")
+    if math.isnan(expected.value):
+        assert estimate.value is None
+    else:
+        assert estimate.value == pytest.approx(expected.value, rel=1e-9, abs=1e-12)
+        assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
+        assert estimate.importance_weight_mean == pytest.approx(expected.mean_weight, rel=1e-9)
+
+
+@quickly
+@given(constant=st.floats(-5, 5), stream=streams(most=200))
+def test_snips_of_a_constant_reward_is_that_constant(constant: float, stream: Stream) -> None:
+    stream = stream.with_(reward=np.full(len(stream), constant))
+    for value in values(stream, [SNIPS()], reward_range=(-5.0, 5.0)).values():
+        assert math.isnan(value) or value == pytest.approx(constant, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("constant", [1.0, 0.3, -4.7, 1e-5])
+def test_the_interval_of_snips_of_a_constant_reward_is_that_constant(constant: float) -> None:
+    stream = random_stream(11, 3_000, missing=0.1)
+    stream = stream.with_(reward=np.full(len(stream), constant))
+    evaluator = evaluated(stream, estimators=[SNIPS()], averages=AVERAGES, reward_range=(-5.0, 5.0))
+    for estimate in evaluator.report().estimates:
+        assert (estimate.lower, estimate.upper) == (
+            pytest.approx(constant, rel=1e-12),
+            pytest.approx(constant, rel=1e-12),
+        )
+
+
+@quickly
+@given(shift=st.floats(-3, 3), stream=streams(most=200))
+def test_snips_moves_with_a_constant_that_is_added_to_all_rewards(shift: float, stream: Stream) -> None:
+    moved = stream.with_(reward=stream.reward + shift)
+    before, after = (values(s, [SNIPS()], reward_range=(-5.0, 5.0)) for s in (stream, moved))
+    for label, value in before.items():
+        assert math.isnan(value) or after[label] == pytest.approx(value + shift, rel=1e-9, abs=1e-9)
+
+
+@quickly
+@given(stream=streams(most=200, missing=st.just(0.0)), cap=st.floats(1, 10))
+def test_with_the_logging_policy_as_candidate_every_estimator_is_the_mean_reward(stream: Stream, cap: float) -> None:
+    same = stream.with_(target=stream.propensity)
+    estimators: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=cap), ControlVariate(), StratifiedIPS()]
+    candidate, logging = values(same, estimators), values(same, estimators, LOGGING)
+    for label in candidate:
+        assert math.isnan(candidate[label]) or candidate[label] == pytest.approx(logging[label], rel=1e-12, abs=1e-12)
+    if len(same):
+        mean = np.average(same.reward, weights=1 / same.sampling)
+        for estimator in estimators:
+            assert candidate[f"{estimator.label}/cumulative"] == pytest.approx(mean, rel=1e-12, abs=1e-12)
+
+
+@quickly
+@given(stream=streams(most=200))
+def test_clipped_ips_without_a_limit_is_ips(stream: Stream) -> None:
+    unlimited = values(stream, [ClippedIPS(cap=math.inf)])
+    plain = values(stream, [IPS()])
+    for average in AVERAGES:
+        clipped, unclipped = unlimited[f"clipped_ips/{average.label}"], plain[f"ips/{average.label}"]
+        assert clipped == unclipped or (math.isnan(clipped) and math.isnan(unclipped))
+
+
+@quickly
+@given(stream=streams(most=200), cap=st.floats(0.01, 30), larger=st.floats(1, 10))
+def test_a_larger_cap_never_lowers_clipped_ips_of_rewards_above_zero(stream: Stream, cap: float, larger: float) -> None:
+    low, high = (values(stream, [ClippedIPS(cap=limit)]) for limit in (cap, cap * larger))
+    for label, value in low.items():
+        assert math.isnan(value) or value <= high[label] * (1 + 1e-12)
+
+
+@quickly
+@given(seed=st.integers(0, 1000), order=st.randoms(use_true_random=False))
+def test_the_order_of_events_within_a_block_does_not_matter_to_sums_over_blocks(seed: int, order: Random) -> None:
+    stream = random_stream(seed, 5 * BLOCK, missing=0.2)
+    shuffle = np.concatenate([first + np.array(order.sample(range(BLOCK), BLOCK)) for first in range(0, 100, BLOCK)])
+    before, after = (
+        evaluated(
+            s, estimators=ESTIMATORS, averages=[Cumulative(), Window(tau=60, resolution=20)], block=BLOCK
+        ).report()
+        for s in (stream, stream[shuffle])
+    )
+    for one, other in zip(before.estimates, after.estimates, strict=True):
+        assert other.value == close(one.value, rel=1e-12)
+        assert other.lower == close(one.lower)
+
+
+def test_the_control_variate_never_uses_the_block_that_it_corrects() -> None:
+    stream = random_stream(3, 3 * BLOCK)
+    other = stream.reward.copy()
+    other[2 * BLOCK :] = 1 - other[2 * BLOCK :]
+    slopes = []
+    for reward in (stream.reward, other):
+        evidence = Evidence.of(stream.weight[:, None], reward, block=BLOCK)
+        terms, _ = ControlVariate().terms(evidence, ControlVariate().start(1))
+        weight = evidence.importance_weight
+        slopes.append((weight * reward[:, None] - terms.u) / (weight - 1))
+    np.testing.assert_allclose(slopes[0][:BLOCK], 0.0, atol=1e-12)
+    np.testing.assert_allclose(slopes[0][-BLOCK:], slopes[1][-BLOCK:], rtol=1e-9)
+    assert np.all(np.abs(slopes[0][-BLOCK:]) > 1e-3)
+
+
+def test_the_control_variate_takes_away_what_the_weight_explains() -> None:
+    rng = np.random.default_rng(20240501)
+    weight = rng.exponential(1.0, 20_000)
+    stream = from_weights(weight, (rng.uniform(size=20_000) < 0.9) * 1.0)
+    estimators, averages = [IPS(), ControlVariate()], [Cumulative()]
+    report = evaluated(stream, estimators=estimators, averages=averages, intervals={"cumulative": "normal"}).report()
+    plain, corrected = (report.get(CANDIDATE, label, "cumulative") for label in ("ips", "control_variate"))
+    assert plain.upper is not None
+    assert corrected.upper is not None
+    assert corrected.value == pytest.approx(0.9, abs=0.02)
+    assert corrected.upper - corrected.value < (plain.upper - plain.value) / 2
+
+
+def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_events() -> None:
+    block = 1_000
+    evidence = Evidence.of(np.ones((block, 1)), np.ones(block), block=block)
+    memory = ControlVariate().start(1)
+    for _ in range(500):
+        _, memory = ControlVariate().terms(evidence, memory)
+    assert memory["sums"].max() == pytest.approx(100_000 * (1 - math.exp(-5)), rel=0.01)
+
+
+def described(n: int, seed: int) -> EventBatch:
+    """Events that tell the whole logging distribution, the candidate's, and features of four actions."""
+    rng = np.random.default_rng(seed)
+    logging, target = rng.dirichlet(np.ones(4), n), rng.dirichlet(np.ones(4), n)
+    action, features = rng.integers(4, size=n), rng.normal(size=(n, 4, 2))
+    chance = 1 / (1 + np.exp(-features[np.arange(n), action, 0]))
+    return EventBatch.from_arrays(
+        reward=(rng.uniform(size=n) < chance) * 1.0,
+        action=action,
+        propensities=logging,
+        features=features,
+        policies={CANDIDATE: target},
+    )
+
+
+def test_stratified_dr_with_a_threshold_that_no_weight_reaches_is_ips() -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS(), StratifiedDR(threshold=1e30)], averages=AVERAGES, block=BLOCK)
+    evaluator.update(described(207, seed=5))
+    report = evaluator.report()
+    for average in AVERAGES:
+        one, other = (report.get(CANDIDATE, label, average.label) for label in ("ips", "stratified_dr"))
+        assert one.value is not None
+        assert other.value == pytest.approx(one.value, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (StaticBlend(tau=1), IPS()),
+        (Switch(cap=math.inf), IPS()),
+        (CAB(cap=math.inf), IPS()),
+        (StaticBlend(tau=0), DM()),
+        (Switch(cap=0), DM()),
+        (CAB(cap=0), DM()),
+        (CABDR(cap=0), DM()),
+        (CABDR(cap=math.inf), DR()),
+    ],
+    ids=lambda estimator: repr(estimator),
+)
+def test_at_the_ends_of_its_parameter_an_estimator_is_another_one(one: AnyEstimator, other: AnyEstimator) -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[one, other], averages=AVERAGES, block=BLOCK)
+    evaluator.update(described(10 * BLOCK + 7, seed=7))
+    report = evaluator.report()
+    for average in AVERAGES:
+        found, expected = (report.get(CANDIDATE, e.label, average.label).value for e in (one, other))
+        assert expected is not None
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_estimators_of_actions_do_not_depend_on_cuts_and_resume_to_the_last_bit() -> None:
+    events, settings_ = described(10 * BLOCK + 7, seed=8), {"estimators": OF_ACTIONS, "averages": AVERAGES}
+    whole, pieces, resumed = (Evaluator([CANDIDATE], block=BLOCK, **settings_) for _ in range(3))
+    whole.update(events)
+    for first in range(0, len(events), 13):
+        pieces.update(events[first : first + 13])
+        resumed = Evaluator.from_state(resumed.state())
+        resumed.update(events[first : first + 13])
+    assert resumed.report().to_json() == pieces.report().to_json()
+    for found, expected in zip(pieces.report().estimates, whole.report().estimates, strict=True):
+        assert found.value == close(expected.value)
+        assert found.lower == close(expected.lower)
+        assert found.value is not None
+
+
+def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS(), StratifiedDR(threshold=0.5)], averages=AVERAGES, block=BLOCK)
+    events = described(2 * BLOCK, seed=6)
+    evaluator.update(events[:BLOCK])
+    before = evaluator.report()
+    evaluator.update(events[BLOCK:])
+    after = evaluator.report()
+    first, second = (
+        [report.get(CANDIDATE, label, "cumulative").value for label in ("ips", "stratified_dr")]
+        for report in (before, after)
+    )
+    assert first[1] == pytest.approx(first[0], rel=1e-12)
+    assert second[1] != pytest.approx(second[0], rel=1e-3)
+
+
+def test_terms_are_a_pure_function_of_evidence_and_memory() -> None:
+    stream = random_stream(8, 3 * BLOCK, missing=0.3)
+    evidence = Evidence.of(stream.weight[:, None], stream.reward, BLOCK, stream.present[:, None])
+    for estimator in ESTIMATORS:
+        memory = estimator.start(1)
+        before = {name: array.copy() for name, array in memory.items()}
+        first, _ = estimator.terms(evidence, memory)
+        second, _ = estimator.terms(evidence, memory)
+        np.testing.assert_array_equal(first.u, second.u)
+        for name, array in before.items():
+            np.testing.assert_array_equal(memory[name], array)
+
+
+@pytest.mark.parametrize("cap", [0, -1, math.nan])
+def test_a_cap_that_is_not_above_zero_is_refused(cap: float) -> None:
+    with pytest.raises(ValidationError, match="cap"):
+        ClippedIPS(cap=cap)
+
+
+def test_a_label_is_the_name_or_else_the_kind() -> None:
+    adapter: TypeAdapter[AnyEstimator] = TypeAdapter(AnyEstimator)
+    named = adapter.validate_python({"kind": "clipped_ips", "cap": 5, "name": "gentle"})
+    assert (named.label, IPS().label) == ("gentle", "ips")
+    assert named == ClippedIPS(cap=5, name="gentle")
+    with pytest.raises(ValidationError, match="cap"):
+        adapter.validate_python({"kind": "ips", "cap": 5})

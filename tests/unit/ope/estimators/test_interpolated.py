@@ -1,0 +1,357 @@
+"""The family of estimators between the reward model and the importance weight: identities, bias, and missing parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from streameval.events import ActionSets, EventBatch
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import (
+    CAB,
+    CABDR,
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    StaticBlend,
+    StratifiedDR,
+    StratifiedIPS,
+    Switch,
+)
+from streameval.ope.estimators.interpolated import TABLE
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.requirements import Requirement
+from streameval.ope.reward_models import Ridge, Tabular
+from support.bandits import CANDIDATE, Bandit, logging_with, random_bandit
+
+Array = NDArray[np.float64]
+
+CAP = 2.5
+FAMILY: list[AnyEstimator] = [
+    DM(),
+    IPS(),
+    ClippedIPS(cap=CAP),
+    DR(),
+    StaticBlend(tau=0.3),
+    Switch(cap=CAP),
+    CAB(cap=CAP),
+    CABDR(cap=CAP),
+]
+exactly = settings(max_examples=60, deadline=None)
+
+
+def distributions(events: int, actions: int, shares: st.SearchStrategy[float]) -> st.SearchStrategy[Array]:
+    tables = arrays.arrays(float, (events, actions), elements=shares).filter(lambda table: table.any(axis=1).all())
+    return tables.map(lambda table: table / table.sum(axis=1, keepdims=True))
+
+
+@st.composite
+def full_support(draw: st.DrawFn) -> Evidence:
+    """Any events of equal size whose actions the logging policy takes at times, with any predictions."""
+    events, actions = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    numbers = arrays.arrays(float, (events, actions), elements=st.floats(-1, 1))
+    return Evidence.of_actions(
+        reward=draw(arrays.arrays(float, events, elements=st.floats(-1, 1))),
+        action=draw(arrays.arrays(int, events, elements=st.integers(0, actions - 1))),
+        propensities=draw(distributions(events, actions, st.floats(0.01, 1))),
+        target=draw(distributions(events, actions, st.floats(1e-6, 1) | st.just(0.0))),
+        prediction=draw(numbers),
+    )
+
+
+def terms(estimator: AnyEstimator, evidence: Evidence) -> Array:
+    return estimator.terms(evidence, estimator.start(policies=1))[0].u[:, 0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (StaticBlend(tau=1), IPS()),
+        (Switch(cap=math.inf), IPS()),
+        (CAB(cap=math.inf), IPS()),
+        (ClippedIPS(cap=math.inf), IPS()),
+        (StaticBlend(tau=0), DM()),
+        (Switch(cap=0), DM()),
+        (CAB(cap=0), DM()),
+        (CABDR(cap=0), DM()),
+        (CABDR(cap=math.inf), DR()),
+    ],
+    ids=lambda estimator: repr(estimator),
+)
+@exactly
+@given(evidence=full_support())
+def test_at_the_end_of_its_parameter_each_term_is_that_of_another(
+    one: AnyEstimator, other: AnyEstimator, evidence: Evidence
+) -> None:
+    np.testing.assert_allclose(terms(one, evidence), terms(other, evidence), rtol=1e-12, atol=1e-12)
+
+
+@exactly
+@given(evidence=full_support())
+def test_without_a_model_dr_is_ips_and_cab_is_clipped_ips(evidence: Evidence) -> None:
+    assert evidence.actions is not None
+    blind = evidence.with_predictions(np.zeros_like(evidence.actions.prediction))
+    np.testing.assert_allclose(terms(DR(), blind), terms(IPS(), blind), rtol=1e-12, atol=1e-12)
+    for blended in (CAB(cap=CAP), CABDR(cap=CAP)):
+        np.testing.assert_allclose(terms(blended, blind), terms(ClippedIPS(cap=CAP), blind), rtol=1e-12, atol=1e-12)
+
+
+@exactly
+@given(evidence=full_support(), cap=st.floats(1, 100))
+def test_with_the_logging_policy_as_target_switch_and_cab_are_the_reward(evidence: Evidence, cap: float) -> None:
+    assert evidence.actions is not None
+    actions = replace(evidence.actions, probability=evidence.actions.propensity[:, None])
+    same = replace(evidence, importance_weight=np.ones_like(evidence.importance_weight), actions=actions)
+    for estimator in (Switch(cap=cap), CAB(cap=cap), ClippedIPS(cap=cap), IPS()):
+        np.testing.assert_allclose(terms(estimator, same), same.reward, rtol=1e-12, atol=1e-12)
+
+
+@exactly
+@given(evidence=full_support(), cap=st.floats(0, 50), tau=st.floats(0, 1))
+def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap: float, tau: float) -> None:
+    sets = evidence.actions
+    assert sets is not None
+    pi, q = sets.probability[:, 0], sets.prediction
+    big, w, r = pi / sets.propensity, evidence.importance_weight[:, 0], evidence.reward
+    q_logged = q[sets.sets.logged[1]]
+
+    def summed(values: Array) -> Array:
+        return np.array([part.sum() for part in np.split(values, sets.sets.offsets[1:-1])])
+
+    clipped = np.minimum(w, cap)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(big == 0, 0, 1 - np.minimum(cap / big, 1))
+    published = {
+        DM(): summed(pi * q),
+        DR(): summed(pi * q) + w * (r - q_logged),
+        StaticBlend(tau=tau): (1 - tau) * summed(pi * q) + tau * w * r,
+        Switch(cap=cap): summed(pi * q * (big > cap)) + w * r * (w <= cap),
+        CAB(cap=cap): summed(pi * q * left) + clipped * r,
+        CABDR(cap=cap): summed(pi * q) + clipped * (r - q_logged),
+    }
+    for estimator, expected in published.items():
+        np.testing.assert_allclose(terms(estimator, evidence), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_table_and_the_needs_are_those_of_the_classes() -> None:
+    assert {estimator.kind for estimator in FAMILY} == set(TABLE)
+    model, whole = (
+        {Requirement.TARGET, Requirement.PREDICTION},
+        {Requirement.TARGET, Requirement.PREDICTION, Requirement.LOGGING},
+    )
+    assert {estimator.kind: set(estimator.needs) for estimator in FAMILY} == {
+        "ips": set(),
+        "clipped_ips": set(),
+        "dm": model,
+        "dr": model,
+        "static_blend": model,
+        "cab_dr": model,
+        "switch": whole,
+        "cab": whole,
+    }
+
+
+@pytest.mark.parametrize("cap", [0.0, 1.0, 1e6, math.inf])
+def test_switch_and_cab_take_the_model_for_actions_that_are_never_logged(cap: float) -> None:
+    evidence = Evidence.of_actions(
+        reward=[0.0], action=[0], propensities=[[1.0, 0.0]], target=[[0.4, 0.6]], prediction=[0.3, 0.5]
+    )
+    logged = 0.4 * 0.3 if cap < 0.4 else 0.0
+    for estimator in (Switch(cap=cap), CAB(cap=cap)):
+        assert terms(estimator, evidence) == pytest.approx([0.6 * 0.5 + logged], rel=1e-12)
+    assert terms(CABDR(cap=cap), evidence) == pytest.approx([0.12 + 0.3 - min(cap, 0.4) * 0.3], rel=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, math.nan])
+@pytest.mark.parametrize("kind", [Switch, CAB, CABDR])
+def test_a_cap_below_zero_or_none_is_refused(kind: type, wrong: float) -> None:
+    with pytest.raises(ValidationError, match="cap"):
+        kind(cap=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan])
+def test_a_blend_of_more_than_all_is_refused(wrong: float) -> None:
+    with pytest.raises(ValidationError, match="tau"):
+        StaticBlend(tau=wrong)
+
+
+@pytest.mark.parametrize("estimator", FAMILY, ids=lambda estimator: estimator.label)
+@exactly
+@given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
+def test_no_term_is_further_from_another_than_the_range_says(
+    estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
+) -> None:
+    low, high = shift - scale, shift + scale
+    assert evidence.actions is not None
+    moved = replace(evidence, reward=evidence.reward * scale + shift)
+    moved = moved.with_predictions(evidence.actions.prediction * scale + shift)
+    found = terms(estimator, moved)
+    widest = estimator.term_range((low, high), moved.importance_weight.max(axis=0))
+    assert np.ptp(found) <= widest[0] * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize(
+    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
+)
+@exactly
+@given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
+def test_no_term_lies_beyond_its_extremes(
+    estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
+) -> None:
+    low, high = shift - scale, shift + scale
+    assert evidence.actions is not None
+    moved = replace(evidence, reward=evidence.reward * scale + shift)
+    moved = moved.with_predictions(evidence.actions.prediction * scale + shift)
+    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    extremes = estimator.extremes((low, high), moved.importance_weight.max(axis=0))
+    counted = np.minimum(weight, extremes.heaviest)
+    rounding = 1e-9 * (1 + np.abs(found))
+    assert np.all(found >= extremes.low.offset + extremes.low.slope * counted - rounding)
+    assert np.all(found <= extremes.high.offset + extremes.high.slope * counted + rounding)
+
+
+def values(batch: EventBatch, estimators: list[AnyEstimator], **options: Any) -> dict[str, float | None]:
+    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()], **options)
+    evaluator.update(batch)
+    report = evaluator.report()
+    return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}
+
+
+UNBIASED: list[AnyEstimator] = [IPS(), DR(), StratifiedDR(), CABDR(cap=math.inf, name="uncapped cab_dr")]
+LOGS, EVENTS = 200, 1_000
+
+
+@pytest.mark.parametrize("model", [Ridge(), Tabular()], ids=lambda model: model.kind)
+@pytest.mark.parametrize("smallest", [0.2, 0.01, 0.001])
+def test_the_unbiased_ones_meet_the_truth_whatever_is_logged_rarely(smallest: float, model: Ridge | Tabular) -> None:
+    bandit = random_bandit(seed=17, smallest=smallest)
+    found = [
+        values(bandit.log(EVENTS, seed), UNBIASED, reward_model=model, block=50) for seed in range(1_000, 1_000 + LOGS)
+    ]
+    for estimator in UNBIASED:
+        estimates = np.array([each[estimator.label] for each in found], dtype=float)
+        error = estimates.std(ddof=1) / math.sqrt(LOGS)
+        assert abs(estimates.mean() - bandit.value) < 3 * error, estimator.label
+
+
+def test_a_model_lessens_the_noise_and_a_cap_lessens_it_further() -> None:
+    bandit = random_bandit(seed=17, smallest=0.001)
+    estimators: list[AnyEstimator] = [IPS(), DR(), CABDR(cap=10), CAB(cap=10)]
+    found = [values(bandit.log(2_000, seed), estimators) for seed in range(60)]
+    spread = {label: np.std([each[label] for each in found]) for label in found[0]}
+    assert spread["cab_dr"] < spread["dr"] < spread["ips"]
+    assert spread["cab"] < spread["ips"] / 2
+
+
+def third_supported(seed: int) -> Bandit:
+    """Nine actions of which the logging policy takes three; the target prefers others too."""
+    rng = np.random.default_rng(seed)
+    contexts, actions = 3, 9
+    logging = np.zeros((contexts, actions))
+    logging[:, ::3] = logging_with(0.2, 3, contexts)
+    target = rng.dirichlet(np.ones(actions), contexts)
+    return Bandit(logging, target, rng.uniform(0.4, 0.6, (contexts, actions)))
+
+
+def test_where_a_third_of_the_actions_is_supported_only_those_that_ask_the_model_come_near() -> None:
+    bandit = third_supported(seed=5)
+    unsupported = (bandit.target * (bandit.logging == 0)).sum(axis=1).mean()
+    estimators: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5), DR(), Switch(cap=5), CAB(cap=5), CABDR(cap=5), DM()]
+    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()])
+    evaluator.update(bandit.log(20_000, seed=1))
+    report = evaluator.report()
+    error = {e.estimator: abs((e.value or 0) - bandit.value) for e in report.estimates if e.policy == CANDIDATE}
+    assert error["ips"] > 0.9 * unsupported * 0.4
+    assert error["clipped_ips"] > 0.9 * unsupported * 0.4
+    for label in ("switch", "cab", "dr", "cab_dr", "dm"):
+        assert error[label] < error["ips"] / 3, label
+    told = report.get(CANDIDATE, "cab", "cumulative").details["unsupported_probability"]
+    assert told == pytest.approx(unsupported, abs=0.02)
+
+
+def described(**gone: bool) -> EventBatch:
+    """A hundred events; every other one lacks what is named."""
+    batch = random_bandit(seed=3, smallest=0.1).log(100, seed=3)
+    sets = batch.action_sets
+    assert sets is not None
+    assert sets.features is not None
+    columns = {name: getattr(sets, name).copy() for name in ("propensities", "features", "probabilities")}
+    rows = np.flatnonzero(sets.owner % 2 == 0)
+    logged = sets.logged[1]
+    for name in gone:
+        kept = columns[name][logged].copy()
+        columns[name][rows] = np.nan
+        if name != "features":
+            columns[name][logged] = kept
+    return replace(batch, action_sets=ActionSets(sets.index, sets.offsets, **columns))
+
+
+@pytest.mark.parametrize(
+    ("gone", "whole"),
+    [
+        ("propensities", {"ips", "clipped_ips", "dm", "dr", "static_blend", "cab_dr"}),
+        ("probabilities", {"ips", "clipped_ips"}),
+        ("features", {"ips", "clipped_ips"}),
+    ],
+)
+def test_an_event_is_missing_for_those_alone_who_need_what_it_lacks(gone: str, whole: set[str]) -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=FAMILY, averages=[Cumulative()])
+    evaluator.update(described(**{gone: True}))
+    report = evaluator.report()
+    halves = Evaluator([CANDIDATE], estimators=FAMILY, averages=[Cumulative()])
+    halves.update(described())
+    complete = halves.report()
+    for estimator in FAMILY:
+        size, of_all = (
+            one.get(CANDIDATE, estimator.label, "cumulative").effective_sample_size for one in (report, complete)
+        )
+        assert size is not None
+        assert of_all is not None
+        assert (size == pytest.approx(of_all)) == (estimator.label in whole), estimator.label
+
+
+def test_the_mean_of_every_action_needs_no_features() -> None:
+    found = values(described(features=True), FAMILY, reward_model=Tabular())
+    assert found == values(described(), FAMILY, reward_model=Tabular())
+    assert None not in found.values()
+
+
+def test_events_that_know_of_the_logged_action_alone_leave_the_family_unknown_and_ips_known() -> None:
+    batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
+    found = values(batch, FAMILY)
+    assert {label for label, value in found.items() if value is not None} == {"ips", "clipped_ips"}
+
+
+@pytest.mark.parametrize(
+    ("gone", "field", "estimators"),
+    [
+        ("propensities", "`propensities`", ("switch", "cab")),
+        ("probabilities", f"`policies.{CANDIDATE}` as a list over `actions`", ("dm", "dr", "switch", "cab")),
+        ("features", "`features`", ("dm", "dr", "switch", "cab")),
+    ],
+)
+def test_what_the_first_events_lack_is_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
+    evaluator = Evaluator([CANDIDATE], estimators=[IPS(), DM(), DR(), Switch(cap=5), CAB(cap=5)])
+    (found, *others) = evaluator.shortfalls(described(**{gone: True}))
+    if gone == "propensities":  # those of the logging policy are its distribution as a target, too
+        assert set(found.estimators) >= set(estimators)
+    else:
+        assert found.estimators == estimators
+    assert (found.field, found.lacking, found.events, others) == (field, 50, 100, [])
+    assert str(found).startswith(f"50 of the first 100 events have no {field}")
+    assert (found.wanted_by == "ridge") == (gone == "features")
+    assert not evaluator.shortfalls(described())

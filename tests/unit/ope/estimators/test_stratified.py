@@ -1,0 +1,261 @@
+"""Strata: terms against a plain reimplementation, unbiasedness by enumeration, and what happens at the edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative, Mixture, Window
+from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from support.reference.slow_mixture import Part, SlowMixture, decayed_mean, slope_before
+
+Array = NDArray[np.float64]
+THRESHOLD = 3.0
+ACTIONS, FEATURES = 4, 2
+
+
+class Offers:
+    """Events with whole distributions and features; the logging policy explores a little."""
+
+    def __init__(self, seed: int, n: int) -> None:
+        random = np.random.default_rng(seed)
+        favourite = np.eye(ACTIONS)[random.integers(ACTIONS, size=n)]
+        self.propensities = 0.1 / ACTIONS + 0.9 * favourite
+        self.action = (random.random((n, 1)) > self.propensities.cumsum(axis=1)[:, :-1]).sum(axis=1)
+        self.target = random.dirichlet(np.full(ACTIONS, 0.7), n)
+        self.features = random.normal(size=(n, ACTIONS, FEATURES))
+        chance = np.clip(0.3 + 0.2 * self.features[..., 0], 0, 1)
+        self.chance = chance
+        self.reward = (random.random(n) < chance[np.arange(n), self.action]).astype(float)
+
+    def batch(self, part: slice = slice(None), **other: Any) -> EventBatch:
+        columns: dict[str, Any] = {
+            "reward": self.reward[part],
+            "action": self.action[part],
+            "propensities": self.propensities[part],
+            "features": self.features[part],
+            "policies": {"a": self.target[part]},
+        }
+        return EventBatch.from_arrays(**columns | other)
+
+    @property
+    def weights(self) -> Array:
+        return self.target / self.propensities
+
+    @property
+    def logged(self) -> tuple[Array, Array]:
+        return np.arange(len(self.action)), self.action
+
+
+def slow_predictions(offers: Offers, block: int, horizon: float = 10_000.0, penalty: float = 1.0) -> Array:
+    """[n, actions]: ridge regression on all events of the blocks before, each weighted by its age, solved anew."""
+    n = len(offers.reward)
+    design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
+    predictions = np.zeros((n, ACTIONS))
+    for start in range(0, n, block):
+        ages = start // block - 1 - np.arange(start) // block
+        fading = (1 - 1 / horizon) ** (block * ages)
+        x = design[np.arange(start), offers.action[:start]]
+        square = (x * fading[:, None]).T @ x + penalty * np.eye(1 + FEATURES)
+        beta = np.linalg.solve(square, (x * fading[:, None]).T @ offers.reward[:start])
+        predictions[start : start + block] = np.clip(design[start : start + block] @ beta, 0.0, 1.0)
+    return predictions
+
+
+def slow_dr(offers: Offers, block: int) -> list[Part]:
+    """The three components of stratified_dr."""
+    q, large = slow_predictions(offers, block), offers.weights > THRESHOLD
+    w, ones = offers.weights[offers.logged], np.ones(len(offers.reward))
+    small = w <= THRESHOLD
+    low = w * offers.reward * small
+    modelled = (offers.target * q * large).sum(axis=1)
+    correction = ~small * w * (offers.reward - q[offers.logged])
+    reward = decayed_mean(offers.reward, ones, block)
+    square = decayed_mean(w**2, ones, block) * decayed_mean(offers.reward**2, ones, block)
+    share = np.clip(decayed_mean(w * small, ones, block), 0, 1)
+    rest = (1 - share) * reward - decayed_mean(modelled, ones, block)
+    nothing = np.full_like(reward, np.nan)
+    return [
+        Part(low, ones, share * reward, square),
+        Part(modelled, ones, nothing, square),
+        Part(correction, ones, rest, square),
+    ]
+
+
+def evaluated(offers: Offers, estimator: Any, average: Any, block: int = 100) -> Any:
+    evaluator = Evaluator(["a"], estimators=[estimator], averages=[average], block=block, drift=None)
+    evaluator.update(offers.batch())
+    return evaluator.report().get("a", estimator.label, average.label)
+
+
+@pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 5), (40, 30)])
+def test_stratified_dr_equals_a_plain_reimplementation(block: int, blocks: int) -> None:
+    offers = Offers(blocks, block * blocks)
+    parts = slow_dr(offers, block)
+    term = sum(part.u for part in parts)
+    cumulative = evaluated(offers, StratifiedDR(threshold=THRESHOLD), Cumulative(), block)
+    assert cumulative.value == pytest.approx(np.mean(term), rel=1e-9)
+    window = evaluated(offers, StratifiedDR(threshold=THRESHOLD), Window(tau=20, resolution=1), block)
+    assert window.value == pytest.approx(np.mean(term[-20:]), rel=1e-9)
+    mixture = evaluated(offers, StratifiedDR(threshold=THRESHOLD), Mixture(), block)
+    (expected,) = SlowMixture([parts], [True], block).answers()
+    assert mixture.value == pytest.approx(expected.value, rel=1e-7)
+    assert mixture.details["se"] == pytest.approx(expected.se, rel=1e-6)
+    assert mixture.details["spread"] == pytest.approx(expected.spread, rel=1e-5, abs=1e-9)
+    assert mixture.details["horizon_events"] == pytest.approx(expected.horizon, rel=1e-6)
+
+
+def test_stratified_ips_equals_a_plain_reimplementation() -> None:
+    offers = Offers(9, 1_000)
+    w = offers.weights[offers.logged]
+    small = w <= THRESHOLD
+    rare = w * offers.reward * ~small
+    beta = slope_before(rare, w, np.ones(1_000), 100)
+    assert (beta != 0).any()
+    expected = np.mean(w * offers.reward * small + rare - beta * (w - 1))
+    assert evaluated(offers, StratifiedIPS(threshold=THRESHOLD), Cumulative()).value == pytest.approx(
+        expected, rel=1e-9
+    )
+
+
+def every_choice(offers: Offers, estimator: Any, prediction: Array | None = None) -> Array:
+    """Expected term of each event over the logging policy's choice, were it to choose each action in turn; [n]."""
+    n, expected, value = len(offers.reward), np.zeros(len(offers.reward)), estimator.start(1)
+    warm = evidence(offers, offers.action, offers.reward, prediction)
+    _, value = estimator.terms(warm, value)
+    for action in range(ACTIONS):
+        taken = np.full(n, action)
+        terms: Terms = estimator.terms(evidence(offers, taken, offers.chance[:, action], prediction), value)[0]
+        expected += offers.propensities[:, action] * terms.u[:, 0]
+    return expected
+
+
+def evidence(offers: Offers, action: Array, reward: Array, prediction: Array | None) -> Evidence:
+    n = len(reward)
+    made = Evidence.from_batch(offers.batch(action=action.astype(int), reward=reward), ["a"], block=n)
+    return made if prediction is None else made.with_predictions(np.ravel(prediction))
+
+
+@given(seed=st.integers(0, 10_000), threshold=st.floats(0.1, 50.0), wild=st.floats(-1e3, 1e3))
+@settings(max_examples=40, deadline=None)
+def test_both_are_unbiased_whatever_the_model_says_and_wherever_the_threshold_lies(
+    seed: int, threshold: float, wild: float
+) -> None:
+    offers = Offers(seed, 50)
+    truth = (offers.target * offers.chance).sum(axis=1)
+    random = np.random.default_rng(seed)
+    prediction = wild * random.normal(size=(50, ACTIONS))
+    scale = 1e-9 * max(1.0, abs(wild))
+    doubly = every_choice(offers, StratifiedDR(threshold=threshold), prediction)
+    np.testing.assert_allclose(doubly, truth, atol=scale)
+    plain = every_choice(offers, StratifiedIPS(threshold=threshold))
+    np.testing.assert_allclose(plain, truth, atol=1e-9)
+
+
+def test_components_add_up_to_the_term() -> None:
+    offers = Offers(3, 200)
+    made = evidence(offers, offers.action, offers.reward, np.full((200, ACTIONS), 0.3))
+    for estimator in (StratifiedIPS(), StratifiedDR()):
+        terms, _ = estimator.terms(made, estimator.start(1))
+        assert len(terms.components) == estimator.parts
+        np.testing.assert_allclose(sum(component.u for component in terms.components), terms.u, atol=1e-12)
+
+
+def test_without_predictions_stratified_dr_is_ips() -> None:
+    offers = Offers(3, 200)
+    made = evidence(offers, offers.action, offers.reward, np.zeros((200, ACTIONS)))
+    terms, _ = StratifiedDR().terms(made, StratifiedDR().start(1))
+    np.testing.assert_allclose(terms.u, made.weighted_reward, rtol=1e-12)
+
+
+def test_above_the_largest_weight_nothing_is_modelled() -> None:
+    offers = Offers(4, 500)
+    plain = evaluated(offers, IPS(), Cumulative()).value
+    assert evaluated(offers, StratifiedDR(threshold=1e6), Cumulative()).value == pytest.approx(plain, rel=1e-12)
+
+
+def test_a_perfect_model_leaves_no_noise_where_weights_are_large() -> None:
+    offers = Offers(5, 400)
+    perfect = evidence(offers, offers.action, offers.chance[offers.logged], offers.chance)
+    (_, modelled, correction), _ = _components(StratifiedDR(threshold=1e-9), perfect)
+    np.testing.assert_allclose(correction, 0.0, atol=1e-12)
+    np.testing.assert_allclose(modelled[:, 0], (offers.target * offers.chance).sum(axis=1), rtol=1e-12)
+
+
+def _components(estimator: Any, made: Evidence) -> tuple[list[Array], Any]:
+    terms, state = estimator.terms(made, estimator.start(1))
+    return [component.u for component in terms.components], state
+
+
+def test_an_action_that_is_never_logged_is_left_to_the_model() -> None:
+    made = Evidence.of_actions(
+        reward=[1.0], action=[0], propensities=[[1.0, 0.0]], target=[[0.5, 0.5]], prediction=[[0.9, 0.7]]
+    )
+    (low, modelled, correction), _ = _components(StratifiedDR(), made)
+    assert (low.item(), modelled.item(), correction.item()) == (0.5, pytest.approx(0.35), 0.0)
+
+
+def test_events_without_whole_distributions_are_missing_for_stratified_dr_alone() -> None:
+    offers = Offers(6, 300)
+    compact = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.ones(300)})
+    alone = Evaluator(["a"], estimators=[StratifiedDR(), IPS()], averages=[Cumulative()])
+    mixed = Evaluator(["a"], estimators=[StratifiedDR(), IPS()], averages=[Cumulative()])
+    alone.update(offers.batch())
+    for start in range(0, 300, 50):  # blocks of 50 and 50
+        part = slice(start, start + 50)
+        mixed.update(offers.batch(part))
+        mixed.update(compact[part])
+    values = [each.report().get("a", "ips", "cumulative").value for each in (alone, mixed)]
+    assert values[0] != values[1]
+    doubly = mixed.report().get("a", "stratified_dr", "cumulative")
+    assert doubly.value is not None
+    assert doubly.effective_sample_size == pytest.approx(
+        alone.report().get("a", "stratified_dr", "cumulative").effective_sample_size
+    )
+
+
+@pytest.mark.parametrize(("described", "best"), [(True, "stratified_dr"), (False, "stratified_ips")])
+def test_the_first_event_decides_what_the_default_estimates(described: bool, best: str) -> None:
+    offers = Offers(7, 300)
+    evaluator = Evaluator(["a"])
+    evaluator.update(offers.batch() if described else offers.batch(features=None))
+    on_mixture = {each.estimator for each in evaluator.report().estimates if each.average == "mixture"}
+    assert on_mixture == {best}
+    resumed = Evaluator.from_state(evaluator.state())
+    assert resumed.report().to_json() == evaluator.report().to_json()
+
+
+@pytest.mark.parametrize("every", [1, 33, 250])
+def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
+    offers = Offers(8, 730)
+    whole, pieces = Evaluator(["a"]), Evaluator(["a"])
+    whole.update(offers.batch())
+    for start in range(0, 730, every):
+        pieces.update(offers.batch(slice(start, start + every)))
+    for one, other in zip(pieces.report().estimates, whole.report().estimates, strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-9)
+
+
+def test_arrays_with_features_that_are_no_numbers_are_refused() -> None:
+    offers = Offers(1, 5)
+    for wrong in (np.nan, np.inf):
+        offers.features[3, 2, 1] = wrong
+        with pytest.raises(ValueError, match=r"row 3: not_finite: features\[2\]: (nan|inf) is not a finite number"):
+            offers.batch()
+
+
+def test_an_event_all_of_whose_features_are_absent_is_missing_for_a_model_that_needs_them() -> None:
+    offers = Offers(1, 200)
+    offers.features[50:100] = np.nan
+    estimate = evaluated(offers, StratifiedDR(), Cumulative())
+    offers.features[50:100] = 0.0
+    assert evaluated(offers, StratifiedDR(), Cumulative()).effective_sample_size > estimate.effective_sample_size
+    assert estimate.value is not None

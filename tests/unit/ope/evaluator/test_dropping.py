@@ -1,0 +1,299 @@
+"""What is dropped from a running evaluator is gone; what stays does not notice, but for what candidates have pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+import streameval as se
+from streameval.common.arrays import from_plain
+from streameval.ope.evaluator.cohort_changes import changed, left_with
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from support.logs import Log
+from support.rosters import adopt, events, plan
+
+ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
+AVERAGES = (
+    se.Cumulative(),
+    se.Window(tau=700),
+    se.Window(span="5m", name="minutes"),
+    se.Decay(alpha=0.999),
+    se.AdaptiveWindow(drift_span=500),
+    se.AdaptiveDecay(drift_span=300),
+    se.Mixture(),
+)
+INTERVALS = {"cumulative": "confidence_sequence", "window": "confidence_sequence"}
+RULES = ["paired", "sea", "anytime"]
+
+
+def evaluator(
+    candidates: Sequence[str] = ("a", "b"),
+    estimators: Sequence[Any] = ESTIMATORS,
+    averages: Sequence[Any] = AVERAGES,
+) -> se.Evaluator:
+    intervals = {each.label: INTERVALS[each.label] for each in averages if each.label in INTERVALS}
+    return se.Evaluator(candidates, estimators, averages, intervals=intervals, drift="PageHinkley", promotion=RULES)
+
+
+def told(some: se.Evaluator | CohortEvaluator, *keys: tuple[str, str, str]) -> list[str]:
+    """The rows of the report to the last bit, of these policies, estimators and averages."""
+    return [msgspec.json.encode(some.report().get(*key)).decode() for key in keys]
+
+
+def numbers(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """All that is in a state, by where it is."""
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from numbers(value, f"{path}.{key}")
+    elif isinstance(state, list):
+        for place, value in enumerate(state):
+            yield from numbers(value, f"{path}[{place}]")
+    else:
+        yield path, state
+
+
+def assert_as_if_nothing_else_had_been(one: se.Evaluator, other: se.Evaluator, leaving_out: Sequence[str] = ()) -> None:
+    here, there = (
+        {
+            path: value
+            for path, value in numbers(from_plain(each.state()))
+            if not any(f".{name}" in path for name in leaving_out)
+        }
+        for each in (one, other)
+    )
+    assert here.keys() == there.keys()
+    for path, value in here.items():
+        if isinstance(value, np.ndarray):
+            assert value.shape == there[path].shape, path
+            np.testing.assert_allclose(value, there[path], rtol=1e-9, atol=1e-9, err_msg=path)
+        elif not isinstance(value, float):
+            assert value == there[path], path
+
+
+FEWER = {
+    "the first estimator": (ESTIMATORS[1:], AVERAGES),
+    "all but the last estimator": (ESTIMATORS[4:], AVERAGES),
+    "all that have a sequence of their own": (ESTIMATORS[:2], AVERAGES),
+    "all but the one that has a sequence of its own": (ESTIMATORS[2:3], AVERAGES),
+    "the one of two components": ((*ESTIMATORS[:3], *ESTIMATORS[4:]), AVERAGES),
+    "every other estimator and average": (ESTIMATORS[::2], AVERAGES[::2]),
+    "all but the mixture": (ESTIMATORS, AVERAGES[6:]),
+    "all that measures drift": (ESTIMATORS, (*AVERAGES[:1], *AVERAGES[2:3])),
+}
+
+
+@pytest.mark.parametrize("fewer", FEWER)
+def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> None:
+    estimators, averages = FEWER[fewer]
+    log = Log(1, 2_530, missing=0.1)
+    some, others = evaluator(), evaluator(estimators=estimators, averages=averages)
+    for each in (some, others):
+        each.update(log.batch(0, 1_730))
+        each.report()
+    some = left_with(some, [(tuple(estimators), tuple(averages))])
+    for each in (some, others):
+        each.update(log.batch(1_730))
+        each.report()
+    leaving_out = []
+    if se.SNIPS() not in estimators:
+        leaving_out += [
+            "lifts",
+            "promotion",
+        ]  # of the first block, in which no ratio is known yet, the lifts have nothing
+    if se.StratifiedIPS() not in estimators or se.Mixture() not in averages:
+        leaving_out += ["promotion"]  # decides by another lift: see below
+    assert_as_if_nothing_else_had_been(some, others, leaving_out)
+
+
+def test_what_stays_is_unchanged_to_the_last_bit() -> None:
+    some = evaluator()
+    some.update(Log(2, 2_530, missing=0.1).batch())
+    keys = [
+        (policy, estimator.label, average.label)
+        for policy in ("logging", "a", "b")
+        for estimator in ESTIMATORS[::2]
+        for average in AVERAGES
+    ]
+    before = told(some, *keys)
+    cut = left_with(some, [(ESTIMATORS[::2], AVERAGES)])
+    here, there = (list(map(msgspec.json.decode, each)) for each in (told(cut, *keys), before))
+    for one, other in zip(here, there, strict=True):
+        if one["average"] != "mixture":
+            assert one == other
+        for number in ("value", "lift"):
+            assert one[number] == other[number], one
+
+
+@pytest.mark.parametrize("kept", [["a"], ["c"], ["b", "a"], []])
+def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
+    log = Log(3, 2_530, missing=0.1)
+    some, others = evaluator(["a", "b", "c"], averages=AVERAGES[:-1]), evaluator(kept, averages=AVERAGES[:-1])
+    for each in (some, others):
+        each.update(log.batch(0, 1_730))
+        each.report()
+    some = changed(some, replace(some.plan, policies=("logging", *kept), ranks=others.plan.ranks))
+    for each in (some, others):
+        each.update(log.batch(1_730))
+        each.report()
+    assert_as_if_nothing_else_had_been(some, others)
+
+
+NOISY = {"rule": ["bsea", "paired"], "min_events": 200, "hold": 1, "trust": {"effective_sample_size": 1.0}}
+
+
+def decided(some: se.Evaluator, policy: str) -> list[Any]:
+    report = some.report()
+    return [each for part in (report.promotion, report.transitions) for each in part if each.policy == policy]
+
+
+def test_decisions_about_who_stays_do_not_notice_who_goes() -> None:
+    some = se.Evaluator(["a", "b"], [se.IPS()], [se.Mixture()], promotion=NOISY)
+    some.update(Log(4, 2_530).batch())
+    before = decided(some, "b")
+    assert len(before) > 2, "something must have changed, to be remembered"
+    assert decided(some, "a")
+    alone = changed(some, replace(some.plan, policies=("logging", "b")))
+    assert decided(alone, "b") == before
+    assert not decided(alone, "a")
+    again = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(alone.state())))
+    assert decided(again, "b") == before
+
+
+def test_decisions_begin_anew_when_the_lift_that_they_stood_on_is_gone() -> None:
+    some = se.Evaluator(["a"], [se.StratifiedIPS(), se.IPS()], [se.Mixture()], promotion=NOISY)
+    some.update(Log(5, 1_030).batch())
+    by_sums, by_lift = some.report().promotion
+    assert by_lift.events == 1_000
+    some = left_with(some, [((se.IPS(),), (se.Mixture(),))])
+    assert some.report().promotion[0] == by_sums
+    assert some.report().promotion[1].events == 0
+    some.update(Log(6, 500).batch())
+    assert some.report().promotion[1].events == 500
+    assert some.report().promotion[0].events == 1_500
+
+
+def test_a_pool_of_candidates_is_of_those_that_stay() -> None:
+    log = events(2_530)
+    some, others = (
+        se.Evaluator(names, [se.IPS()], [se.Mixture()]) for names in (["early", "late", "later"], ["early", "later"])
+    )
+    for each in (some, others):
+        each.update(log[:1_730])
+    some = changed(some, replace(some.plan, policies=("logging", "early", "later")))
+    for each in (some, others):
+        each.update(log[1_730:])
+    for policy in ("logging", "early", "later"):
+        here, there = (each.report().get(policy, "ips", "mixture") for each in (some, others))
+        assert here.value == pytest.approx(there.value, rel=1e-9)
+
+
+FEW = {
+    "estimators": [se.IPS(), se.SNIPS(), se.StratifiedIPS()],
+    "averages": [se.Cumulative(), se.Window(), se.Mixture()],
+}
+
+
+def computed(roster: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
+    """What each evaluator of a roster says of whom, shown or not."""
+    found = []
+    for member in roster.state()["members"]:
+        report = se.Evaluator.from_state(member["evaluator"]).report()
+        cells = dict.fromkeys((each.estimator, each.average) for each in report.estimates)
+        found.append(([each.policy for each in report.policies], list(cells)))
+    return found
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
+    roster = CohortEvaluator(plan("early", "late", **FEW))
+    roster.update(events(500))
+    size = len(msgspec.msgpack.encode(roster.state()))
+    if live:
+        assert roster.change(plan("late", **FEW)) is None
+    else:
+        adopt(roster, plan("late", **FEW))
+    assert [policies for policies, _ in computed(roster)] == [["logging", "late"]]
+    assert len(msgspec.msgpack.encode(roster.state())) < 0.75 * size
+    assert b"early" not in msgspec.msgpack.encode(roster.state())
+
+
+def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
+    roster = CohortEvaluator(plan("early", **FEW))
+    late = roster.change(plan("early", "late", "later", **FEW))
+    assert late is not None
+    late.update(events(300))
+    roster.change(plan("early", "later", **FEW))
+    roster.join(late)
+    assert [policies for policies, _ in computed(roster)] == [["logging", "early"], ["logging", "later"]]
+    roster.update(events(10))
+    assert {each.policy: each.events for each in roster.report().policies}["later"] == 310
+
+
+def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
+    roster = CohortEvaluator(plan("early", "late", **FEW))
+    roster.update(events(100))
+    roster.change(plan("late", **FEW))
+    adopt(roster, plan("late", "early", **FEW))
+    (first, second) = roster.state()["members"]
+    assert (first["evaluator"]["settings"]["ranks"], second["evaluator"]["settings"]["ranks"]) == (
+        {"late": 2},
+        {"early": 3},
+    )
+
+
+def test_what_is_left_need_not_be_each_estimator_on_each_average() -> None:
+    roster, straight = CohortEvaluator(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
+    for each in (roster, straight):
+        each.update(events(500))
+    adopt(roster, plan("early"))  # the published estimators on the published averages, and the best on the mixture
+    roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
+    assert computed(roster)[0] == (["logging", "early"], [*published, ("stratified_ips", "mixture")])
+    for cell in computed(roster)[0][1]:
+        assert told(roster, ("early", *cell)) == told(straight, ("early", *cell))
+    adopt(roster, plan("early", **FEW))
+    assert told(roster, ("early", "snips", "window")) == told(straight, ("early", "snips", "window"))
+
+
+def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> None:
+    roster = CohortEvaluator(plan("early", "late", **FEW))
+    roster.update(events(500))
+    state = roster.state()
+    state["members"][0] |= {"policies": ["logging", "late"], "cells": [["ips", "window"], ["snips", "window"]]}
+    read = CohortEvaluator.from_state(state)
+    assert computed(read) == [(["logging", "late"], [("ips", "window"), ("snips", "window")])]
+    assert told(read, ("late", "snips", "window")) == told(roster, ("late", "snips", "window"))
+
+
+def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
+    options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
+    roster = CohortEvaluator(plan("early", **options))
+    roster.update(events(500, described=True))
+    model = roster.state()["members"][0]["evaluator"]["predictions"]
+    adopt(roster, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
+    roster.update(events(500, described=True))
+    after = roster.state()["members"][0]["evaluator"]["predictions"]
+    assert roster.report().reward_model is None
+    assert len(msgspec.msgpack.encode(after)) <= len(msgspec.msgpack.encode(model))
+    assert after == se.Evaluator(["early"], **options).state()["predictions"]
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_all_policies_have_the_same_rows_whatever_the_first_event_of_a_latecomer_tells(first: bool) -> None:
+    roster = CohortEvaluator(plan("early"))
+    roster.update(events(150, described=first))
+    adopt(roster, plan("early", "late"))
+    roster.update(events(150, described=not first))
+    cells = {
+        policy: {(each.estimator, each.average) for each in roster.report().estimates if each.policy == policy}
+        for policy in roster.policies
+    }
+    assert cells["late"] == cells["early"] == cells["logging"]
+    adopt(roster, plan("early", "late", **FEW))
+    adopt(roster, plan("early", "late"))
+    assert {each.policy for each in roster.report().estimates} == {"logging", "early", "late"}

@@ -1,0 +1,364 @@
+"""Candidates that come and go: each from its own beginning, and nobody notices the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+import streameval as se
+from streameval.errors import ConfigError, StateError
+from streameval.events import Rejected
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.policies import PythonPolicy
+from streameval.ope.report import EventCounts, Report
+from streameval.ope.reward_models import Tabular
+from support.rosters import adopt, events, plan
+
+
+def rows(report: Report, policy: str) -> list[Any]:
+    return [each for each in report.estimates if each.policy == policy]
+
+
+def counts(report: Report) -> dict[str, tuple[int, int]]:
+    return {each.policy: (each.events, each.missing) for each in report.policies}
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_a_late_candidate_has_the_rows_of_a_stream_that_began_when_it_came(described: bool) -> None:
+    batch = events(1234, described=described)
+    roster = CohortEvaluator(plan("early"))
+    roster.update(batch[:777])
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    roster.join(late)
+    roster.update(batch[777:])
+    alone, whole = se.Evaluator(["late"]), se.Evaluator(["early"])
+    alone.update(batch[777:])
+    whole.update(batch)
+    report = roster.report()
+    assert rows(report, "late") == rows(alone.report(), "late")
+    assert [each for each in report.estimates if each.policy != "late"] == list(whole.report().estimates)
+    assert counts(report) == {"logging": (1234, 0), "early": (1234, 0), "late": (457, 0)}
+    assert report.events.accepted == 1234
+    assert report.production == "logging"
+    assert roster.policies == ("logging", "early", "late")
+
+
+def test_a_roster_to_which_nobody_comes_reports_what_its_evaluator_would() -> None:
+    roster, evaluator = CohortEvaluator(plan("early", "late")), se.Evaluator(["early", "late"])
+    for each in (roster, evaluator):
+        each.update(events(350))
+    assert roster.report() == evaluator.report()
+
+
+def test_who_has_not_joined_gets_no_events_and_has_no_rows_but_keeps_what_it_was_given() -> None:
+    roster = CohortEvaluator(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    late.update(events(100, seed=2))
+    roster.update(events(50))
+    assert roster.awaits(late)
+    assert set(counts(roster.report())) == {"logging", "early"}
+    roster.join(late)
+    assert not roster.awaits(late)
+    roster.update(events(5))
+    assert counts(roster.report()) == {"logging": (55, 0), "early": (55, 0), "late": (105, 0)}
+
+
+def test_joining_anew_forgets_what_was_given_before() -> None:
+    roster = CohortEvaluator(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    late.update(events(100))
+    roster.join(late, anew=True)
+    roster.update(events(7))
+    assert counts(roster.report())["late"] == (7, 0)
+
+
+def test_joining_twice_counts_once() -> None:
+    roster = CohortEvaluator(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    roster.join(late)
+    roster.join(late)
+    roster.update(events(3))
+    assert [each.policy for each in roster.report().policies] == ["logging", "early", "late"]
+
+
+def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
+    roster = CohortEvaluator(plan("early"))
+    late = roster.change(plan("early", "late", "later"))
+    assert late is not None
+    roster.join(late)
+    roster.update(events(150))
+    assert roster.change(plan("late")) is None
+    roster.update(events(150))
+    assert counts(roster.report()) == {"logging": (300, 0), "late": (300, 0)}
+    assert {each.policy for each in roster.report().estimates} == {"logging", "late"}
+
+
+def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
+    roster = CohortEvaluator(plan("early"))
+    late = roster.change(plan("early", "late"))
+    assert late is not None
+    roster.change(plan("early"))
+    assert not roster.awaits(late)
+    roster.join(late)
+    assert roster.policies == ("logging", "early")
+
+
+def test_a_candidate_that_comes_back_begins_anew() -> None:
+    roster = CohortEvaluator(plan("early", "late"))
+    roster.update(events(200))
+    roster.change(plan("early"))
+    again = roster.change(plan("early", "late"))
+    assert again is not None
+    roster.join(again)
+    roster.update(events(10))
+    assert counts(roster.report()) == {"logging": (210, 0), "early": (210, 0), "late": (10, 0)}
+
+
+def test_a_candidate_that_became_another_policy_is_a_new_one() -> None:
+    roster = CohortEvaluator(plan(named={"early": "uniform", "late": "first"}))
+    roster.update(events(100))
+    changed = roster.change(plan(named={"early": "uniform", "late": "uniform"}))
+    assert changed is not None
+    assert changed.policies == ("logging", "late")
+    roster.join(changed)
+    roster.update(events(10))
+    assert counts(roster.report()) == {"logging": (110, 0), "early": (110, 0), "late": (10, 0)}
+
+
+def test_a_change_that_cannot_be_made_changes_nothing() -> None:
+    roster = CohortEvaluator(plan("early", "late"))
+    broken = PythonPolicy("math:sqrt", options={"no": 1})
+    with pytest.raises(ConfigError, match="math:sqrt fails"):
+        roster.change(replace(plan("early", "code"), coded={"code": broken}))
+    assert roster.policies == ("logging", "early", "late")
+
+
+def test_a_roster_goes_on_from_its_state_to_the_last_bit() -> None:
+    batch = events(900)
+    roster = CohortEvaluator(plan("early", "late"))
+    roster.update(batch[:333])
+    later = roster.change(plan("early", "later"))
+    assert later is not None
+    roster.join(later)
+    roster.update(batch[333:610])
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state()), strict=False)
+    other = CohortEvaluator.from_state(saved)
+    for each in (roster, other):
+        each.update(batch[610:])
+    assert other.report() == roster.report()
+    assert counts(other.report()) == {"logging": (900, 0), "early": (900, 0), "later": (567, 0)}
+
+
+def test_a_state_of_another_schema_is_refused() -> None:
+    with pytest.raises(StateError, match="schema 99"):
+        CohortEvaluator.from_state({"schema": 99, "members": []})
+
+
+def opened(count: int = 0, **options: Any) -> tuple[CohortEvaluator, se.EventBatch]:
+    """A roster that has had so many of 2,000 events."""
+    batch = events(2000, described=True)
+    roster = CohortEvaluator(plan("early", **options))
+    if count:
+        roster.update(batch[:count])
+    return roster, batch
+
+
+def ranks_of(roster: CohortEvaluator) -> dict[str, int]:
+    """The how many-th each candidate is that was ever added, which says how large its part of the error is."""
+    members = roster.state()["members"]
+    known = [(member["policies"], member["evaluator"]["settings"]["ranks"]) for member in members]
+    return {name: ranks[name] for policies, ranks in known for name in policies if name in ranks}
+
+
+def values(report: Report) -> dict[tuple[str, str, str], Any]:
+    return {(each.policy, each.estimator, each.average): each for each in report.estimates}
+
+
+FEW = {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Cumulative(), se.Window(tau=500)]}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_a_plan_adds_begins_anew_and_all_else_goes_on(saved: bool) -> None:
+    roster, batch = opened(1000, **FEW)
+    more = {
+        "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)],
+        "averages": [*FEW["averages"], se.Decay(half_life=100)],
+    }
+    adopt(roster, plan("early", "late", **more))
+    if saved:
+        roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    roster.update(batch[1000:])
+    long, short = se.Evaluator(["early"], **more), se.Evaluator(["early", "late"], **more)
+    long.update(batch)
+    short.update(batch[1000:])
+    report = values(roster.report())
+    assert report.keys() == values(short.report()).keys()
+    old = {(estimator.label, average.label) for estimator in FEW["estimators"] for average in FEW["averages"]}
+    for (policy, estimator, average), estimate in report.items():
+        known = policy != "late" and (estimator, average) in old
+        expected = (long if known else short).report().get(policy, estimator, average)
+        assert estimate.value == pytest.approx(expected.value, rel=1e-9)  # the order of sums depends on the company
+        assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
+    assert counts(roster.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
+
+
+def test_what_a_plan_no_longer_has_is_dropped() -> None:
+    roster, _ = opened(1000, **FEW)
+    adopt(roster, plan("early", estimators=[se.SNIPS()], averages=[se.Window(tau=500)]))
+    assert set(values(roster.report())) == {(policy, "snips", "window") for policy in ("logging", "early")}
+    assert roster.report().events.accepted == 1000
+
+
+def test_other_parameters_make_another_average_under_the_same_name() -> None:
+    roster, batch = opened(1000, **FEW)
+    before = values(roster.report())
+    adopt(roster, plan("early", estimators=FEW["estimators"], averages=[se.Cumulative(), se.Window(tau=100)]))
+    roster.update(batch[1000:1050])
+    report = roster.report()
+    assert report.get("logging", "ips", "window").effective_sample_size == 50
+    assert report.get("logging", "ips", "cumulative").effective_sample_size == 1050
+    assert set(values(report)) == set(before)
+
+
+def test_everything_exchanged_leaves_the_counts_of_events() -> None:
+    roster, batch = opened(1000, **FEW)
+    adopt(roster, plan("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
+    roster.update(batch[1000:])
+    report = roster.report()
+    assert report.events.accepted == 2000
+    assert set(values(report)) == {(policy, "clipped_ips", "decay") for policy in ("logging", "late")}
+    assert counts(report) == {"logging": (2000, 0), "late": (1000, 0)}
+
+
+def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_values() -> None:
+    roster, _ = opened(1000, **FEW)
+    changed = plan("early", **FEW, confidence=0.8, intervals={"window": "empirical_bernstein"})
+    before = values(roster.report())
+    adopt(roster, changed)
+    after = roster.report()
+    assert {key: each.value for key, each in values(after).items()} == {key: each.value for key, each in before.items()}
+    assert after.get("early", "ips", "window").kind == "empirical_bernstein"
+    assert after.confidence == 0.8
+    wide, narrow = before["early", "ips", "cumulative"], after.get("early", "ips", "cumulative")
+    assert narrow.upper - narrow.lower < 0.7 * (wide.upper - wide.lower)
+
+
+def test_the_defaults_go_on_beside_what_is_asked_for_and_the_other_way_round() -> None:
+    roster, batch = opened(1000)
+    adopt(roster, plan("early", **FEW))
+    roster.update(batch[1000:1500])
+    assert roster.report().get("logging", "ips", "cumulative").effective_sample_size == 1500
+    assert set(values(roster.report())) == set(values(se.Evaluator(["early"], **FEW).report()))
+    adopt(roster, plan("early"))
+    roster.update(batch[1500:])
+    whole = se.Evaluator(["early"])
+    whole.update(batch[:1])
+    assert set(values(roster.report())) == set(values(whole.report()))
+    assert roster.report().get("logging", "ips", "cumulative").effective_sample_size == 2000
+
+
+def test_estimators_of_another_reward_model_are_new_ones() -> None:
+    options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
+    roster, batch = opened(1000, **options)
+    adopt(roster, plan("early", **options, reward_model=Tabular()))
+    roster.update(batch[1000:1100])
+    report = roster.report()
+    assert report.get("logging", "ips", "cumulative").effective_sample_size == 1100
+    assert report.get("early", "dr", "cumulative").effective_sample_size <= 100
+    assert report.reward_model is not None
+    assert report.reward_model.model == "tabular"
+
+
+def test_a_policy_that_was_retrained_begins_anew_and_no_other() -> None:
+    roster, batch = opened(1000)
+    roster.forget("early")
+    adopt(roster, plan("early", "late"))
+    roster.update(batch[1000:1010])
+    assert counts(roster.report()) == {"logging": (1010, 0), "early": (10, 0), "late": (10, 0)}
+
+
+def test_a_plan_that_comes_before_the_first_event_is_the_only_one() -> None:
+    roster, batch = opened()
+    assert roster.adopt(plan("late", **FEW)) == []
+    roster.update(batch)
+    alone = se.Evaluator(["late"], **FEW)
+    alone.update(batch)
+    assert roster.report() == alone.report()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("production", ["early", "late", "never-seen"])
+def test_a_new_production_keeps_all_values_and_lifts_begin_anew(production: str, saved: bool) -> None:
+    roster, batch = opened(1000, **FEW)
+    others = [name for name in ("early", "late") if name != production]
+    first = values(roster.report())
+    adopt(roster, se.Evaluator(others, production=production, **FEW).plan)
+    if saved:
+        roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    for place, estimate in values(roster.report()).items():
+        if place in first:
+            assert estimate.value == pytest.approx(first[place].value, rel=1e-9)
+        assert estimate.lift is None
+    roster.update(batch[1000:])
+    straight, fresh = se.Evaluator(["early"], **FEW), se.Evaluator(others, production=production, **FEW)
+    straight.update(batch)
+    fresh.update(batch[1000:])
+    report = values(roster.report())
+    assert {policy for policy, _, _ in report} == {production, *others}
+    early = ("early", "snips", "cumulative")
+    assert report[early].value == pytest.approx(straight.report().get(*early).value, rel=1e-9)
+    for name in others:
+        lift = fresh.report().get(name, "ips", "cumulative").lift
+        expected = None if lift is None else pytest.approx(lift, rel=1e-9)
+        assert report[name, "ips", "cumulative"].lift == expected
+
+
+def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() -> None:
+    roster = CohortEvaluator(plan("early", "late", production="later", **FEW))
+    roster.update(events(300))
+    assert ranks_of(roster) == {"early": 1, "late": 2}
+    adopt(roster, se.Evaluator(["late", "later"], production="early", **FEW).plan)
+    assert ranks_of(roster) == {"late": 2, "later": 3}
+    adopt(roster, se.Evaluator(["late", "later", "new"], production="early", **FEW).plan)
+    assert ranks_of(roster) == {"late": 2, "later": 3, "new": 4}
+    roster = CohortEvaluator.from_state(roster.state())
+    adopt(roster, se.Evaluator(["early", "late", "new", "newer"], production="later", **FEW).plan)
+    assert ranks_of(roster) == {"late": 2, "new": 4, "early": 5, "newer": 6}
+
+
+def test_what_was_rejected_before_the_first_event_stays_rejected() -> None:
+    roster, batch = opened()
+    roster.update(replace(batch[:0], rejected=(Rejected("duplicate", "", b""),)))
+    roster.adopt(plan("early", "late"))
+    roster.update(batch[:10])
+    assert roster.report().events == EventCounts(10, {"duplicate": 1}, None)
+
+
+def test_another_detector_of_drift_begins_and_values_go_on() -> None:
+    roster, batch = opened(1000, **FEW, drift=None)
+    before = values(roster.report())
+    for detector in ("PageHinkley", "ADWIN", None):
+        adopt(roster, plan("early", **FEW, drift=detector))
+        found = [each.drift_detections for each in roster.report().policies]
+        assert found == [None if detector is None else 0] * 2
+        assert {key: each.value for key, each in values(roster.report()).items()} == {
+            key: each.value for key, each in before.items()
+        }
+    roster.update(batch[1000:])
+    assert roster.report().events.accepted == 2000
+
+
+def test_other_rules_of_promotion_decide_from_then_on() -> None:
+    averages = [se.Cumulative(), se.Mixture()]
+    roster, batch = opened(600, averages=averages, promotion="paired")
+    for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
+        adopt(roster, plan("early", averages=averages, promotion=rules))
+        roster.update(batch[600:900])
+        assert {each.rule for each in roster.report().promotion} == set(rules or ())

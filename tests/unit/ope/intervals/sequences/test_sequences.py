@@ -1,0 +1,739 @@
+"""Confidence sequences: published values, what they are made of, and how often they miss."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streameval.common.arrays import from_plain, to_plain
+from streameval.events import EventBatch
+from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import (
+    CAB,
+    DM,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    PseudoInverse,
+    StaticBlend,
+    StratifiedIPS,
+    Terms,
+)
+from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.intervals import Bounds, ConfidenceSequence, IntervalRequest
+from streameval.ope.intervals.sequences import (
+    BlockView,
+    LiftTest,
+    Restarted,
+    SinceStart,
+    TrackedBounds,
+    watch,
+)
+from streameval.ope.intervals.sequences import (
+    bounded as boundaries,
+)
+from streameval.ope.intervals.sequences.bounded import BernsteinWealth
+from streameval.ope.intervals.sequences.heavy_tailed import EDGES, LARGEST_OBSERVATION, HeavyTailed
+from streameval.ope.intervals.sequences.restarts import LEVELS, RestartSchedule
+from streameval.ope.intervals.sequences.tracker import BlockSequenceTracker
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess, running_centre
+from support.paths import DATA
+
+Array = NDArray[np.float64]
+
+CASES = {case["id"]: case for case in json.loads((DATA / "estimators.json").read_text())["cases"]}
+ENGINES: list[WealthProcess] = [HeavyTailed(), BernsteinWealth()]
+
+
+def published(case: str, name: str) -> Any:
+    return pytest.approx(CASES[case]["expected"][name], rel=CASES[case]["tolerance"], abs=CASES[case]["tolerance"])
+
+
+def both_sides(weight: Any, reward: Any) -> Array:
+    """What the lower and the upper bound of a value are made of, for rewards from 0 to 1."""
+    weight, reward = np.asarray(weight), np.asarray(reward)
+    return np.stack([weight * reward, weight * (1 - reward)])
+
+
+def sums_of(engine: WealthProcess, observed: Array, present: Any = None) -> Array:
+    """The sums of whole streams, [rows, width]."""
+    centre, _ = running_centre(observed, present, np.zeros((len(observed), 2)))
+    return engine.sums(observed, centre, present)
+
+
+def interval(engine: WealthProcess, observed: Array, error: float) -> list[float]:
+    lower = engine.lower(sums_of(engine, observed), np.full(2, error / 2))
+    return [float(lower[0]), float(1 - lower[1])]
+
+
+def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
+    """What one deviation from the centre of a block costs."""
+    if isinstance(engine, BernsteinWealth):
+        return np.array([deviation**2])
+    least, most = (end * engine.lambdas for end in (-1.0, 3.0))  # type: ignore[attr-defined]
+    steep = [(staked - np.log1p(staked)) / end**2 for staked, end in ((least, -1.0), (most, 3.0))]
+    line: Array = steep[0] + (steep[1] - steep[0]) * (deviation + 1) / 4
+    return line * deviation**2 if deviation <= 3 else engine.sums(np.array([deviation]), np.zeros(1), None)[2:]
+
+
+def by_blocks(engine: WealthProcess, observed: Array, present: Array | None = None, since: int = 0) -> Array:
+    """The sums of one row of observations from event `since` on, block by block: the centre of each is what was known
+    when it began, but every observation has its own while fewer than 100 came before the block."""
+    sums, count, total = np.zeros(engine.width), 0.0, 0.0
+    there = np.ones(len(observed), dtype=bool) if present is None else present
+    for first in range(0, len(observed), 100):
+        some = observed[first : first + 100][there[first : first + 100]]
+        centre = np.full(len(some), min(1.0, (total + 0.5) / (count + 1)))
+        added = np.zeros(engine.width)
+        if count < 100:
+            centre = running_centre(some[None], None, np.array([[count, total]]))[0][0]
+            added = engine.sums(some, centre, None)
+        else:
+            added[2:] = sum(exact_up_to_a_line(engine, deviation) for deviation in some - centre)
+            added[[COUNT, TOTAL]] = len(some), some.sum()
+        sums += added * (first >= since)
+        count, total = count + len(some), total + some.sum()
+    return sums
+
+
+def interval_by_blocks(engine: WealthProcess, observed: Array, error: float, **more: Any) -> list[float]:
+    lower = engine.lower(np.stack([by_blocks(engine, row, **more) for row in observed]), np.full(2, error / 2))
+    return [float(lower[0]), float(1 - lower[1])]
+
+
+# published values
+
+
+def test_mixture_boundaries_are_the_published_ones() -> None:
+    case = "confseq_boundaries"
+    given = CASES[case]["inputs"]
+    v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
+    two, one = boundaries.normal_rho(v_opt, error), boundaries.normal_rho(v_opt, error, sides=1)
+    assert two == published(case, "normal_rho_two_sided")
+    assert float(boundaries.normal_mixture(v, error, two)) == published(case, "normal_mixture_two_sided")
+    assert float(boundaries.normal_mixture_one_sided(v, error, one)) == published(case, "normal_mixture_one_sided")
+    assert float(boundaries.gamma_exponential_mixture(v, error, one, c)) == published(case, "gamma_exponential")
+    assert float(boundaries.gamma_poisson_mixture(v, error, one, c)) == published(case, "gamma_poisson")
+
+
+def test_stitched_boundaries_are_the_published_ones() -> None:
+    case = "confseq_boundaries"
+    given = CASES[case]["inputs"]
+    positive = boundaries.polynomial_stitching(given["v"], given["alpha"], **given["poly_stitching"])
+    negative = boundaries.polynomial_stitching(given["v"], given["alpha"], **given["negative_c"])
+    assert float(positive) == published(case, "poly_stitching")
+    assert float(negative) == published(case, "poly_stitching_negative_c")
+
+
+CYCLE = np.tile(CASES["vw_cs_4000"]["inputs"]["w_and_r_cycle"], CASES["vw_cs_4000"]["inputs"]["repeats"])
+FOUR = CASES["vw_four"]["inputs"]
+PUBLISHED_STREAMS = {
+    "vw_cs_4000": both_sides(CYCLE, CYCLE),
+    "vw_alternating_1000": both_sides([0.4, 1.6] * 500, [1.0, 0.0] * 500),
+    "vw_four": both_sides(np.divide(FOUR["p_target"], FOUR["p_log"]), FOUR["reward"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("vw_cs_4000", "gamma_exponential"),
+        ("vw_alternating_1000", "cs_gamma_exponential"),
+        ("vw_four", "cs_gamma_exponential"),
+    ],
+)
+def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str, name: str) -> None:
+    observed = PUBLISHED_STREAMS[case]  # the published ones let products above 1 through, and cut what comes of them
+    square = ((observed - running_centre(observed, None, np.zeros((2, 2)))[0]) ** 2).sum(axis=1)
+    reach = boundaries.gamma_exponential_mixture(square, 0.025, rho=1.0)
+    lower = (observed.sum(axis=1) - reach) / observed.shape[1]
+    assert np.clip([lower[0], 1 - lower[1]], 0, 1).tolist() == published(case, name)
+
+
+def test_the_empirical_bernstein_sequence_is_the_published_one() -> None:
+    found = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
+    assert found == published("vw_cs_4000", "gamma_exponential")
+
+
+def test_the_stitched_sequence_is_the_published_one() -> None:
+    sums = sums_of(BernsteinWealth(), PUBLISHED_STREAMS["vw_cs_4000"])
+    reach = boundaries.polynomial_stitching(np.maximum(sums[:, 2], 1.0), 0.025, v_min=1 / 1.1, c=1.0, s=1.1, eta=1.1)
+    lower = (sums[:, TOTAL] - reach) / sums[:, COUNT]
+    assert [lower[0], 1 - lower[1]] == published("vw_cs_4000", "stitched")
+
+
+UNINVESTED = 0.5 * (1 + 1.4406337970700393 / (0.95 * np.pi**2 / 6))
+"""Share of the wealth that the published mixture invests: the dilogarithm of .95 over .95 zeta(2), and 1, averaged."""
+
+
+@pytest.mark.parametrize("name", ["robust", "robust_run_here"])
+def test_the_robust_sequence_is_the_published_one(name: str) -> None:
+    case = CASES["vw_cs_robust_88"]
+    weights = tuple(0.6 * 1.6 ** -(1.0 + np.arange(60)))
+    engine = HeavyTailed(largest=0.5, ratio=1.6, count=60, weights=weights)
+    observed = both_sides(case["inputs"]["w"], case["inputs"]["r"])
+    assert interval(engine, observed, UNINVESTED * case["inputs"]["alpha"]) == published("vw_cs_robust_88", name)
+
+
+# what they are made of
+
+
+def heavy_tailed(rng: np.random.Generator, rows: int, events: int, largest: float = 50.0) -> Array:
+    """Weights of mean 1 of a deterministic policy under an exploring one: 0, a little above 1, and `largest`."""
+    rare = 0.1 / largest
+    common = (1 - rare * largest) / 1.11
+    drawn = rng.random((rows, events))
+    return np.where(drawn < rare, largest, np.where(drawn < rare + common, 1.11, 0.0))
+
+
+def stream(seed: int, rows: int = 6, events: int = 900) -> Array:
+    rng = np.random.default_rng(seed)
+    return heavy_tailed(rng, rows, events) * (rng.random((rows, events)) < 0.3)
+
+
+def test_the_cost_of_a_bet_is_never_below_the_exact_one_and_near_it() -> None:
+    engine = HeavyTailed()
+    observed = np.abs(np.random.default_rng(1).standard_cauchy((3, 2000)))
+    centre, _ = running_centre(observed, None, np.zeros((3, 2)))
+    staked = engine.lambdas * (observed - centre)[..., None]
+    exact = (staked - np.log1p(staked)).sum(axis=1)
+    bound = engine.sums(observed, centre, None)[:, 2:]
+    assert (bound > exact * (1 - 1e-9)).all()
+    assert (bound < exact * 1.1).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
+def test_the_evidence_against_the_lower_bound_is_exactly_enough(engine: WealthProcess) -> None:
+    sums = sums_of(engine, stream(2) / 50)
+    error = np.array([0.5, 0.1, 0.05, 0.025, 1e-3, 1e-6])
+    lower = engine.lower(sums, error)
+    assert engine.log_wealth(sums, lower) == pytest.approx(-np.log(error), rel=1e-8)
+    assert (engine.log_wealth(sums, lower - 0.001) > -np.log(error)).all()
+    assert (engine.log_wealth(sums, lower + 0.001) < -np.log(error)).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
+def test_a_smaller_error_gives_a_lower_bound(engine: WealthProcess) -> None:
+    sums = np.repeat(sums_of(engine, stream(3, rows=1) / 50), 4, axis=0)
+    lower = engine.lower(sums, np.array([0.5, 0.05, 1e-3, 1e-9]))
+    assert (np.diff(lower) < 0).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
+def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) -> None:
+    observed = stream(4) / 50
+    centre, _ = running_centre(observed, None, np.zeros((6, 2)))
+    parts = [engine.sums(observed[:, part], centre[:, part], None) for part in (slice(0, 300), slice(300, None))]
+    assert parts[0] + parts[1] == pytest.approx(engine.sums(observed, centre, None), rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
+def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess) -> None:
+    observed = stream(5, rows=1) / 50
+    present = np.random.default_rng(6).random(observed.shape) < 0.7
+    expected = sums_of(engine, observed[present][None])
+    assert sums_of(engine, np.where(present, observed, 0.0), present) == pytest.approx(expected, rel=1e-9)
+
+
+def test_centres_are_the_same_bits_however_the_stream_is_cut() -> None:
+    observed = stream(7)
+    whole, end = running_centre(observed, None, np.zeros((6, 2)))
+    pieces, state = [], np.zeros((6, 2))
+    for first, last in ((0, 1), (1, 100), (100, 101), (101, 900)):
+        piece, state = running_centre(observed[:, first:last], None, state)
+        pieces.append(piece)
+    assert (np.concatenate(pieces, axis=1) == whole).all()
+    assert (state == end).all()
+
+
+def test_no_centre_knows_its_own_observation_or_a_later_one() -> None:
+    observed = stream(8)
+    changed = observed.copy()
+    changed[:, 500:] = 99.0
+    centres = [running_centre(each, None, np.zeros((6, 2)))[0] for each in (observed, changed)]
+    assert (centres[0][:, :501] == centres[1][:, :501]).all()
+
+
+def test_an_observation_beyond_the_last_edge_costs_finitely_much() -> None:
+    sums = sums_of(HeavyTailed(), np.array([[LARGEST_OBSERVATION, 0.0, 1.0]]))
+    assert EDGES[-1] == LARGEST_OBSERVATION
+    assert np.isfinite(sums).all()
+
+
+def test_without_observations_there_is_no_bound() -> None:
+    for engine in ENGINES:
+        assert np.isnan(engine.lower(np.zeros((1, engine.width)), np.array([0.05]))).all()
+
+
+def test_an_observation_above_its_promised_limit_withholds_the_empirical_bernstein_bound() -> None:
+    engine = BernsteinWealth()
+    sums = sums_of(engine, np.array([[0.5, 1.2, 0.5], [0.5, 1.0, 0.5]]))
+    assert np.isnan(engine.lower(sums, np.array([0.05, 0.05]))).tolist() == [True, False]
+
+
+# values and lifts
+
+
+def evidence(
+    seed: int, events: int = 900, policies: int = 4, low: float = 0.0, high: float = 1.0, named: bool = False
+) -> Evidence:
+    """Events of rewards `low` and `high`; the first policy took the logged actions, or is one among others."""
+    rng = np.random.default_rng(seed)
+    weight = heavy_tailed(rng, policies, events)
+    if not named:
+        weight[0] = 1.0
+    reward = np.where(rng.random(events) < 0.3, high, low)
+    return Evidence.of(np.asfortranarray(weight.T), reward)
+
+
+def part_of(whole: Evidence, part: slice) -> Evidence:
+    return Evidence.of(whole.importance_weight[part], whole.reward[part], averaging_weight=whole.averaging_weight[part])
+
+
+ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
+
+
+def watching(
+    average: AnyAverage | None = None,
+    bound: ConfidenceSequence | None = None,
+    estimators: list[AnyEstimator] | None = None,
+    reward_range: tuple[float, float] = (0.0, 1.0),
+    logging: bool = True,
+) -> tuple[BlockSequenceTracker, list[AnyEstimator]]:
+    chosen = ESTIMATORS if estimators is None else estimators
+    sequences = watch(bound or ConfidenceSequence(), average or Cumulative(), chosen, reward_range, 100, logging)
+    return sequences, chosen
+
+
+def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
+    """Terms of estimators at the beginning of a stream; those of biased ones do not depend on the past here."""
+    policies = events.importance_weight.shape[1]
+    return [estimator.terms(events, estimator.start(policies))[0] for estimator in estimators]
+
+
+def folded(
+    watching: tuple[BlockSequenceTracker, list[AnyEstimator]],
+    whole: Evidence,
+    cuts: tuple[int, ...] = (),
+    state: Any = None,
+) -> Any:
+    """The state after these events, cut before these."""
+    sequences, estimators = watching
+    policies = whole.importance_weight.shape[1]
+    state = sequences.start(policies, whole.block) if state is None else state
+    for first, last in pairwise((0, *cuts, len(whole.reward))):
+        part = part_of(whole, slice(first, last))
+        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
+    return state
+
+
+def seen(
+    watching: tuple[BlockSequenceTracker, list[AnyEstimator]], whole: Evidence, error: float = 0.05
+) -> TrackedBounds:
+    """The intervals after these events, by policy and estimator; what is no whole block is the tail."""
+    sequences, estimators = watching
+    full = len(whole.reward) // whole.block * whole.block
+    state = folded(watching, part_of(whole, slice(0, full)))
+    rest = part_of(whole, slice(full, None))
+    tail = BlockView(rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
+    found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
+    shape = (-1, len(estimators))
+    ends = [end.reshape(shape) for end in found[:4]]
+    return TrackedBounds(*ends, {name: column.reshape(shape) for name, column in found.details.items()})
+
+
+def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None:
+    whole = evidence(10, events=937)
+    found = seen(watching(), whole)
+    for policy in range(4):
+        observed = both_sides(whole.importance_weight[:, policy], whole.reward)
+        expected = interval_by_blocks(HeavyTailed(), observed, 0.05)
+        assert [found.lower[policy, 0], found.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
+
+
+def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_own() -> None:
+    found = seen(watching(), evidence(11))
+    for end in found[:4]:
+        assert (end[1:, 0] == end[1:, 2]).all()
+        assert (end[1:, 0] == end[1:, 3]).all()
+        assert (end[1:, 0] != end[1:, 1]).all()
+
+
+def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
+    whole = evidence(12, events=1000)
+    found = seen(watching(), whole)
+    terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
+    expected = 5.0 * np.array(interval_by_blocks(BernsteinWealth(), np.stack([terms, 1 - terms]), 0.05))
+    assert [found.lower[1, 1], found.upper[1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
+def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign_of_its_roles(named: bool) -> None:
+    whole = evidence(13, events=5000, named=named)
+    found = seen(watching(logging=not named), whole)
+    difference = (whole.importance_weight - whole.importance_weight[:, :1]) * whole.reward[:, None]
+    slack = np.abs(whole.importance_weight.mean(axis=0) - whole.importance_weight[:, 0].mean())
+    for policy in (1, 2, 3):
+        assert found.lift_lower[policy, 0] < difference[:, policy].mean() + slack[policy]
+        assert found.lift_upper[policy, 0] > difference[:, policy].mean() - slack[policy]
+        assert found.lift_upper[policy, 0] - found.lift_lower[policy, 0] < 0.5
+
+
+def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
+    whole = evidence(14, events=5000)
+    whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
+    found = seen(watching(), whole)
+    assert np.isnan(found.lift_lower[0]).all()
+    assert np.isnan(found.lift_upper[0]).all()
+    assert -0.02 < found.lift_lower[1, 0] < 0 < found.lift_upper[1, 0] < 0.02
+
+
+def test_the_lift_over_a_named_production_is_narrower_than_the_difference_of_two_intervals() -> None:
+    whole = evidence(15, events=20_000, named=True)
+    found, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
+    paired = found.lift_upper[1, 0] - found.lift_lower[1, 0]
+    apart = halved.upper[:2, 0] - halved.lower[:2, 0]
+    assert paired < 0.9 * apart.sum()
+
+
+def test_a_reward_of_another_range_moves_and_stretches_the_intervals() -> None:
+    plain = seen(watching(), evidence(16))
+    other = seen(watching(reward_range=(-3.0, 5.0)), evidence(16, low=-3.0, high=5.0))
+    column = 0
+    assert other.lower[:, column] == pytest.approx(8 * plain.lower[:, column] - 3, rel=1e-9)
+    assert other.upper[:, column] == pytest.approx(8 * plain.upper[:, column] - 3, rel=1e-9)
+    assert other.lift_lower[1:, column] == pytest.approx(8 * plain.lift_lower[1:, column], rel=1e-9)
+    assert other.lift_upper[1:, column] == pytest.approx(8 * plain.lift_upper[1:, column], rel=1e-9)
+
+
+def test_empirical_bernstein_takes_weights_up_to_a_limit_and_withholds_what_lies_above() -> None:
+    bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
+    whole = evidence(17, events=20_000)
+    found = seen(watching(bound=bound), whole)
+    assert (found.lower[:, 0] < 0.3).all()
+    assert (found.upper[:, 0] > 0.3).all()
+    low = seen(watching(bound=ConfidenceSequence(method="empirical_bernstein", max_weight=2.0)), whole)
+    assert np.isnan(low.lower[:, 0]).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("logging", [True, False])
+def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(logging: bool) -> None:
+    bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
+    (group,) = watch(bound, Cumulative(), [IPS()], (0.0, 1.0), 100, logging).groups
+    weight = np.array([[1.0 if logging else 50.0, 50.0]]).repeat(2, axis=0)
+    whole = Evidence.of(np.asfortranarray(weight), np.array([0.0, 1.0]))
+    assert group.scale.lift == 50.0
+    for side in range(4):
+        assert group.observed(whole, [], side)[1].max() == 1.0
+
+
+def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> None:
+    whole = evidence(18)
+    present = np.random.default_rng(19).random((900, 4)) < 0.8
+    present[:, 0] = True
+    weight = np.where(present, whole.importance_weight, 0.0)
+    sparse = Evidence.of(np.asfortranarray(weight), whole.reward, averaging_weight=np.asfortranarray(present * 1.0))
+    found = seen(watching(), sparse)
+    for policy in range(4):
+        observed = both_sides(whole.importance_weight[:, policy], whole.reward)
+        there = present[:, policy]
+        expected = interval_by_blocks(HeavyTailed(), observed, 0.05, present=there)
+        assert [found.lower[policy, 0], found.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
+        lift = observed + np.stack([1 - whole.reward, whole.reward])
+        if policy:
+            lower, upper = interval_by_blocks(HeavyTailed(), lift, 0.05, present=there)
+            ends = [found.lift_lower[policy, 0], found.lift_upper[policy, 0]]
+            assert ends == pytest.approx([lower - 1, upper], rel=1e-9)
+
+
+def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_unevenly_none() -> None:
+    whole = evidence(20)
+    even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
+    uneven[300:, 1] = 2.0
+    plain = seen(watching(), whole)
+    weighed = [Evidence.of(whole.importance_weight, whole.reward, averaging_weight=each) for each in (even, uneven)]
+    same, withheld = (seen(watching(), each) for each in weighed)
+    assert same.lower.tolist() == plain.lower.tolist()
+    assert "uneven_sampling" not in same.details
+    assert np.isnan(withheld.lower).all(axis=1).tolist() == [False, True, False, False]
+    assert np.isnan(withheld.lift_lower).all(axis=1).tolist() == [True, True, False, False]
+    assert withheld.details["uneven_sampling"][1].tolist() == [1.0] * 4
+
+
+def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
+    modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
+    sequences, _ = watching(estimators=modelled)
+    assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
+    limited, _ = watching(estimators=modelled, bound=ConfidenceSequence(max_weight=10.0))
+    assert [group.of for group in limited.groups] == [0, 1, 2, 3]
+
+
+def test_two_thirds_of_a_stream_and_the_rest_give_the_state_of_the_whole() -> None:
+    whole = evidence(21, events=6000)
+    for average in (Cumulative(), Window(tau=1000)):
+        cut, uncut = (folded(watching(average), whole, cuts) for cuts in ((400, 3900, 4000), ()))
+        for one, other in zip(flat(cut), flat(uncut), strict=True):
+            assert one == pytest.approx(other, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.parametrize("average", [Cumulative(), Window(tau=1000)], ids=lambda average: average.kind)
+def test_a_state_that_was_stored_goes_on_with_the_same_bits(average: AnyAverage) -> None:
+    first, second = evidence(22, events=3100), evidence(23, events=2500)
+    state = folded(watching(average), first)
+    stored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(state))))
+    on, restored = (folded(watching(average), second, state=each) for each in (state, stored))
+    assert to_plain(on) == to_plain(restored)
+
+
+def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
+    state = folded(watching(Window(tau=300)), evidence(24, events=500))
+    before = to_plain(state)
+    folded(watching(Window(tau=300)), evidence(25, events=500), state=state)
+    assert to_plain(state) == before
+
+
+def flat(state: Any) -> list[Array]:
+    """All arrays and numbers in a state, in order."""
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, list):
+        return [leaf for value in state for leaf in flat(value)]
+    return [np.asarray(state, dtype=float)]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
+@pytest.mark.parametrize("present", [1.0, 0.8], ids=["all", "some"])
+def test_powers_of_observations_are_those_of_each_observation(named: bool, present: float) -> None:
+    rng = np.random.default_rng(31)
+    weight = np.abs(rng.standard_cauchy((4, 600)))
+    if not named:
+        weight[0] = 1.0
+    there = rng.random((600, 4)) <= present
+    whole = Evidence.of(np.asfortranarray(weight.T), rng.random(600), averaging_weight=np.asfortranarray(there * 1.0))
+    for group in watching(logging=not named)[0].groups:
+        look = BlockView(whole, terms_of(ESTIMATORS, whole))
+        found = look.powers(group)
+        for block in range(6):
+            for side, (observed, mask) in enumerate(look.one_by_one(group, block)):
+                some = np.ones(observed.shape) if mask is None else mask
+                assert found.counts[block, side] == pytest.approx(some.sum(axis=1))
+                for power in range(group.engine.order + 1):
+                    place = found.rows - (block * 4 + side) * 4
+                    mine = (place >= 0) & (place < 4)
+                    singles = np.bincount(place[mine], found.singles[mine] ** power, 4)
+                    expected = (some * observed**power).sum(axis=1)
+                    assert found.small[block, side, :, power] + singles == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_block_never_costs_less_than_its_bets() -> None:
+    engine = HeavyTailed()
+    for centre in (0.0, 0.03, 0.5, 1.0):
+        for deviation in np.linspace(-centre, 3.0, 200):
+            staked = engine.lambdas * deviation
+            squares = np.array([[deviation**2, deviation**3]])
+            nobody = np.empty(0)
+            cost = engine.costs(squares, nobody, nobody, np.empty(0, dtype=np.int64))[0]
+            exact = staked - np.log1p(staked)
+            assert (cost >= exact - 1e-12 * deviation**2).all()
+            assert (cost[engine.lambdas < 0.15] <= 1.04 * exact[engine.lambdas < 0.15] + 1e-12).all()
+
+
+# sequences that restart
+
+
+@pytest.mark.parametrize("tau", [100, 250, 1000, 3333])
+def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_once_there_are_enough(tau: int) -> None:
+    sequences, estimators = watching(Window(tau=tau), estimators=[IPS()])
+    state = sequences.start(4, 100)
+    whole = evidence(26, events=9000)
+    for block in range(90):
+        part = part_of(whole, slice(100 * block, 100 * block + 100))
+        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
+        tail = part_of(whole, slice(100 * block, 100 * block + 99))
+        done = 100 * (block + 1)
+        events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
+        more = sequences.read(state, BlockView(tail, terms_of(estimators, tail)), np.full(4, 0.05)).details[
+            "interval_events"
+        ]
+        assert (events > min(done, tau / 2) - 1).all()
+        assert (more < 2 * tau).all()
+        assert (more == events + 99).all()
+
+
+def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
+    whole = evidence(27, events=2700)
+    found = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
+    events = int(found.details["interval_events"][1, 0])
+    assert events == 700
+    observed = both_sides(whole.importance_weight[:, 1], whole.reward)
+    sums = np.stack([by_blocks(HeavyTailed(), row, since=2700 - events) for row in observed])
+    restart = 6  # began after five epochs of 400 events
+    lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
+    assert [found.lower[1, 0], found.upper[1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
+
+
+def test_the_shares_of_all_restarts_of_all_levels_add_up_to_no_more_than_the_error() -> None:
+    level = Restarted(tau=100, block=100)
+    state = level.start(np.zeros(1))
+    shares = []
+    for _ in range(5000):
+        state = level.add(state, np.zeros(1), 1)
+        shares.append(level.share(state))
+    first = shares[0]
+    distinct = [first, *[share for before, share in pairwise(shares) if share != before]]
+    assert LEVELS * sum(distinct) == pytest.approx(1.0, abs=1e-3)
+    assert LEVELS * sum(distinct) < 1
+
+
+# evidence for promotion
+
+
+@pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
+@pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
+def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above_the_margin(
+    span: RestartSchedule, margin: float
+) -> None:
+    whole = evidence(28, events=6000)
+    average = Cumulative() if isinstance(span, SinceStart) else Window(tau=400)
+    sequences, estimators = watching(average, estimators=[IPS()])
+    proof = LiftTest((0.0, 1.0), margin, span)
+    evidences, _ = proof.fold(proof.start(4), whole)
+    state, agreed = sequences.start(4, 100), 0
+    for block in range(60):
+        part = part_of(whole, slice(100 * block, 100 * block + 100))
+        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
+        lower = sequences.read(state, None, np.full(4, 0.5)).lift_lower
+        assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
+        agreed += int((lower[1:] > margin).sum())
+    assert agreed > 0 or margin >= 0
+
+
+def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
+    whole = evidence(29, events=3000)
+    proof = LiftTest((0.0, 1.0), span=Restarted(tau=400, block=100))
+    at_once, end = proof.fold(proof.start(4), whole)
+    state, path = proof.start(4), []
+    for first, last in ((0, 100), (100, 1200), (1200, 3000)):
+        some, state = proof.fold(state, part_of(whole, slice(first, last)))
+        path.append(some)
+    assert np.concatenate(path) == pytest.approx(at_once, rel=1e-9)
+    assert proof.lower(state, np.full(4, 0.05)) == pytest.approx(proof.lower(end, np.full(4, 0.05)), nan_ok=True)
+    assert np.isneginf(at_once[:, 0]).all()
+
+
+def test_a_negative_weight_ends_all_evidence() -> None:
+    whole = evidence(30, events=300)
+    whole.importance_weight[150, 1] = -1.0
+    proof = LiftTest((0.0, 1.0))
+    evidences, state = proof.fold(proof.start(4), whole)
+    assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True]
+    assert np.isnan(proof.lower(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
+
+
+def test_large_weights_may_follow_a_negative_one() -> None:
+    """As among slates: nothing can be proven of that policy any more, and the others go on."""
+    whole = evidence(30, events=400)
+    alone, _ = LiftTest((0.0, 1.0)).fold(LiftTest((0.0, 1.0)).start(4), whole)
+    whole.importance_weight[150, 1] = -1.0
+    whole.importance_weight[[160, 250, 350], 1] = [7.0, 2.5, 1e6]
+    proof = LiftTest((0.0, 1.0))
+    evidences, _ = proof.fold(proof.start(4), whole)
+    assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True, True]
+    assert evidences[:, 2:] == pytest.approx(alone[:, 2:], rel=1e-9)
+
+
+# the kind of interval
+
+
+def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
+    extremes = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    watched = Bounds(np.array([0.1]), np.array([0.5]))
+    claim = IntervalRequest(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, watched)
+    for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
+        reading = SimpleNamespace(design_effect=np.array([effect]))
+        ends = ConfidenceSequence().ends(reading, claim)  # type: ignore[arg-type]
+        assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+
+
+def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
+    extremes = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    crossed, estimates = Bounds(np.array([0.3]), np.array([0.2])), Bounds(np.array([0.35]), np.array([0.1]))
+    claim = IntervalRequest(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, crossed, estimates)
+    for effect, expected in ((9.0, (0.2, 0.4)), (1.0, (0.3, 0.2))):
+        ends = ConfidenceSequence().ends(SimpleNamespace(design_effect=np.array([effect])), claim)  # type: ignore[arg-type]
+        assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+
+
+def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -> None:
+    rng, events, names = np.random.default_rng(32), 6_000, [f"c{place}" for place in range(20)]
+    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 go on at a time, of 20 events each
+    weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in names}
+    batch = EventBatch.from_arrays(
+        reward=(rng.random(events) < 0.3).astype(float),
+        propensity=np.full(events, 0.5),
+        policies={name: 0.5 * weight for name, weight in weights.items()},
+        unit=[str(each) for each in session],
+    )
+    evaluator = Evaluator(names, [IPS()], [Cumulative()], intervals={"cumulative": "confidence_sequence"}, drift=None)
+    missed = set()
+    for first in range(0, events, 500):
+        evaluator.update(batch[first : first + 500])
+        for each in evaluator.report().estimates:
+            assert each.lower is not None
+            assert each.upper is not None
+            lift = (each.lift_lower or 0.0, each.lift_upper or 0.0)
+            if each.upper < 0.3 or each.lower > 0.3 or lift[0] > 0 or lift[1] < 0:
+                missed.add(each.policy)
+    assert len(missed) <= 3
+
+
+@pytest.mark.parametrize(
+    ("average", "words"),
+    [
+        (Decay(), "forgets gradually: confidence_sequence fits cumulative and window only"),
+        (AdaptiveWindow(), "chooses its length by the data: confidence_sequence fits cumulative"),
+        (Mixture(), "fits cumulative and window only"),
+        (Window(tau=99), "cannot restart within a block"),
+    ],
+    ids=["decay", "adaptive window", "mixture", "short window"],
+)
+def test_a_confidence_sequence_is_refused_where_it_cannot_be_had(average: AnyAverage, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Evaluator(["a"], averages=[average], intervals={average.label: "confidence_sequence"})
+
+
+@pytest.mark.parametrize("wrong", [{"drift": "include"}, {"method": "empirical_bernstein"}, {"max_weight": 0.0}])
+def test_a_confidence_sequence_refuses_what_it_cannot_promise(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"drift cannot be included|needs a max_weight|greater than 0"):
+        ConfidenceSequence(**wrong)
+
+
+def test_what_is_sampled_unevenly_from_some_block_on_is_proof_until_then() -> None:
+    rng = np.random.default_rng(8)
+    weight, reward = rng.uniform(0, 2, (1_000, 2)), rng.uniform(size=1_000)
+    weight[:, 0] = 1.0
+    sampling = np.ones((1_000, 2))
+    sampling[430:, 1] = rng.choice([1.0, 2.0], 570)
+    proof = LiftTest((0.0, 1.0))
+
+    def wealth(step: int) -> list[list[float]]:
+        state, path = proof.start(2), []
+        for first in range(0, 1_000, step):
+            part = slice(first, first + step)
+            some, state = proof.fold(state, Evidence.of(weight[part], reward[part], 100, sampling[part]))
+            path += some[:, 1:].tolist()
+        return path
+
+    assert np.isfinite(wealth(1_000)[:4]).all()
+    assert np.isneginf(wealth(1_000)[4:]).all()
+    assert np.array(wealth(1_000)) == pytest.approx(np.array(wealth(100)), rel=1e-9)

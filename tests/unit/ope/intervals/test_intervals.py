@@ -1,0 +1,396 @@
+"""Intervals: their formulas, what they claim, and how often they keep it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
+
+from streameval.events import EventBatch
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
+from streameval.ope.estimators import (
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    WeightedPseudoInverse,
+)
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, Normal
+from streameval.ope.policies import LOGGING
+from streameval.ope.report import Estimate
+from support.reference import brute_force
+from support.streams import CANDIDATE, Array, Stream, evaluated, from_weights, random_stream, streams
+
+WIDE = (-1e6, 1e6)
+"""A range of rewards that clips no interval."""
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=2.5), ControlVariate()]
+BLOCK = 20
+
+
+def estimates(
+    stream: Stream, average: AnyAverage, bound: AnyInterval | str = "normal", **settings: Any
+) -> dict[str, Estimate]:
+    """The candidate's estimates by estimator."""
+    settings = {"estimators": ESTIMATORS, "block": BLOCK} | settings
+    report = evaluated(stream, averages=[average], intervals={average.label: bound}, **settings).report()
+    return {e.estimator: e for e in report.estimates if e.policy == CANDIDATE}
+
+
+def half_width(estimate: Estimate) -> float:
+    assert estimate.lower is not None
+    assert estimate.upper is not None
+    assert estimate.value is not None
+    assert (estimate.upper + estimate.lower) / 2 == pytest.approx(estimate.value, rel=1e-9, abs=1e-9)
+    return (estimate.upper - estimate.lower) / 2
+
+
+def standard_error(n_eff: float, variance: float, n: float, *, ratio: bool) -> float:
+    """`sqrt(s2 / n_eff)`; a mean divides by n - 1, a ratio by n."""
+    return math.sqrt((variance if ratio else variance * n / (n - 1)) / n_eff)
+
+
+def terms_of(estimator: AnyEstimator, stream: Stream) -> brute_force.Terms:
+    return brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=2.5, block=BLOCK)
+
+
+def fading(n: int, horizon: float) -> Array:
+    """A memory that fades at block ends; the unfinished block has not faded."""
+    ends_since = n // BLOCK - 1 - np.arange(n) // BLOCK
+    return np.exp(-BLOCK / horizon) ** np.maximum(ends_since, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stream=streams(most=9 * BLOCK + 19, downsampled=st.just(False)))
+def test_the_normal_interval_is_z_standard_errors_wide(stream: Stream) -> None:
+    n, everything = len(stream), brute_force.cumulative(len(stream))
+    z = NormalDist().inv_cdf(0.975)
+    for estimator in ESTIMATORS:
+        found = estimates(stream, Cumulative(), reward_range=WIDE)[estimator.label]
+        terms = terms_of(estimator, stream)
+        if np.count_nonzero(terms.q * terms.u) < 10:
+            assert (found.lower, found.upper) == (None, None)
+        elif n < 10 * BLOCK:  # too few blocks for a design effect
+            m = brute_force.moments(everything, terms)
+            expected = z * standard_error(m.n_eff, m.variance, m.total, ratio=estimator.label == "snips")
+            assert half_width(found) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("average", "kernel", "horizon"),
+    [
+        (Window(tau=40, resolution=1), lambda n: brute_force.window(n, 40), 400.0),
+        (Decay(alpha=0.95), lambda n: brute_force.decay(n, 0.95), 200.0),
+    ],
+    ids=["window", "decay"],
+)
+def test_on_windows_and_decays_the_variance_comes_from_a_horizon_ten_times_longer(
+    average: AnyAverage, kernel: Any, horizon: float
+) -> None:
+    stream = random_stream(17, 9 * BLOCK + 7)
+    n, z = len(stream), NormalDist().inv_cdf(0.975)
+    for estimator in ESTIMATORS:
+        found = estimates(stream, average, reward_range=WIDE)[estimator.label]
+        terms, memory = terms_of(estimator, stream), fading(n, horizon)
+        n_eff, variance = brute_force.moments(kernel(n), terms).n_eff, brute_force.moments(memory, terms).variance
+        expected = z * standard_error(n_eff, variance, memory.sum(), ratio=estimator.label == "snips")
+        assert half_width(found) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("average", "kernel"),
+    [
+        (Cumulative(), brute_force.cumulative),
+        (Window(tau=700, resolution=1), lambda n: brute_force.window(n, 700)),
+        (Decay(alpha=0.999), lambda n: brute_force.decay(n, 0.999)),
+    ],
+    ids=["cumulative", "window", "decay"],
+)
+@pytest.mark.parametrize("max_weight", [None, 2.5])
+def test_empirical_bernstein_is_the_theorem_s_on_the_sample_s_own_variance(
+    average: AnyAverage, kernel: Any, max_weight: float | None
+) -> None:
+    rng = np.random.default_rng(18)
+    stream = from_weights(rng.uniform(0, 2, 1_390), rng.uniform(size=1_390) * np.linspace(0.5, 1, 1_390))
+    own, log_term = kernel(len(stream)), math.log(4 / 0.05)
+    found = estimates(stream, average, EmpiricalBernstein(max_weight=max_weight), block=200)
+    for estimator in (IPS(), SNIPS(), ClippedIPS(cap=1.5)):
+        terms = brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=1.5, block=200)
+        moments = brute_force.moments(own, terms)
+        largest = stream.weight.max() if max_weight is None else max_weight
+        term_range = {"ips": largest, "snips": largest / moments.mean_weight, "clipped_ips": 1.5}[estimator.label]
+        error = standard_error(moments.n_eff, moments.variance, moments.n_eff, ratio=estimator.label == "snips")
+        expected = math.sqrt(2 * log_term) * error
+        expected += 7 * term_range * log_term / (3 * (moments.total / moments.largest_q - 1))
+        estimate = found[estimator.label] if estimator.label != "clipped_ips" else clipped(stream, average, max_weight)
+        assert half_width(estimate) == pytest.approx(expected, rel=1e-9)
+        assert estimate.details["largest_weight"] == ("seen" if max_weight is None else "configured")
+
+
+def clipped(stream: Stream, average: AnyAverage, max_weight: float | None) -> Estimate:
+    bound = EmpiricalBernstein(max_weight=max_weight)
+    return estimates(stream, average, bound, block=200, estimators=[ClippedIPS(cap=1.5)])["clipped_ips"]
+
+
+def test_empirical_bernstein_needs_more_than_one_event() -> None:
+    for n in (1, 2):
+        found = estimates(from_weights([1.0] * n, [0.5] * n), Cumulative(), "empirical_bernstein")["ips"]
+        assert (found.lower is None) == (n == 1)
+
+
+def test_a_larger_possible_weight_widens_empirical_bernstein_only() -> None:
+    rng = np.random.default_rng(3)
+    stream = from_weights(rng.uniform(0, 2, 3_000), rng.uniform(size=3_000))
+    small, large = (
+        half_width(estimates(stream, Cumulative(), EmpiricalBernstein(max_weight=w), estimators=[IPS()])["ips"])
+        for w in (2.0, 10.0)
+    )
+    assert large - small == pytest.approx(7 * 8 * math.log(4 / 0.05) / (3 * 2_999), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["normal", "empirical_bernstein"])
+def test_a_higher_confidence_widens_the_interval_by_the_ratio_of_its_quantiles(kind: str) -> None:
+    rng = np.random.default_rng(4)
+    stream = from_weights(rng.uniform(0.5, 1.5, 4_000), rng.uniform(0.2, 0.8, 4_000))
+    widths = {
+        c: half_width(estimates(stream, Window(tau=3_000), kind, confidence=c, estimators=[SNIPS()])["snips"])
+        for c in (0.5, 0.8, 0.95, 0.999)
+    }
+    assert sorted(widths.values()) == list(widths.values())
+    if kind == "normal":
+        for confidence, width in widths.items():
+            ratio = NormalDist().inv_cdf(0.5 + confidence / 2) / NormalDist().inv_cdf(0.975)
+            assert width / widths[0.95] == pytest.approx(ratio, rel=1e-9)
+
+
+def test_empirical_bernstein_knows_no_range_of_terms_while_the_log_never_did_what_the_policy_does() -> None:
+    n = 3_000
+    batch = EventBatch.from_arrays(
+        reward=np.arange(n) % 3 == 0, propensity=np.full(n, 0.5), policies={CANDIDATE: np.zeros(n)}
+    )
+    for bound, known in ((EmpiricalBernstein(), False), (EmpiricalBernstein(max_weight=2.0), True)):
+        evaluator = Evaluator([CANDIDATE], [IPS()], [Cumulative()], intervals={"cumulative": bound})
+        evaluator.update(batch)
+        found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+        ends = (found.lower, found.upper, found.lift_lower, found.lift_upper)
+        assert [end is not None for end in ends] == [known] * 4
+
+
+def test_empirical_bernstein_is_withheld_while_the_mean_weight_of_slates_is_negative() -> None:
+    shown = np.full((4, 2), 0.9)
+    batch = EventBatch.from_arrays(reward=[1, 0, 1, 1], propensity=shown, policies={CANDIDATE: np.full((4, 2), 0.1)})
+    bound = EmpiricalBernstein()
+    evaluator = Evaluator([CANDIDATE], [WeightedPseudoInverse()], [Cumulative()], intervals={"cumulative": bound})
+    evaluator.update(batch)
+    found = evaluator.report().get(CANDIDATE, "weighted_pseudo_inverse", "cumulative")
+    assert found.importance_weight_mean == pytest.approx(2 / 9 - 1)
+    assert [found.lower, found.upper, found.lift_lower, found.lift_upper] == [None] * 4
+
+
+def test_a_normal_interval_is_withheld_until_ten_terms_differ_from_zero() -> None:
+    reward = np.zeros(200)
+    reward[20::20] = 1.0  # nine rewards, then the tenth
+    stream = from_weights(np.ones(201), [*reward, 1.0])
+    before, after = (estimates(s, Cumulative(), estimators=[IPS()])["ips"] for s in (stream[:200], stream))
+    assert (before.value, before.lower, before.upper) == (pytest.approx(9 / 200), None, None)
+    assert after.lower is not None
+
+
+def test_a_term_is_zero_only_where_the_weight_or_the_reward_is() -> None:
+    stream = from_weights([0.0] * 50 + [1.0] * 9 + [0.0], [1.0] * 60)
+    assert estimates(stream, Cumulative(), estimators=[IPS()])["ips"].lower is None
+    one_more = from_weights([0.0] * 50 + [1.0] * 10, [1.0] * 60)
+    assert estimates(one_more, Cumulative(), estimators=[IPS()])["ips"].lower is not None
+
+
+def test_exported_bounds_stay_in_the_reward_range_and_values_do_not() -> None:
+    stream = from_weights([6.0] * 10 + [0.5] * 10, [1.0] * 20)
+    found = estimates(stream, Cumulative(), estimators=[IPS()])["ips"]
+    assert found.value == pytest.approx(3.25)
+    low = estimates(stream, Cumulative(), estimators=[IPS()], reward_range=WIDE)["ips"].lower
+    assert low is not None
+    assert low > 1.0
+    assert found.lower == pytest.approx(low), "nothing would be left of it: it is shown as it is"
+    wide = estimates(from_weights([6.0] * 10 + [0.0] * 50, [1.0] * 60), Cumulative(), estimators=[IPS()])["ips"]
+    assert wide.value == pytest.approx(1.0)
+    assert wide.upper == 1.0
+    assert wide.lower is not None
+    assert 0 < wide.lower < 1
+
+
+def test_an_interval_below_the_reward_range_is_clipped_on_that_side() -> None:
+    rng = np.random.default_rng(6)
+    stream = from_weights(rng.choice([0.0, 20.0], 60, p=[0.8, 0.2]), rng.choice([-5.0, 5.0], 60))
+    found = estimates(stream, Cumulative(), estimators=[IPS()], reward_range=(-5.0, 5.0))["ips"]
+    assert found.lower == -5.0
+
+
+def test_what_an_interval_says_of_itself() -> None:
+    stream = random_stream(1, 400)
+    for drift, covers in (("export", "average"), ("include", "current")):
+        found = estimates(
+            stream, Window(tau=100), TypeAdapter(AnyInterval).validate_python({"kind": "normal", "drift": drift})
+        )
+        assert {label: (e.kind, e.anytime, e.covers) for label, e in found.items()} == {
+            "ips": ("normal", False, covers),
+            "snips": ("normal", False, covers),
+            "control_variate": ("normal", False, covers),
+            "clipped_ips": ("normal", False, "estimand"),
+        }
+        assert found["ips"].interval.covers == covers
+
+
+def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
+    n = 200_000
+    stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
+    averages: list[AnyAverage] = [Window(tau=5_000), Decay(alpha=0.999)]
+    export, include = ({average.label: Normal(drift=drift) for average in averages} for drift in ("export", "include"))
+    plain, included, early = (
+        evaluated(part, estimators=[IPS()], averages=averages, intervals=intervals).report()
+        for part, intervals in ((stream, export), (stream, include), (stream[:40_000], include))
+    )
+    slope = 0.6 / (n - 1)
+    bias = {"window": slope * (5_000 - 1) / 2, "decay": slope * 0.999 / 0.001}
+    for average in averages:
+        one, other, first = (report.get(CANDIDATE, "ips", average.label) for report in (plain, included, early))
+        assert one.details["bias_bound"] == pytest.approx(bias[average.label], rel=5e-3)
+        assert half_width(other) == pytest.approx(half_width(one) + one.details["bias_bound"], rel=1e-9)
+        assert (first.lower, first.details["bias_bound"]) == (None, None)
+
+
+def test_a_cumulative_interval_cannot_include_drift() -> None:
+    with pytest.raises(ValueError, match="drift"):
+        Evaluator([CANDIDATE], averages=[Cumulative()], intervals={"cumulative": Normal(drift="include")})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kind": "normal", "drift": "on"}, {"kind": "empirical_bernstein", "max_weight": 0}, {"kind": "z"}]
+)
+def test_wrong_bounds_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(AnyInterval).validate_python(wrong)
+
+
+def test_intervals_name_averages_that_are_there() -> None:
+    with pytest.raises(ValueError, match="wndow"):
+        Evaluator([CANDIDATE], averages=[Window()], intervals={"wndow": "normal"})
+
+
+# Coverage. The seeds were written down before the first run; the worlds stand still, so every average has one truth.
+
+REPEATS = 800
+STILL: list[AnyAverage] = [Cumulative(), Window(tau=1_000), Decay(alpha=0.998)]
+
+
+def still_world(rng: np.random.Generator, n: int = 2_000) -> Stream:
+    """Weights of mean 1 and standard deviation 0.7; clicks, likelier where the weight is large. E[w r] = 0.35."""
+    weight = rng.gamma(2.0, 0.5, n)
+    chance = np.clip(0.2 + 0.1 * weight, 0, 1)
+    return from_weights(weight, (rng.uniform(size=n) < chance) * 1.0)
+
+
+def coverage(kind: str, seed: int, repeats: int) -> dict[tuple[str, str], float]:
+    """Share of repeats whose interval holds the truth, by estimator and average."""
+    rng, covered = np.random.default_rng(seed), Counter[tuple[str, str]]()
+    sample = rng.gamma(2.0, 0.5, 4_000_000)
+    truth = float(np.mean(sample * np.clip(0.2 + 0.1 * sample, 0, 1)))
+    for _ in range(repeats):
+        evaluator = evaluated(
+            still_world(rng), estimators=[IPS(), SNIPS()], averages=STILL, intervals={a.label: kind for a in STILL}
+        )
+        for e in evaluator.report().estimates:
+            if e.policy == CANDIDATE:
+                assert e.lower is not None
+                assert e.upper is not None
+                covered[e.estimator, e.average] += e.lower <= truth <= e.upper
+    return {key: count / repeats for key, count in covered.items()}
+
+
+def test_normal_intervals_cover_as_often_as_they_say() -> None:
+    found = coverage("normal", seed=20240611, repeats=REPEATS)
+    assert len(found) == 6
+    assert {key: share for key, share in found.items() if not 0.93 <= share <= 0.97} == {}
+
+
+def test_empirical_bernstein_covers_at_least_as_often_as_it_says() -> None:
+    found = coverage("empirical_bernstein", seed=20240612, repeats=150)
+    assert len(found) == 6
+    assert min(found.values()) >= 0.95
+
+
+# Clustered events.
+
+
+def sessions(rng: np.random.Generator, count: int, size: int, correlation: float) -> Stream:
+    """Sessions of `size` events whose rewards have this intra-class correlation; mean 1/2, weights 1."""
+    shared = np.repeat(rng.normal(0, math.sqrt(correlation), count), size)
+    own = rng.normal(0, math.sqrt(1 - correlation), count * size)
+    return from_weights(np.ones(count * size), 0.5 + 0.1 * (shared + own))
+
+
+def design_effects(rng: np.random.Generator, block: int, correlation: float) -> list[float]:
+    """Of eight streams of 600 sessions of 20 events."""
+    found = []
+    for _ in range(8):
+        stream = sessions(rng, 600, 20, correlation)
+        report = evaluated(stream, estimators=[IPS()], averages=[Cumulative()], block=block, reward_range=WIDE).report()
+        found.append(report.get(LOGGING, "ips", "cumulative").details["design_effect"])
+    return found
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.05, 0.2, 0.6])
+@pytest.mark.parametrize("block", [20, 100])
+def test_the_design_effect_of_sessions_is_1_plus_m_minus_1_rho(block: int, correlation: float) -> None:
+    rng = np.random.default_rng(20240613)
+    mean = np.mean(design_effects(rng, block, correlation))
+    assert mean == pytest.approx(1 + 19 * correlation, rel=0.1)
+
+
+def test_the_interval_of_clustered_events_covers_because_it_is_wider() -> None:
+    rng = np.random.default_rng(20240614)
+    covered, width = 0, []
+    for _ in range(300):
+        evaluator = evaluated(
+            sessions(rng, 200, 20, 0.2),
+            estimators=[IPS()],
+            averages=[Cumulative()],
+            intervals={"cumulative": "normal"},
+            reward_range=WIDE,
+        )
+        found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+        covered += found.lower <= 0.5 <= found.upper
+        width.append(half_width(found) / (1.96 * 0.1 / math.sqrt(4_000)))
+    assert np.mean(width) == pytest.approx(math.sqrt(1 + 19 * 0.2), rel=0.1)
+    assert 0.92 <= covered / 300 <= 0.98
+
+
+def test_a_design_effect_below_one_does_not_narrow_the_interval() -> None:
+    stream = from_weights(np.ones(2_000), [0.0, 1.0] * 1_000)
+    found = estimates(stream, Cumulative(), estimators=[IPS()])["ips"]
+    assert found.details["design_effect"] == pytest.approx(0.0, abs=1e-9)
+    assert half_width(found) == pytest.approx(1.959964 * 0.5 / math.sqrt(1_999), rel=1e-6)
+
+
+def test_the_design_effect_is_unknown_before_ten_blocks() -> None:
+    stream = random_stream(5, 10 * BLOCK)
+    for n, known in ((10 * BLOCK - 1, False), (10 * BLOCK, True)):
+        found = estimates(stream[:n], Cumulative(), estimators=[IPS()])["ips"]
+        assert (found.details["design_effect"] is not None) == known
+
+
+@pytest.mark.parametrize(
+    "average", [AdaptiveWindow(drift_span=500), AdaptiveDecay(drift_span=500)], ids=["window", "decay"]
+)
+def test_adaptive_averages_have_intervals_around_their_values(average: AnyAverage) -> None:
+    for found in estimates(random_stream(9, 3_000), average).values():
+        assert found.lower is not None
+        assert found.lower < found.value < found.upper
+        assert found.details["bias_bound"] >= 0

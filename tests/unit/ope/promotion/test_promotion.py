@@ -1,0 +1,650 @@
+"""Promotion: rules against plain loops over events, holding, trust, and how often it is wrong in simulated worlds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streameval import IPS, Cumulative, Evaluator
+from streameval.common.arrays import from_plain, to_plain
+from streameval.events import EventBatch
+from streameval.events.rejection import rejection
+from streameval.ingest.files.source import read_events
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionMonitor, Trust, TrustFigures, read
+from streameval.ope.promotion.hold import held
+from support.factories import make_estimate
+from support.paths import ROOT
+
+Array = NDArray[np.float64]
+
+BLOCK = 100
+OPEN_BANDIT = ROOT / "examples" / "open_bandit" / "data" / "bts_men.ndjson.gz"
+LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
+"""Trust checks that never fail, for tests of the rules alone."""
+
+
+def make_contest(
+    candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
+) -> PromotionMonitor:
+    """A contest of so many candidates against the logging policy, under all rules that need no sequences."""
+    given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
+    policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
+    ranks = tuple(range(1, candidates + 1))
+    return PromotionMonitor(Promotion(**given_), policies, ranks, logged, (0.0, 1.0), 0.95, BLOCK)
+
+
+class Log:
+    """Random events of some policies, production first, and a made-up path of the lift."""
+
+    def __init__(self, blocks: int, candidates: int = 2, seed: int = 1, missing: float = 0.1) -> None:
+        rng = np.random.default_rng(seed)
+        n = blocks * BLOCK
+        self.propensity = rng.uniform(0.1, 1.0, n)
+        self.weight = rng.uniform(0.0, 2.0, (n, candidates + 1))
+        self.weight[:, 0] = 1.0
+        self.reward = (rng.uniform(size=n) < 0.3) * 1.0
+        self.present = 1.0 * (rng.uniform(size=self.weight.shape) >= missing)
+        self.present[:, 0] = 1.0
+        self.timestamp = 1000.0 + np.arange(n)
+        self.value = rng.normal(0.02, 0.02, (blocks, candidates))
+        self.variance = rng.uniform(0, 1e-4, (2, blocks, candidates))
+        self.variance[1] /= 4.0
+
+    def folded(self, contest: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
+        """The state of the contest after the blocks from `first` to `last`."""
+        blocks = slice(first, len(self.value) if last is None else last)
+        events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
+        counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
+        path = LiftSeries(self.value[blocks], *self.variance[:, blocks], counts[blocks])
+        evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
+        state = contest.start() if state is None else state
+        return contest.fold(state, evidence, path, self.timestamp[events], self.propensity[events])
+
+
+def seen(**more: Any) -> TrustFigures:
+    """The moment of a Report in good order."""
+    return TrustFigures(**{"arrivals": Arrivals(), "newest": None, "estimates": (), **more})
+
+
+def found(contest: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
+    """The decisions by candidate and rule."""
+    decisions = read(contest, state, seen(**more)).decisions
+    return {(each.policy, each.rule): each for each in decisions}
+
+
+def history(contest: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
+    """All transitions of a log that is folded `step` blocks at a time."""
+    state = None
+    for first in range(0, len(log.value), step):
+        state = log.folded(contest, state, first, min(first + step, len(log.value)))
+    return [tuple(each) for each in state["transitions"]]
+
+
+def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple[float, float]:
+    """Mean and half-width of the one-sided empirical Bernstein bound, from the events themselves."""
+    n = len(terms)
+    mean = math.fsum(terms) / n
+    variance = math.fsum((term - mean) ** 2 for term in terms) / (n - 1)
+    log_term = math.log(2 / error)
+    return mean, math.sqrt(2 * variance * log_term / n) + 7 * largest * log_term / (3 * (n - 1))
+
+
+def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[float]:
+    """Lower bound of the candidate minus upper bound of production at every block end."""
+    lowers = []
+    for end in range(BLOCK, len(log.reward) + 1, BLOCK):
+        ends = []
+        for column in (candidate, 0):
+            rows = [i for i in range(end) if log.present[i, column]]
+            terms = [log.weight[i, column] * log.reward[i] for i in rows]
+            mean, width = bernstein_by_hand(terms, max(log.weight[i, column] for i in rows), error)
+            ends.append((mean, width if bounded else 0.0))
+        lowers.append(ends[0][0] - ends[0][1] - ends[1][0] - ends[1][1])
+    return lowers
+
+
+def spans_by_hand(passed: list[bool], hold: int, kept: list[bool] | None = None) -> list[tuple[int, bool]]:
+    """The block ends at which a candidate became promotable, or ceased to be."""
+    changes, run, promotable = [], 0, False
+    for place, ok in enumerate(passed, start=1):
+        run = run + 1 if ok else 0
+        stays = promotable and (kept or passed)[place - 1]
+        if (run >= hold or stays) != promotable:
+            promotable = not promotable
+            changes.append((place * BLOCK, promotable))
+    return changes
+
+
+@pytest.mark.parametrize("rule", ["sea", "bsea"])
+def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
+    log = Log(blocks=30, seed=3)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    contest = make_contest(rule=rule, hold=3)
+    state = log.folded(contest)
+    for candidate, error in ((1, 0.05 * 6 / math.pi**2), (2, 0.05 * 6 / (4 * math.pi**2))):
+        lowers = sea_by_hand(log, candidate, error, bounded=rule == "sea")
+        assert state["rules"][rule]["last"]["lower"][candidate - 1] == pytest.approx(lowers[-1], rel=1e-9)
+        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate - 1]
+        assert changes == spans_by_hand([lower >= 0.0 for lower in lowers], hold=3)
+
+
+def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
+    """Three block ends pass, then every other one; the narrower interval is above the margin all the while."""
+    log, contest = Log(blocks=20, seed=2), make_contest(rule="paired", hold=3, min_events=0)
+    log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
+    log.value[:] = 0.019
+    log.value[:3] = log.value[3::2] = 0.022
+    changes = [(int(t[2]), t[4]) for t in log.folded(contest)["transitions"] if t[1] == 0]
+    assert changes == [(3 * BLOCK, True)]
+    decision = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
+    assert decision.promotable
+    log.value[18] = 0.019
+    still = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
+    assert still.promotable
+    assert "0.00198 over margin 0 by the narrower interval" in still.reason
+    log.value[18] = 0.016
+    assert not found(contest, log.folded(contest, last=19))["candidate-1", "paired"].promotable
+
+
+def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
+    log = Log(blocks=60, seed=4)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    changes = history(make_contest(), log)
+    first = {rule: min(t[2] for t in changes if t[0] == rule and t[1] == 0) for rule in ("sea", "bsea")}
+    assert first["bsea"] < first["sea"] < 6000
+
+
+def lately(values: Sequence[float] | Array) -> float:
+    """The mean over blocks, in which the latest count most."""
+    weights = [math.exp(-age * BLOCK / 30_000) for age in range(len(values))]
+    return sum(value * weight for value, weight in zip(reversed(values), weights, strict=True)) / sum(weights)
+
+
+def test_paired_equals_a_loop_over_the_path() -> None:
+    log = Log(blocks=40, seed=5)
+    contest = make_contest(rule="paired", margin=0.001, hold=2, min_events=900)
+    state = log.folded(contest)
+    for candidate in (0, 1):
+        passed, kept = [], []
+        for block in range(40):
+            lifts, spreads = log.value[: block + 1, candidate], log.variance[1, : block + 1, candidate]
+            moved = [(lift - lately(lifts[: place + 1])) ** 2 for place, lift in enumerate(lifts)]
+            error = math.sqrt(log.variance[0, block, candidate] + 4 * lately(spreads) + lately(moved) / 9)
+            enough = log.present[: (block + 1) * BLOCK, candidate + 1].sum() >= 900
+            for factor, outcome in ((2.05, passed), (1.7, kept)):
+                lower = log.value[block, candidate] - factor * error * 1.959963984540054 / 1.96
+                outcome.append(lower > 0.001 and enough)
+        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
+        assert changes == spans_by_hand(passed, 2, kept)
+        assert changes, "the test needs a path that crosses the margin"
+
+
+@given(seed=st.integers(0, 10_000), step=st.integers(1, 40), hold=st.integers(1, 5))
+@settings(max_examples=25, deadline=None)
+def test_decisions_do_not_depend_on_how_many_blocks_are_folded_at_once(seed: int, step: int, hold: int) -> None:
+    log, contest = Log(blocks=40, seed=seed), make_contest(hold=hold, min_events=500)
+    whole, cut = history(contest, log, step=40), history(contest, log, step=step)
+    assert [t[:5] for t in cut] == [t[:5] for t in whole]
+    assert [t[5] for t in cut] == pytest.approx([t[5] for t in whole], rel=1e-9)
+
+
+def test_a_state_that_was_written_down_goes_on_to_the_last_bit() -> None:
+    log, contest = Log(blocks=40, seed=6), make_contest(hold=2)
+    half = log.folded(contest, last=17)
+    restored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(half))))
+    whole, resumed = log.folded(contest, half, first=17), log.folded(contest, restored, first=17)
+    assert msgspec.msgpack.encode(to_plain(whole)) == msgspec.msgpack.encode(to_plain(resumed))
+    assert found(contest, whole) == found(contest, resumed)
+
+
+@given(st.lists(st.booleans(), max_size=60), st.integers(0, 20))
+def test_holding_counts_block_ends_in_a_row(passed: list[bool], before: int) -> None:
+    outcome = np.array(passed, dtype=bool).reshape(-1, 1)
+    path = held(outcome, outcome, np.array([float(before)]), hold=5)
+    run, expected = before, []
+    for ok in passed:
+        run = run + 1 if ok else 0
+        expected.append(float(run))
+    assert path.ravel().tolist() == expected
+
+
+def constant_path(lowers: list[float], candidates: int = 1) -> Log:
+    """A log of one candidate whose lift is known exactly after each block."""
+    log = Log(blocks=len(lowers), candidates=candidates)
+    log.value = np.tile(np.array(lowers)[:, None], (1, candidates))
+    log.variance = np.zeros((2, len(lowers), candidates))
+    return log
+
+
+def test_a_candidate_that_falls_must_hold_anew() -> None:
+    contest = make_contest(candidates=1, rule="paired", hold=3)
+    log = constant_path([0.1, 0.1, 0.1, 0.1, -0.1, 0.1, 0.1, 0.1, 0.1])
+    changes = [(t[2], t[4]) for t in history(contest, log)]
+    assert changes == [(300, True), (500, False), (800, True)]
+    state = log.folded(contest)
+    decision = found(contest, state)["candidate-1", "paired"]
+    assert (decision.promotable, decision.held, decision.times) == (True, 4, 2)
+    assert (decision.first_event, decision.since_event, decision.promotable_events) == (300, 800, 400)
+    assert decision.first_lift == 0.1
+    assert decision.lift_since == pytest.approx((5 * 0.1 - 0.1) / 6)
+    assert decision.first_timestamp == 1000.0 + 299
+    assert decision.since_timestamp == 1000.0 + 799
+    assert decision.reason == "lower bound of lift 0.0615 over margin 0 since event 800"
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -> None:
+    """Not even where a lift of 0 is enough, or where only the lack of some events tells them apart."""
+    log = Log(blocks=40, candidates=2, seed=23, missing=0.3)
+    log.present[:, 2] = 1.0
+    log.weight[:, 0] = 1.0 if logged else log.weight[:, 0]
+    log.weight[:, 1:] = log.weight[:, :1] * (1.0 + 1e-9)
+    log.weight[log.reward == 0.0, 2] += 0.5
+    log.value[:], log.variance[:] = 0.0, 0.0
+    contest = make_contest(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
+    state = log.folded(contest)
+    assert not state["transitions"]
+    assert {each.reason for each in found(contest, state).values()} == {
+        "it has been worth on every event what production is"
+    }
+    log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
+    then = found(contest, log.folded(contest))
+    assert {key for key, each in then.items() if each.promotable} >= {
+        ("candidate-1", "paired"),
+        ("candidate-1", "bsea"),
+    }
+    assert not any(each.promotable for (candidate, _), each in then.items() if candidate == "candidate-2")
+
+
+def test_before_it_has_held_long_enough_the_reason_says_how_long() -> None:
+    contest = make_contest(candidates=1, rule="paired", hold=10)
+    decision = found(contest, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(contest))["candidate-1", "paired"]
+    assert not decision.promotable
+    assert decision.reason == "lower bound of lift 0.138 over margin 0, held for 4 of 10 block ends"
+
+
+def test_too_few_events_are_said_before_anything_else() -> None:
+    contest = make_contest(candidates=1, rule="paired", min_events=10_000, trust=Trust())
+    log = constant_path([0.2] * 5)
+    log.present[:] = 1.0
+    decision = found(contest, log.folded(contest))["candidate-1", "paired"]
+    assert not decision.promotable
+    assert decision.reason == "only 500 of 10,000 events"
+
+
+def test_the_transitions_that_are_kept_are_the_newest_two_hundred() -> None:
+    contest = make_contest(candidates=1, rule="paired")
+    changes = history(contest, constant_path([0.1, -0.1] * 150))
+    assert len(changes) == 200
+    assert changes[-1][2] == 30_000
+    assert changes[0][2] == 10_100
+
+
+def test_paired_says_how_many_events_are_missing() -> None:
+    contest = make_contest(candidates=1, rule="paired")
+    log = constant_path([0.01] * 10)
+    log.present[:] = 1.0
+    log.variance[0] = 4e-4 / 2.05**2  # a lower bound of 0.01 - 0.02; four times the events make it 0
+    decision = found(contest, log.folded(contest))["candidate-1", "paired"]
+    assert decision.reason.startswith("lower bound of lift -0.01 under margin 0; needs about 3,000 more events")
+
+
+@pytest.mark.parametrize(
+    ("lift", "spread2", "said"),
+    [
+        (-0.01, 0.0, "the lift itself, -0.01, is not above it"),
+        (0.01, 1e-3, "more events alone will not do: the lift, 0.01, moves too much"),
+        (math.nan, 0.0, "no lift is known yet"),
+    ],
+)
+def test_paired_says_when_more_events_are_of_no_use(lift: float, spread2: float, said: str) -> None:
+    contest = make_contest(candidates=1, rule="paired")
+    log = constant_path([lift] * 10)
+    log.variance[0], log.variance[1] = 1e-4, spread2
+    state = contest.start()
+    state["path"][:, 0] = 30_000  # events
+    assert said in found(contest, log.folded(contest, state))["candidate-1", "paired"].reason
+
+
+def test_early_on_paired_does_not_say_that_more_events_are_of_no_use() -> None:
+    contest = make_contest(candidates=1, rule="paired")
+    log = constant_path([0.01] * 10)
+    log.variance[:] = 1e-3
+    reason = found(contest, log.folded(contest))["candidate-1", "paired"].reason
+    assert reason.endswith("under margin 0; how much the lift, 0.01, moves is not known yet")
+
+
+def test_sea_needs_about_as_many_events_as_it_says() -> None:
+    contest = make_contest(candidates=1, rule="sea")
+    log = Log(blocks=400, candidates=1, seed=8, missing=0.0)
+    rng = np.random.default_rng(9)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.15, 0.92) * rng.uniform(0.5, 1.5, len(log.reward))
+    early = contest.start()
+    early = log.folded(contest, early, last=60)
+    promised = 6000 + float(early["rules"]["sea"]["last"]["more"][0])
+    fired = min(t[2] for t in history(contest, log, step=60))
+    assert fired == pytest.approx(promised, rel=0.35)
+
+
+def test_without_a_mixture_paired_says_that_no_lift_is_known() -> None:
+    contest, log = make_contest(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
+    evidence = Evidence.of(log.weight, log.reward, BLOCK)
+    state = contest.fold(contest.start(), evidence, None, log.timestamp, log.propensity)
+    decision = found(contest, state)["candidate-1", "paired"]
+    assert not decision.promotable
+    assert decision.lift is None
+    assert "no lift is known" in decision.reason
+
+
+def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
+    """Weights of 0, 1.2 or 125, of greedy candidates in an epsilon-greedy log; and the propensities of a column."""
+    agrees = rng.random((n, streams)) < 0.3
+    propensity = np.where(agrees, 0.808, 0.008)
+    hit = rng.random((n, streams)) < propensity
+    other = np.where(rng.random((n, streams)) < 0.808, 0.808, 0.008)
+    return np.where(hit, 1 / propensity, 0.0), np.where(hit, propensity, other)[:, 0]
+
+
+def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
+    """Weights of variance 0.2: two actions, and policies that do not differ much."""
+    propensity, target = rng.uniform(0.3, 0.7, (n, streams)), rng.uniform(0.2, 0.8, (n, streams))
+    first = rng.random((n, streams)) < propensity
+    weight = np.where(first, target / propensity, (1 - target) / (1 - propensity))
+    return weight, np.where(first, propensity, 1 - propensity)[:, 0]
+
+
+def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> LiftSeries:
+    """A path that leaves no doubt about the present lift."""
+    value, nothing = np.broadcast_to(np.asarray(lift), (blocks, candidates)), np.zeros((blocks, candidates))
+    return LiftSeries(value, nothing, nothing, nothing)
+
+
+def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
+    """The share of streams promoted by `anytime`, each as the only candidate; rewards do not depend on the action."""
+    rng = np.random.default_rng(seed)
+    contest = make_contest(candidates=streams, rule="anytime", family_size=1)
+    state = contest.start()
+    for _ in range(0, events, 6000):
+        weight, propensity = make(rng, 6000, streams)
+        rewards = (rng.random(6000) < 0.3) * 1.0
+        evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
+        state = contest.fold(state, evidence, sure_path(60, streams), np.full(6000, np.nan), propensity)
+    return float((state["rules"]["anytime"]["holding"]["times"] > 0).mean())
+
+
+@pytest.mark.parametrize("make", [smooth_weights, greedy_weights])
+def test_another_policy_of_the_same_value_is_promoted_by_anytime_no_more_often_than_promised(make: Any) -> None:
+    assert ever_promoted(make, 24_000, streams=500, seed=17) <= 0.05
+
+
+def test_anytime_equals_its_confidence_sequence() -> None:
+    log = Log(blocks=60, candidates=2, seed=18)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    log.variance[:] = 0.0
+    contest = make_contest(rule="anytime", margin=0.01)
+    log.value[:] = 0.05
+    state, passed = None, []
+    for block in range(60):
+        state = log.folded(contest, state, block, block + 1)
+        passed.append([(each.lower or -1.0) > 0.01 for each in found(contest, state).values()])
+    for candidate in (0, 1):
+        changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
+        assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
+        assert bool(changes) == (candidate == 0)
+    decisions = found(contest, state)
+    assert decisions["candidate-1", "anytime"].promotable
+    assert "over margin 0.01, lower bound of present lift 0.05 over margin 0.01" in (
+        decisions["candidate-1", "anytime"].reason
+    )
+    assert "lower bound of average lift -0." in decisions["candidate-2", "anytime"].reason
+
+
+def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
+    log = Log(blocks=60, candidates=1, seed=19)
+    log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
+    log.variance[:] = 0.0
+    log.value[:40], log.value[40:] = 0.05, -0.01
+    contest = make_contest(candidates=1, rule="anytime")
+    last = history(contest, log)[-1]
+    assert last[2:5] == (4100, last[3], False)
+    decision = found(contest, log.folded(contest))["candidate-1", "anytime"]
+    assert "lower bound of present lift -0.0294 under margin 0; the lift itself, -0.01, is not above it" in (
+        decision.reason
+    )
+
+
+def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
+    log = Log(blocks=200, candidates=1, seed=20, missing=0.0)
+    better = np.where(log.reward > 0, 1.9, 0.6)
+    log.weight[:, 1] = np.where(np.arange(len(log.reward)) < 10_000, better, 2.0 - better)
+    log.value[:], log.variance[:] = 0.05, 0.0
+    held_for = {}
+    for tau in (None, 2_000):
+        contest = make_contest(candidates=1, rule="anytime", tau=tau)
+        decision = found(contest, log.folded(contest))["candidate-1", "anytime"]
+        held_for[tau] = decision.promotable_events
+    assert held_for[2_000] < 14_000 < held_for[None]
+
+
+def test_all_candidates_ever_added_share_one_error() -> None:
+    errors = Promotion().errors(0.95, range(1, 100_000))
+    assert 0.0499 < errors.sum() < 0.05
+    assert Promotion().errors(0.95, [3]) == pytest.approx(0.05 * 6 / math.pi**2 / 9)
+    assert Promotion(family_size=20).errors(0.9, [1, 7]) == pytest.approx([0.005, 0.005])
+
+
+def checks_of(contest: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
+    """The trust checks of a policy by name."""
+    return {each.check: each for each in read(contest, state, seen(**more)).trust if each.policy == policy}
+
+
+def test_a_sound_log_passes_every_check() -> None:
+    contest = make_contest(trust=Trust())
+    log = Log(blocks=60, seed=10)
+    checks = checks_of(contest, log.folded(contest), newest=100.0, now=160.0)
+    assert {name: each.ok for name, each in checks.items()} == dict.fromkeys(
+        ["mean_weight", "effective_sample_size", "largest_share", "rejected_share", "stale", "reward_range"], True
+    )
+
+
+def test_propensities_that_are_wrong_block_promotion_and_say_so() -> None:
+    contest = make_contest(rule="paired", trust=Trust())
+    log = Log(blocks=60, seed=11)
+    log.value[:], log.variance[:] = 0.1, 0.0
+    log.weight[:, 1] *= 1.31
+    state = log.folded(contest)
+    wrong, right = found(contest, state)["candidate-1", "paired"], found(contest, state)["candidate-2", "paired"]
+    assert right.promotable
+    assert not wrong.promotable
+    assert wrong.reason.startswith("mean weight 1.3")
+    assert wrong.reason.endswith("propensities or support are wrong")
+
+
+def test_what_is_wrong_with_production_blocks_all_candidates() -> None:
+    contest = make_contest(rule="paired", trust=Trust(), logged=False)
+    log = Log(blocks=60, seed=12)
+    log.value[:], log.variance[:] = 0.1, 0.0
+    log.weight[:, 0] = 0.72 * log.weight[:, 2]
+    decision = found(contest, log.folded(contest))["candidate-1", "paired"]
+    assert not decision.promotable
+    assert decision.reason.startswith("production: mean weight 0.7")
+
+
+def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
+    contest = make_contest(rule="paired", trust=Trust(error=1e-9))
+    log = Log(blocks=60, seed=13)
+    log.weight[1234, 1], log.reward[1234] = 5_000.0, 0.0
+    state = log.folded(contest)
+    check = checks_of(contest, state)["largest_share"]
+    assert not check.ok
+    assert "of all weights, over 10%" in check.reason
+    log.weight[1234, 1], log.reward[1234] = 500.0, 1.0
+    check = checks_of(contest, log.folded(contest))["largest_share"]
+    assert not check.ok
+    assert "of the value, over 10%" in check.reason
+
+
+def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
+    contest = make_contest(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
+    state = constant_path([0.1] * 20).folded(contest)
+    outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
+    said = {
+        "20.0% of events were rejected lately, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
+        "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
+        "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
+    }
+    assert found(contest, state)["candidate-1", "paired"].promotable
+    seen_before = Arrivals().after(80, {"duplicate": 90_000})
+    assert found(contest, state, arrivals=seen_before)["candidate-1", "paired"].promotable
+    assert found(contest, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
+    for sentence, moment in said.items():
+        decision = found(contest, state, **moment)["candidate-1", "paired"]
+        assert not decision.promotable
+        assert decision.held == 20
+        assert sentence in decision.reason
+
+
+def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
+    rng, events = np.random.default_rng(22), 20_000
+    batch = EventBatch.from_arrays(
+        reward=(rng.random(events) < 0.3).astype(float),
+        propensity=np.full(events, 0.5),
+        policies={"a": rng.choice([0.35, 0.85], events)},  # 1.2 times what could be true
+    )
+    evaluator = Evaluator(["a"], [IPS()], [Cumulative()], intervals={"cumulative": "confidence_sequence"}, drift=None)
+    evaluator.update(batch)
+    report = evaluator.report()
+    estimate = report.get("a", "ips", "cumulative")
+    assert estimate.lower is not None
+    assert estimate.upper is not None
+    assert 0 < estimate.upper < estimate.lower < 1
+    check = next(each for each in report.trust if (each.policy, each.check) == ("a", "reward_range"))
+    assert not check.ok
+    assert "is empty: no value agrees with the events" in check.reason
+    crossed = make_estimate("candidate-1", "ips", "window", 0.5, lift=0.1, lift_lower=0.2, lift_upper=0.1)
+    contest = make_contest(candidates=1, rule="paired")
+    check = checks_of(contest, constant_path([0.1] * 20).folded(contest), estimates=(crossed,))["reward_range"]
+    assert "the interval of the lift of ips on window, 0.2 to 0.1, is empty" in check.reason
+
+
+def rejected_check(evaluator: Evaluator) -> Any:
+    """What is said of rejected events about the logging policy."""
+    return next(each for each in evaluator.report().trust if each.check == "rejected_share")
+
+
+def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once() -> None:
+    ones = np.ones(20_000)
+    batch = EventBatch.from_arrays(reward=ones, propensity=ones, policies={"a": ones})
+    burst = replace(batch[:100], rejected=(rejection("malformed", "not JSON", b""),) * 20_000)
+    evaluator = Evaluator(["a"], [IPS()], [Cumulative()], drift=None)
+    evaluator.update(burst)
+    assert not rejected_check(evaluator).ok
+    for _ in range(20):
+        evaluator.update(batch)
+    assert rejected_check(evaluator).reason == "0.3% of events were rejected lately"
+    evaluator.update(burst)
+    resumed = Evaluator.from_state(evaluator.state())
+    assert rejected_check(resumed) == rejected_check(evaluator)
+    assert rejected_check(resumed).reason == "18.6% of events were rejected lately, over 5%"
+    assert evaluator.report().events.rejected == {"malformed": 40_000}
+
+
+def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
+    contest = make_contest(candidates=1, rule="paired", trust=Trust(largest_share=1.0, effective_sample_size=9_000))
+    decision = found(contest, constant_path([0.1] * 60).folded(contest))["candidate-1", "paired"]
+    assert not decision.promotable
+    assert decision.reason.startswith("effective sample size 4,0")
+    assert decision.reason.endswith("under 9,000")
+
+
+def open_bandit_checks(planted: float | None) -> dict[str, Any]:
+    """The checks of the uniform policy on a real log (men); one propensity is `planted`."""
+    batch = EventBatch.concat(list(read_events(OPEN_BANDIT)))
+    propensity = batch.propensity.copy()
+    if planted is not None:
+        propensity[5000] = planted
+    batch = replace(batch, propensity=propensity).with_policies(["random"])
+    policies = ("logging", "random")
+    contest = PromotionMonitor(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
+    evidence = Evidence.from_batch(batch, policies, BLOCK)
+    state = contest.fold(contest.start(), evidence, None, batch.timestamp, batch.propensity)
+    return checks_of(contest, state, "random")
+
+
+def test_one_propensity_of_a_millionth_in_a_real_log_is_pointed_out() -> None:
+    sound, planted = open_bandit_checks(None), open_bandit_checks(1e-6)
+    assert sound["effective_sample_size"].reason == "effective sample size 656 of 10,000 events"
+    assert sound["mean_weight"].ok
+    assert sound["largest_share"].reason == "one event carries 15.7% of the value, over 10%"
+    assert planted["largest_share"].reason == "one event carries 75.7% of all weights, over 10%"
+    assert planted["effective_sample_size"].reason == "effective sample size 1.74 of 10,000 events, under 100"
+    assert planted["mean_weight"].ok  # that one event is unlikely, not impossible
+
+
+def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Array:
+    """After how many events each of many streams is blamed for its mean weight, propensities being `wrong` times
+    what they should be; infinite where it never is."""
+    rng, first = np.random.default_rng(seed), np.full(streams, np.inf)
+    contest = replace(make_contest(candidates=streams - 1, rule="bsea", trust=Trust()), logged=False)
+    state, nothing = contest.start(), np.full(6000, np.nan)
+    for done in range(6000, events + 1, 6000):
+        weight, propensity = make(rng, 6000, streams)
+        evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
+        state = contest.fold(state, evidence, None, nothing, np.minimum(propensity * wrong, 1.0))
+        blamed = [not each.ok for each in read(contest, state, seen()).trust if each.check == "mean_weight"]
+        first = np.where(np.array(blamed) & np.isinf(first), done, first)
+    return first
+
+
+@pytest.mark.parametrize(("make", "events"), [(smooth_weights, 30_000), (greedy_weights, 120_000)])
+def test_sound_logs_are_blamed_no_more_often_than_promised(make: Any, events: int) -> None:
+    blamed = np.isfinite(tripped(make, events, streams=200, wrong=1.0, seed=14))
+    assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
+
+
+def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 2_000)
+    contest, rng = make_contest(candidates=1, rule="bsea", trust=Trust()), np.random.default_rng(21)
+    state, said, events = contest.start(), [], []
+    for span in range(40):
+        wrong = 0.8 if 20 <= span < 24 else 1.0
+        weight, propensity = smooth_weights(rng, 1_000, 2)
+        evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
+        state = contest.fold(state, evidence, None, np.full(1_000, np.nan), propensity)
+        check = checks_of(contest, state)["mean_weight"]
+        said.append(check.ok)
+        events.append(int(check.reason.partition(" over ")[2].partition(" events")[0].replace(",", "")))
+    assert max(events) == 3_000
+    assert min(events[4:]) == 2_000
+    assert all(said[:20])
+    assert not all(said[20:24]), "propensities wrong by a fifth are found within a span or two"
+    assert all(said[30:])
+
+
+def test_sound_logs_are_blamed_no_more_often_over_many_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 1_000)
+    blamed = np.isfinite(tripped(smooth_weights, 30_000, streams=200, wrong=1.0, seed=22))
+    assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.1])
+def test_propensities_wrong_by_a_tenth_are_found_within_six_thousand_events(wrong: float) -> None:
+    assert np.isfinite(tripped(smooth_weights, 6_000, streams=100, wrong=wrong, seed=15)).mean() >= 0.95
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.1])
+def test_with_weights_up_to_125_it_takes_some_hundred_thousand_events(wrong: float) -> None:
+    first = tripped(greedy_weights, 240_000, streams=60, wrong=wrong, seed=16)
+    assert 60_000 < np.median(first) < 240_000

@@ -1,0 +1,395 @@
+"""Tables, river's regressors and code of users as reward models: what they know, when, and what their faults cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, generate_latest
+from pydantic import TypeAdapter, ValidationError
+
+from streameval.config.model import Config
+from streameval.errors import ConfigError, StateError
+from streameval.events import ActionSets, EventBatch, JsonDecoder
+from streameval.events.raw_fields import RawFields
+from streameval.ingest.base import SourceStatus
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import DM, DR, IPS, AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.reward_models import (
+    FAILURES,
+    AnyRewardModel,
+    PythonModel,
+    Ridge,
+    RiverModel,
+    Tabular,
+    tabular,
+)
+from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.service.metrics import StreamevalCollector
+from streameval.service.status import DaemonStatus
+from support import own_models
+from support.bandits import CANDIDATE, Bandit, cut, logging_with
+
+Array = NDArray[np.float64]
+
+BLOCK = 20
+ESTIMATORS: list[AnyEstimator] = [DM(), DR()]
+LINEAR = RiverModel(model="linear_model.BayesianLinearRegression")
+TREES = RiverModel(
+    model="ensemble.BaggingRegressor",
+    parameters={"model": {"model": "tree.HoeffdingTreeRegressor"}, "n_models": 2, "seed": 3},
+)
+MEAN = PythonModel(target="support.own_models:Mean")
+MODELS: list[AnyRewardModel] = [Ridge(), Tabular(), LINEAR, TREES, MEAN]
+by_kind = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.label)
+
+REWARDING = Bandit(
+    logging_with(0.1, 4, 3), np.full((3, 4), 0.25), np.array([[0.1, 0.2, 0.8, 0.9], [0.1, 0.3, 0.7, 0.9], [0, 0, 1, 1]])
+)
+
+
+def evaluator(model: AnyRewardModel, **options: Any) -> Evaluator:
+    settings_ = {"estimators": ESTIMATORS, "averages": [Cumulative()], "block": BLOCK, "reward_model": model}
+    return Evaluator([CANDIDATE], **settings_ | options)
+
+
+def fed(model: AnyRewardModel, *batches: EventBatch, **options: Any) -> Evaluator:
+    made = evaluator(model, **options)
+    for batch in batches:
+        made.update(batch)
+    return made
+
+
+def dm(report: Any) -> float:
+    value = report.get(CANDIDATE, "dm", "cumulative").value
+    assert value is not None
+    return float(value)
+
+
+def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
+    found = evaluated.report().reward_model
+    assert found is not None
+    return found
+
+
+def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
+    """The batch with names for the actions of each event."""
+    known = contexts or [None] * len(batch)
+    return replace(batch, choices=RawFields(contexts=known, actions=[list(names)] * len(batch), scores={}))
+
+
+@by_kind
+@settings(max_examples=8, deadline=None)
+@given(places=st.lists(st.integers(0, 130), max_size=6).map(sorted), asked=st.booleans())
+def test_predictions_do_not_depend_on_how_the_stream_is_cut(
+    model: AnyRewardModel, places: list[int], asked: bool
+) -> None:
+    batch = REWARDING.log(130, seed=1)
+    whole, pieces = fed(model, batch), evaluator(model)
+    for piece in cut(batch, places):
+        pieces.update(piece)
+        if asked:
+            pieces.report()
+    assert dm(pieces.report()) == pytest.approx(dm(whole.report()), rel=1e-9)
+    assert accuracy(pieces).squared_error == pytest.approx(accuracy(whole).squared_error, rel=1e-9)
+
+
+@by_kind
+def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) -> None:
+    batch = REWARDING.log(3 * BLOCK, seed=2)
+    late = np.arange(3 * BLOCK) >= 2 * BLOCK
+    other = replace(batch, reward=np.where(late, 1 - batch.reward, batch.reward))
+    assert dm(fed(model, batch).report()) == dm(fed(model, other).report())
+    early = replace(batch, reward=np.where(late, batch.reward, 1 - batch.reward))
+    assert dm(fed(model, batch).report()) != dm(fed(model, early).report())
+
+
+@by_kind
+def test_a_state_goes_on_to_the_last_bit(model: AnyRewardModel) -> None:
+    first, second = cut(named(REWARDING.log(130, seed=3), ["a", "b", 3, 2**70], [{"hour": 1}] * 130), [70])
+    straight = fed(model, first)
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(straight.state()))
+    resumed = Evaluator.from_state(saved, reward_model=model)
+    assert resumed.report().to_json() == straight.report().to_json()
+    for each in (straight, resumed):
+        each.update(second)
+    assert resumed.report().to_json() == straight.report().to_json()
+
+
+@by_kind
+def test_a_model_that_is_asked_for_nothing_is_not_asked_and_not_in_the_report(model: AnyRewardModel) -> None:
+    own_models.Witness.seen = ()
+    assert fed(model, REWARDING.log(100, seed=4), estimators=[IPS()]).report().reward_model is None
+    fed(PythonModel(target="support.own_models:Witness"), REWARDING.log(100, seed=4), estimators=[IPS()])
+    assert not own_models.Witness.seen
+
+
+@pytest.mark.parametrize("model", [Ridge(), Tabular(), LINEAR, TREES], ids=lambda model: model.label)
+def test_a_model_that_learns_beats_the_mean_and_comes_near_the_truth(model: AnyRewardModel) -> None:
+    batch = REWARDING.log(3_000, seed=5)
+    found = accuracy(fed(model, batch))
+    assert found.squared_error is not None
+    assert found.baseline_squared_error is not None
+    assert found.squared_error < 0.75 * found.baseline_squared_error
+    assert dm(fed(model, batch).report()) == pytest.approx(REWARDING.value, abs=0.06)
+
+
+def test_the_error_and_its_baseline_are_means_over_all_events_after_the_first_block() -> None:
+    batch = REWARDING.log(5 * BLOCK, seed=6)
+    reward = batch.reward
+    errors, baseline = [], []
+    for block in range(1, 5):
+        past, now = reward[: block * BLOCK], reward[block * BLOCK : (block + 1) * BLOCK]
+        errors += ((now - np.clip(past.mean() + 0.1, 0, 1)) ** 2).tolist()
+        baseline += ((now - past.mean()) ** 2).tolist()
+    found = accuracy(fed(PythonModel(target="support.own_models:Mean", options={"offset": 0.1}), batch))
+    assert found.squared_error == pytest.approx(np.mean(errors), rel=1e-3)  # the past fades over 100,000 events
+    assert found.baseline_squared_error == pytest.approx(np.mean(baseline), rel=1e-3)
+
+
+def test_before_a_block_has_ended_the_error_is_not_known() -> None:
+    found = accuracy(fed(Tabular(), REWARDING.log(BLOCK - 1, seed=7)))
+    assert (found.squared_error, found.baseline_squared_error) == (None, None)
+
+
+def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
+    batch = REWARDING.log(10 * BLOCK, seed=8)
+    sets = batch.action_sets
+    assert sets is not None
+    weight = np.random.default_rng(8).choice([1.0, 2.0], len(batch))
+    model = Tabular(shrinkage=3.0, horizon=500.0)
+    found, _ = model.fold(model.start(), sets, batch.reward, weight, BLOCK, (0.0, 1.0))
+    for event in range(len(batch)):
+        done = event // BLOCK * BLOCK
+        age = event // BLOCK - 1 - np.arange(done) // BLOCK
+        kernel = weight[:done] * (1 - 1 / 500.0) ** (BLOCK * age)
+        mean = np.average(batch.reward[:done], weights=kernel) if done else 0.0
+        for action in range(4):
+            of_action = kernel * (sets.index[:done] == action)
+            expected = ((of_action * batch.reward[:done]).sum() + 3 * mean) / (of_action.sum() + 3)
+            assert found[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_a_table_tells_actions_apart_by_their_names_wherever_they_stand() -> None:
+    batch = REWARDING.log(400, seed=9)
+    sets = batch.action_sets
+    assert sets is not None
+    rows = (np.arange(4 * 400).reshape(400, 4)[:, ::-1]).ravel()
+    turned = replace(
+        batch,
+        action_sets=ActionSets(
+            3 - sets.index, sets.offsets, sets.propensities[rows], None, np.asfortranarray(sets.probabilities[rows])
+        ),
+    )
+    straight = dm(fed(Tabular(), named(batch, ["a", "b", "c", "d"])).report())
+    reverse = dm(fed(Tabular(), named(turned, ["d", "c", "b", "a"])).report())
+    confused = dm(fed(Tabular(), named(turned, ["a", "b", "c", "d"])).report())
+    assert reverse == pytest.approx(straight, rel=1e-12)
+    assert dm(fed(Tabular(), batch).report()) == pytest.approx(straight, rel=1e-12)
+    assert confused == pytest.approx(straight, rel=1e-12)  # the target is uniform: a sum over all actions is the same
+    mixed = dm(fed(Tabular(), *cut(named(batch, ["a", "b", "c", "d"]), [200])[:1], cut(turned, [200])[1]).report())
+    assert mixed != pytest.approx(straight, rel=1e-3)
+
+
+def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tabular, "MOST_ACTIONS", 10)
+    batch = REWARDING.log(200, seed=10)
+    names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
+    never_again = replace(batch, choices=RawFields([None] * 200, names, {}))
+    crowded = fed(Tabular(), never_again)
+    assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
+    state = crowded.state()["predictions"]["model"]
+    assert len(json.loads(state["names"])) == 10
+
+
+def test_river_learns_from_contexts_and_names_where_there_are_no_features() -> None:
+    rng = np.random.default_rng(11)
+    n, hour = 2_000, rng.integers(0, 24, 2_000)
+    action = rng.integers(0, 2, n)
+    chance = 0.1 + 0.3 * action + 0.5 * (hour > 12)
+    batch = EventBatch.from_arrays(
+        reward=(rng.random(n) < chance).astype(float),
+        action=action,
+        propensities=np.full((n, 2), 0.5),
+        policies={CANDIDATE: np.tile([0.0, 1.0], (n, 1))},
+    )
+    contexts = [{"hour": int(h), "part": {"of": "day" if h > 12 else "night"}, "tags": [1]} for h in hour]
+    errors = {}
+    for inputs in (("context", "action"), ("action",), ("context",)):
+        model = RiverModel(model=LINEAR.model, inputs=inputs)
+        errors[inputs] = accuracy(fed(model, named(batch, ["a", "b"], contexts))).squared_error or 1.0
+    assert errors["context", "action"] < min(errors["action",], errors["context",]) - 0.01
+
+
+def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them() -> None:
+    lines = [
+        msgspec.json.encode(
+            {
+                "event_id": place,
+                "timestamp": place,
+                "context": {"hour": place % 24},
+                "actions": ["a", "b"] if place % 2 else ["b", "a"],
+                "propensities": [0.5, 0.5],
+                "action": "a" if place % 3 else "b",
+                "reward": int(place % 3 > 0),
+                "policies": {CANDIDATE: [1, 0] if place % 2 else [0, 1]},
+            }
+        )
+        for place in range(400)
+    ]
+    found = {}
+    for model in ({"kind": "tabular"}, {"kind": "river", "model": LINEAR.model, "inputs": ["action"]}):
+        config = Config.model_validate(
+            {"policies": {"candidates": [CANDIDATE]}, "estimators": ["dm"], "averages": ["cumulative"]}
+            | {"reward_model": model}
+        )
+        made = config.evaluator()
+        made.update(config.event_format().decode_batch(lines))
+        found[model["kind"]] = dm(made.report())
+    assert found["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
+    assert found["river"] == pytest.approx(0.75, abs=0.05)
+    assert JsonDecoder([CANDIDATE]).decode_batch(lines).choices is None
+
+
+def test_a_model_of_the_user_is_asked_and_taught_block_by_block_in_order() -> None:
+    own_models.Witness.seen = ()
+    batch = REWARDING.log(2 * BLOCK + 3, seed=12)
+    sets = batch.action_sets
+    assert sets is not None
+    assert sets.features is not None
+    fed(PythonModel(target="support.own_models:Witness"), batch).report()
+    assert [what for what, _, _ in own_models.Witness.seen] == ["predict", "learn", "predict", "learn", "predict"]
+    for block in range(2):
+        (_, asked, _), (_, taught, reward) = own_models.Witness.seen[2 * block : 2 * block + 2]
+        events = slice(block * BLOCK, (block + 1) * BLOCK)
+        np.testing.assert_array_equal(asked, sets.features[4 * events.start : 4 * events.stop])
+        np.testing.assert_array_equal(taught, sets.features[sets.logged[1][events]])
+        assert reward is not None
+        np.testing.assert_array_equal(reward, batch.reward[events])
+    assert len(own_models.Witness.seen[4][1]) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "count"),
+    [
+        ("Raising", "predict_raised", 4 * 100),
+        ("Short", "predict_malformed", 4 * 100),
+        ("Talkative", "predict_raised", 4 * 100),
+        ("Infinite", "predict_not_finite", 5 * 27),
+        ("Unteachable", "learn_raised", 100),
+    ],
+)
+def test_a_model_that_fails_costs_its_predictions_and_nothing_else(model: str, reason: str, count: int) -> None:
+    batch = REWARDING.log(100, seed=13)
+    failing = fed(PythonModel(target=f"support.own_models:{model}"), batch, estimators=[IPS(), DM(), DR()])
+    report = failing.report()
+    told = accuracy(failing)
+    assert set(told.failures) == set(FAILURES)
+    assert {name: number for name, number in told.failures.items() if number} == {reason: count}
+    healthy = fed(MEAN, batch, estimators=[IPS(), DM(), DR()]).report()
+    assert report.get(CANDIDATE, "ips", "cumulative") == healthy.get(CANDIDATE, "ips", "cumulative")
+    assert all(estimate.value is not None for estimate in report.estimates)
+    if model != "Unteachable":  # the mean of what was taught is what this one would have said itself
+        assert dm(report) == pytest.approx(dm(healthy), rel=1e-12)
+
+
+def test_events_without_features_are_missing_and_not_shown_to_a_model_that_needs_them() -> None:
+    batch = REWARDING.log(100, seed=14)
+    sets = batch.action_sets
+    assert sets is not None
+    assert sets.features is not None
+    features = sets.features.copy()
+    features[: 4 * 50] = np.nan
+    own_models.Witness.seen = ()
+    half = replace(batch, action_sets=replace(sets, features=features))
+    report = fed(PythonModel(target="support.own_models:Witness"), half).report()
+    assert sum(len(rows) for what, rows, _ in own_models.Witness.seen if what == "learn") == 50
+    assert all(np.isfinite(rows).all() for _, rows, _ in own_models.Witness.seen)
+    blind = replace(batch, action_sets=replace(sets, features=None))
+    assert fed(MEAN, blind).report().get(CANDIDATE, "dm", "cumulative").value is None
+    assert report.get(CANDIDATE, "dm", "cumulative").value is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (PythonModel(target="support.own_models:Absent"), "support.own_models has no function Absent"),
+        (PythonModel(target="no_such_module_at_all:Model"), "no_such_module_at_all cannot be imported"),
+        (PythonModel(target="support.own_models:nothing"), "returns NoneType, which has no predict and no learn"),
+        (PythonModel(target="support.own_models:broken"), "OSError: no such file"),
+        (PythonModel(target="support.own_models:Mean", options={"of": 1}), "unexpected keyword argument 'of'"),
+        (RiverModel(model="linear_model.Bayesian"), "river's linear_model.Bayesian cannot be made"),
+        (RiverModel(model="linear_model.LogisticRegression"), "is no regressor"),
+        (RiverModel(model="linear_model.LinearRegression", parameters={"lr": 1}), "'lr'"),
+    ],
+)
+def test_a_model_that_cannot_be_made_stops_the_start_and_is_named(model: AnyRewardModel, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        evaluator(model)
+
+
+def test_a_model_that_cannot_be_made_is_a_problem_of_the_configuration(tmp_path: Any) -> None:
+    path = tmp_path / "streameval.yaml"
+    path.write_text(
+        "policies: {candidates: [a]}\nestimators: [dr]\nreward_model: {kind: river, model: linear_model.Ridge}\n"
+    )
+    with pytest.raises(ConfigError, match=r"reward_model \(line 3\): river's linear_model.Ridge cannot be made"):
+        Config.load(path, {})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "river"},
+        {"kind": "river", "model": "os"},
+        {"kind": "river", "model": "linear_model.LinearRegression", "inputs": []},
+        {"kind": "python", "target": "module"},
+        {"kind": "tabular", "shrinkage": 0},
+        {"kind": "oracle"},
+    ],
+)
+def test_a_model_that_is_not_said_well_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(AnyRewardModel).validate_python(wrong)
+
+
+@pytest.mark.parametrize("other", [None, Ridge(), PythonModel(target="support.own_models:Raising")])
+def test_a_state_with_code_in_it_is_loaded_only_for_who_names_that_code(other: AnyRewardModel | None) -> None:
+    saved = fed(MEAN, REWARDING.log(50, seed=15)).state()
+    with pytest.raises(StateError, match="'python', which is code"):
+        Evaluator.from_state(saved, reward_model=other)
+
+
+def test_the_state_of_a_table_or_a_ridge_has_no_code_in_it() -> None:
+    for model in (Ridge(), Tabular()):
+        saved = fed(model, REWARDING.log(50, seed=16)).state()
+        assert dm(Evaluator.from_state(saved).report()) == dm(fed(model, REWARDING.log(50, seed=16)).report())
+
+
+def test_a_model_that_cannot_be_saved_says_so() -> None:
+    taught = fed(PythonModel(target="support.own_models:Unsaveable"), REWARDING.log(50, seed=17))
+    assert taught.report().reward_model is not None
+    with pytest.raises(StateError, match="cannot be saved"):
+        taught.state()
+
+
+def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
+    report = fed(PythonModel(target="support.own_models:Raising", name="mine"), REWARDING.log(100, seed=18)).report()
+    registry = CollectorRegistry()
+    registry.register(
+        StreamevalCollector(lambda: DaemonStatus(source=SourceStatus(reached=True), at=0.0, report=report))
+    )
+    lines = generate_latest(registry).decode().splitlines()
+    told = report.reward_model
+    assert told is not None
+    assert f'streameval_reward_model_squared_error{{model="mine"}} {told.squared_error}' in lines
+    assert f'streameval_reward_model_baseline_squared_error{{model="mine"}} {told.baseline_squared_error}' in lines
+    assert 'streameval_reward_model_failures_total{model="mine",reason="predict_raised"} 400.0' in lines

@@ -1,0 +1,576 @@
+"""Slates: events with slots, from the message to the estimate, against enumeration and published values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streameval import (
+    DM,
+    IPS,
+    SNIPS,
+    AdaptiveDecay,
+    AdaptiveWindow,
+    Cumulative,
+    Decay,
+    EmpiricalBernstein,
+    Evaluator,
+    EventBatch,
+    Mixture,
+    PseudoInverse,
+    WeightedPseudoInverse,
+    Window,
+)
+from streameval.events import JsonDecoder, Rejected
+from streameval.events.slates import SlateColumns
+from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
+from support.paths import DATA
+from support.streams import close
+
+Array = NDArray[np.float64]
+POLICY = "candidate"
+CASES = json.loads((DATA / "estimators.json").read_text())["cases"]
+AVERAGES = [Cumulative(), Window(tau=500), Decay(alpha=0.99), AdaptiveWindow(), AdaptiveDecay(), Mixture()]
+BOTH = [PseudoInverse(), WeightedPseudoInverse()]
+quickly = settings(max_examples=40, deadline=None)
+
+
+def message(**fields: Any) -> bytes:
+    return json.dumps({"event_id": 1, "timestamp": 0, "reward": 1} | fields).encode()
+
+
+def coin(action: int, target: float = 0.8, **fields: Any) -> dict[str, Any]:
+    """A slot filled by a coin."""
+    return {"action": action, "propensity": 0.5, "policies": {POLICY: target}} | fields
+
+
+def batch_of(messages: Iterable[bytes]) -> EventBatch:
+    batch = JsonDecoder([POLICY]).decode_batch(messages)
+    assert not batch.rejected
+    return batch
+
+
+def weight(**fields: Any) -> float:
+    """`G` of the candidate on one event."""
+    return float(slate_weights(batch_of([message(**fields)]), [POLICY])[0, 0])
+
+
+def rejection(**fields: Any) -> tuple[str, str]:
+    event = JsonDecoder([POLICY]).decode(message(**fields))
+    assert isinstance(event, Rejected)
+    return event.reason, event.detail
+
+
+def log_of_coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:
+    """Slates of coins that the candidate throws with a bias, whose reward is the share of heads."""
+    heads = np.random.default_rng(seed).integers(0, 2, (n, slots))
+    target = np.where(heads == 1, 0.7, 0.3)
+    return EventBatch.from_arrays(
+        reward=heads.mean(axis=1), propensity=np.full((n, slots), 0.5), policies={POLICY: target}
+    )
+
+
+def values(evaluator: Evaluator, policy: str = POLICY) -> dict[str, float | None]:
+    return {f"{e.estimator}/{e.average}": e.value for e in evaluator.report().estimates if e.policy == policy}
+
+
+# -- published values --------------------------------------------------------------------------------------------------
+
+
+def reference() -> tuple[dict[str, Any], EventBatch]:
+    case = next(case for case in CASES if case["id"] == "slate_pi_two_slots")
+    inputs, target = case["inputs"], case["inputs"]["p_target_by_action"]
+    slates = zip(inputs["slates"], inputs["reward"], strict=True)
+    once = [message(reward=reward, slots=[coin(a, target[a]) for a in slate]) for slate, reward in slates]
+    return case["expected"], batch_of(once * inputs["repeat"])
+
+
+def test_two_slots_have_the_published_weights_and_values_which_are_not_clipped() -> None:
+    expected, batch = reference()
+    assert slate_weights(batch, [POLICY])[:4, 0].tolist() == close(expected["weights"])
+    averages = [Cumulative(), Window(tau=500)]
+    evaluator = Evaluator([POLICY], estimators=BOTH, averages=averages, intervals={"cumulative": "normal"})
+    evaluator.update(batch)
+    report = evaluator.report()
+    for average in ("cumulative", "window"):
+        assert report.get(POLICY, "pseudo_inverse", average).value == close(expected["pi"])
+        assert report.get(POLICY, "weighted_pseudo_inverse", average).value == close(expected["wpi"])
+    pseudo_inverse = report.get(POLICY, "pseudo_inverse", "cumulative")
+    assert [pseudo_inverse.lower, pseudo_inverse.upper] == close(expected["gaussian"], rel=1e-6)
+
+
+def test_the_slate_as_one_action_has_the_value_that_is_not_additive() -> None:
+    _, batch = reference()
+    evaluator = Evaluator([POLICY], estimators=[IPS(), SNIPS()], averages=[Cumulative()])
+    evaluator.update(batch)
+    assert values(evaluator) == {"ips/cumulative": close(0.04), "snips/cumulative": close(0.04)}
+
+
+# -- weights against the definition ------------------------------------------------------------------------------------
+
+
+def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) -> Array:
+    """`q' Gamma^+ 1_s` for every slate (actions as places in their slots), straight from its definition."""
+    slots, actions = target.shape
+    indicators = np.zeros((len(slates), slots, actions))
+    for row, slate in enumerate(slates):
+        indicators[row, np.arange(slots), slate] = 1
+    flat = indicators.reshape(len(slates), -1)
+    gamma = np.einsum("s,si,sj->ij", probability, flat, flat)
+    return np.asarray(flat @ np.linalg.pinv(gamma, rcond=1e-10) @ target.ravel())
+
+
+def distribution(draw: st.DrawFn, size: int, least: int = 0) -> Array:
+    shares = np.array(draw(st.lists(st.integers(least, 20), min_size=size, max_size=size).filter(any)), dtype=float)
+    return shares / shares.sum()
+
+
+@st.composite
+def factored(draw: st.DrawFn) -> tuple[Array, Array]:
+    """The distributions of the logging policy and of a target in each slot, [slots, actions]."""
+    slots, actions = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    logging = np.array([distribution(draw, actions, least=1) for _ in range(slots)])
+    return logging, np.array([distribution(draw, actions) for _ in range(slots)])
+
+
+def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
+    """Slots with whole distributions."""
+    return [
+        {"action": action, "actions": list(range(target.shape[1])), "policies": {POLICY: target[slot].tolist()}}
+        | ({} if logging is None else {"propensities": logging[slot].tolist()})
+        for slot, action in enumerate(slate)
+    ]
+
+
+@quickly
+@given(factored())
+def test_slots_filled_each_on_its_own_weigh_as_defined(case: tuple[Array, Array]) -> None:
+    logging, target = case
+    slates = list(product(range(target.shape[1]), repeat=len(target)))
+    probability = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
+    found = slate_weights(batch_of(message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
+    assert found == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
+    assert probability @ found == pytest.approx(1, rel=1e-12)
+
+
+@st.composite
+def ranked(draw: st.DrawFn) -> Array:
+    """The marginals of a mixture of rankings of l of m actions, [l, m]."""
+    actions = draw(st.integers(2, 4))
+    rankings = list(permutations(range(actions), draw(st.integers(1, actions))))
+    shares = distribution(draw, len(rankings))
+    marginals = np.zeros((len(rankings[0]), actions))
+    for share, ranking in zip(shares, rankings, strict=True):
+        marginals[np.arange(len(ranking)), ranking] += share
+    return marginals
+
+
+@quickly
+@given(ranked())
+def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
+    slots, actions = target.shape
+    rankings = list(permutations(range(actions), slots))
+    batch = batch_of(message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
+    found = slate_weights(batch, [POLICY, "logging"])
+    uniform = np.full(len(rankings), 1 / len(rankings))
+    assert found[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
+    assert found[:, 0].mean() == pytest.approx(1)
+    assert batch.propensity == pytest.approx(uniform)
+    assert batch.slates is not None
+    assert batch.slates.propensity == pytest.approx(np.full(slots * len(rankings), 1 / actions))
+
+
+@quickly
+@given(ranked(), st.data())
+def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> None:
+    slots, actions = target.shape
+    rankings = list(permutations(range(actions), slots))
+    shares = distribution(data.draw, len(rankings), least=1)  # type: ignore[arg-type]
+    listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
+    batch = batch_of(message(slots=in_slots(s, target), **listed) for s in rankings)
+    found = slate_weights(batch, [POLICY])[:, 0]
+    assert found == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
+    assert batch.propensity == pytest.approx(shares)
+
+
+@quickly
+@given(ranked(), st.integers(0, 100))
+def test_additive_rewards_are_estimated_without_bias_under_any_logging(target: Array, seed: int) -> None:
+    slots, actions = target.shape
+    rng = np.random.default_rng(seed)
+    worth, rankings = rng.random((slots, actions)), list(permutations(range(actions), slots))
+    shares = rng.dirichlet(np.ones(len(rankings))) * 0.5 + 0.5 / len(rankings)
+    listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
+    weights = slate_weights(batch_of(message(slots=in_slots(s, target), **listed) for s in rankings), [POLICY])[:, 0]
+    rewards = np.array([worth[np.arange(slots), ranking].sum() for ranking in rankings])
+    assert shares @ (weights * rewards) == pytest.approx((worth * target).sum(), rel=1e-6)
+
+
+@quickly
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 1), st.floats(0, 1)), min_size=1, max_size=30))
+def test_one_slot_pseudo_inverse_equals_ips(rows: list[tuple[float, float, float]]) -> None:
+    reward, propensity, target = np.array(rows).T
+    slates = EventBatch.from_arrays(reward=reward, propensity=propensity[:, None], policies={POLICY: target[:, None]})
+    plain = EventBatch.from_arrays(reward=reward, propensity=propensity, policies={POLICY: target})
+    for batch in (slates, plain):
+        evaluator = Evaluator([POLICY], estimators=[*BOTH, IPS(), SNIPS()], averages=[Cumulative()], block=7)
+        evaluator.update(batch)
+        found = values(evaluator)
+        assert found["pseudo_inverse/cumulative"] == close(found["ips/cumulative"], rel=1e-12)
+        assert found["weighted_pseudo_inverse/cumulative"] == close(found["snips/cumulative"], rel=1e-12)
+
+
+@pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.label)
+def test_the_weighted_estimate_of_a_constant_is_that_constant(average: Any) -> None:
+    evaluator = Evaluator([POLICY], estimators=[WeightedPseudoInverse()], averages=[average])
+    constant = EventBatch.from_arrays(
+        reward=np.full(1_000, 0.25), propensity=np.full((1_000, 3), 0.5), policies={POLICY: np.full((1_000, 3), 0.5)}
+    )
+    evaluator.update(constant)
+    assert values(evaluator) == {f"weighted_pseudo_inverse/{average.label}": close(0.25)}
+
+
+def test_the_logging_policy_earns_what_was_earned() -> None:
+    batch = log_of_coins(1_000)
+    evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Cumulative()])
+    evaluator.update(batch)
+    assert list(values(evaluator, "logging").values()) == close([float(batch.reward.mean())] * 2)
+
+
+# -- on the road -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cuts", [[1], [99, 100, 101], [250, 1_250], list(range(0, 2_000, 37))])
+def test_cuts_and_a_restart_at_each_of_them_change_nothing(cuts: list[int]) -> None:
+    batch = log_of_coins(2_000)
+    whole = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
+    whole.update(batch)
+    cut = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
+    for start, stop in zip([0, *cuts], [*cuts, len(batch)], strict=True):
+        cut.update(batch[start:stop])
+        cut = Evaluator.from_state(cut.state())
+    assert values(cut) == {key: close(value) for key, value in values(whole).items()}
+    details = [e.details.get("slot_ratio_means") for e in whole.report().estimates]
+    assert details == [close(e.details.get("slot_ratio_means")) for e in cut.report().estimates]
+
+
+def test_every_average_finds_the_value_of_an_additive_reward() -> None:
+    evaluator = Evaluator([POLICY], estimators=BOTH, averages=AVERAGES)
+    evaluator.update(log_of_coins(20_000))
+    for label, value in values(evaluator).items():
+        assert value == pytest.approx(0.7, abs=0.06 if "window" in label or "/decay" in label else 0.02), label
+
+
+def test_slates_of_any_number_of_slots_and_plain_events_are_one_stream() -> None:
+    messages = [
+        message(reward=0.5, slots=[coin(0), coin(1, 0.2)]),
+        message(reward=1, action="x", propensity=0.25, policies={POLICY: 0.5}),
+        message(reward=1, slots=[coin(0)]),
+        message(reward=0, slots=[coin(0), coin(0), coin(0)]),
+    ]
+    evaluator = Evaluator([POLICY], estimators=[*BOTH, IPS()], averages=[Cumulative()])
+    for one in messages:
+        evaluator.update(batch_of([one]))
+    weights = [1.6 + 0.4 - 1, 2.0, 1.6, 3 * 1.6 - 2]
+    earned = 0.5 * weights[0] + weights[1] + weights[2]
+    assert values(evaluator) == {
+        "pseudo_inverse/cumulative": close(earned / 4),
+        "weighted_pseudo_inverse/cumulative": close(earned / sum(weights)),
+        "ips/cumulative": close((0.5 * 1.6 * 0.4 + 2 + 1.6) / 4),
+    }
+
+
+def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
+    slots = [coin(0), coin(1) | {"policies": {"other": 0.5}}]
+    slots[0]["policies"] = {POLICY: 0.8, "other": 0.5}
+    batch = JsonDecoder([POLICY, "other"]).decode_batch([message(slots=slots)])
+    assert np.isnan(slate_weights(batch, [POLICY])[0, 0])
+    evaluator = Evaluator([POLICY, "other"], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
+    evaluator.update(batch)
+    assert set(values(evaluator).values()) == {None}
+    assert set(values(evaluator, "other").values()) == {1.0}
+
+
+def test_many_slots_are_too_much_for_ips_and_not_for_the_pseudo_inverse() -> None:
+    slots = [coin(0, 1.0, propensity=1e-4) for _ in range(100)]
+    evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
+    evaluator.update(batch_of([message(slots=slots)]))
+    found = values(evaluator)
+    assert found == {"pseudo_inverse/cumulative": close(100 * 1e4 - 99), "ips/cumulative": None}
+
+
+def test_slates_are_missing_for_estimators_that_look_at_the_other_actions_of_an_event() -> None:
+    target = np.array([[0.5, 0.5], [0.5, 0.5]])
+    evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), DM()], averages=[Cumulative()])
+    evaluator.update(batch_of([message(slots=in_slots([0, 1], target, target))]))
+    assert values(evaluator) == {"pseudo_inverse/cumulative": close(1.0), "dm/cumulative": None}
+
+
+def test_the_mean_ratio_of_a_slot_tells_which_propensities_are_wrong() -> None:
+    shown = np.random.default_rng(1).integers(0, 2, (5_000, 3))
+    policies = {POLICY: np.where(shown == 1, 0.7, 0.3)}
+    propensity = np.full(shown.shape, 0.5)
+    propensity[:, 1] = 0.25
+    evaluator = Evaluator([POLICY], estimators=[PseudoInverse()], averages=[Cumulative()])
+    evaluator.update(EventBatch.from_arrays(reward=shown.mean(axis=1), propensity=propensity, policies=policies))
+    estimate = evaluator.report().get(POLICY, "pseudo_inverse", "cumulative")
+    assert estimate.details["slot_ratio_means"] == pytest.approx([1, 2, 1], abs=0.03)
+    assert json.loads(evaluator.report().to_json())["estimates"][1]["details"]["slot_ratio_means"][2] < 1.03
+
+
+def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:
+    evaluator = Evaluator([POLICY], estimators=[PseudoInverse()], averages=[Cumulative()])
+    evaluator.update(log_of_coins(10, slots=SLOTS_SHOWN + 5))
+    report = evaluator.report().get(POLICY, "pseudo_inverse", "cumulative")
+    assert len(report.details["slot_ratio_means"]) == SLOTS_SHOWN
+
+
+def test_probability_of_what_is_never_shown_in_its_slot_is_told() -> None:
+    target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[1.0, 0.0], [0.0, 1.0]])
+    evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
+    evaluator.update(batch_of([message(slots=in_slots([0, 1], target, logging))] * 3))
+    report = evaluator.report()
+    for estimator in ("ips", "pseudo_inverse"):
+        details = report.get(POLICY, estimator, "cumulative").details
+        assert details["unsupported_probability"] == close(1 - 0.5 * 0.8)
+
+
+def test_intervals_by_empirical_bernstein_are_finite_and_around_the_value() -> None:
+    evaluator = Evaluator(
+        [POLICY], estimators=BOTH, averages=[Cumulative()], intervals={"cumulative": EmpiricalBernstein()}
+    )
+    evaluator.update(log_of_coins(20_000))
+    for estimate in evaluator.report().estimates:
+        assert estimate.lower is not None
+        assert estimate.value is not None
+        assert estimate.upper is not None
+        assert estimate.lower < estimate.value < estimate.upper
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def mixed_batch() -> EventBatch:
+    target = np.array([[0.5, 0.25, 0.25], [0.2, 0.8, 0.0]])
+    listed = {"slates": [[0, 1], [1, 2], [2, 0]], "slate_propensities": [0.5, 0.25, 0.25]}
+    return batch_of(
+        [
+            message(slots=[coin(0), coin(1)]),
+            message(slots=in_slots([1, 2], target), **listed),
+            message(action=1, propensity=0.5, policies={POLICY: 0.25}),
+            message(slots=in_slots([1, 0], target), slate_logging="uniform_ranking"),
+            message(slots=in_slots([0, 1], target), **listed),
+        ]
+    )
+
+
+def columns(slates: SlateColumns | None) -> dict[str, Any]:
+    assert slates is not None
+    state = slates.to_state()
+    flat = state | {"actions": None, "listed": None} | state["actions"] | (state["listed"] or {})
+    return {name: np.asarray(value).tolist() for name, value in flat.items()}
+
+
+def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:
+    batch = mixed_batch()
+    assert columns(EventBatch.concat([batch[:1], batch[1:3], batch[3:]]).slates) == columns(batch.slates)
+    assert columns(EventBatch.from_state(batch.to_state()).slates) == columns(batch.slates)
+    turned = batch.take(np.arange(len(batch))[::-1])
+    assert slate_weights(turned, [POLICY])[::-1] == pytest.approx(slate_weights(batch, [POLICY]), nan_ok=True)
+    plain = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"other": [0.5]})
+    joined = EventBatch.concat([plain, batch])
+    assert slate_weights(joined, [POLICY])[1:] == pytest.approx(slate_weights(batch, [POLICY]), nan_ok=True)
+
+
+def test_policies_found_in_slots_alone_become_columns_when_none_are_configured() -> None:
+    events = [message(action=1, propensity=0.5, policies={"b": 0.5}), message(slots=[coin(0), coin(1)])]
+    batch = JsonDecoder().decode_batch(events)
+    assert batch.policies == ("b", POLICY)
+    assert batch.probabilities[1, 1] == close(0.64)
+
+
+def test_arrays_and_messages_make_the_same_slates() -> None:
+    target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[0.3, 0.7], [0.6, 0.4]])
+    from_messages = batch_of([message(slots=in_slots([0, 1], target, logging))])
+    from_arrays = EventBatch.from_arrays(
+        reward=[1], propensities=[logging], action=[[0, 1]], policies={POLICY: [target]}, timestamp=[0]
+    )
+    assert columns(from_arrays.slates) == columns(from_messages.slates)
+    assert from_arrays.propensity == close(0.12)
+
+
+def test_arrays_that_are_no_slates_are_refused_with_the_slot() -> None:
+    with pytest.raises(ValueError, match=r"row 1: propensity_range: slots\.2\.propensity: 0 is not in"):
+        EventBatch.from_arrays(reward=[1, 1], propensity=[[0.5, 0.5, 0.5], [0.5, 0.5, 0]])
+    with pytest.raises(ValueError, match="no action twice"):
+        EventBatch.from_arrays(
+            reward=[1], propensities=np.full((1, 2, 2), 0.5), action=[[0, 0]], slate_logging="uniform_ranking"
+        )
+    with pytest.raises(ValueError, match=r"action: expected the shape \[1, 2\]"):
+        EventBatch.from_arrays(reward=[1], propensities=np.full((1, 2, 2), 0.5), action=[0])
+
+
+# -- what is rejected, and why -----------------------------------------------------------------------------------------
+
+TWO: dict[str, Any] = {"actions": ["a", "b"], "propensities": [0.5, 0.5], "action": "a"}
+RANKED: dict[str, Any] = {"actions": ["a", "b"], "action": "a"}
+LISTED: dict[str, Any] = {"slates": [["a", "b"], ["b", "a"]], "slate_propensities": [0.5, 0.5]}
+
+
+@pytest.mark.parametrize(
+    ("slots", "reason", "detail"),
+    [
+        ([], "malformed", "slots: empty"),
+        (3, "malformed", "slots: expected array, got int"),
+        ([3], "malformed", "slots.0: expected object, got int"),
+        ([coin(0), {"propensity": 0.5}], "missing_field", "slots.1.action: missing"),
+        ([coin(0), {"action": 1}], "missing_field", "slots.1.propensity: missing, and so is `propensities`"),
+        ([coin(0), coin(0, propensity=0)], "propensity_range", "slots.1.propensity: 0 is not in (0, 1]"),
+        ([coin(0, propensity="x")], "malformed", "slots.0.propensity: expected float, got str"),
+        ([coin(0), coin(0, 1.5)], "probability_range", f"slots.1.policies.{POLICY}: 1.5 is not in [0, 1]"),
+        ([coin(0), TWO | {"action": "c"}], "unknown_action", "slots.1.action: not one of the 2 `actions`"),
+        (
+            [TWO | {"propensities": [0.5, 0.6]}],
+            "distribution_sum",
+            "slots.0.propensities: sums to 1.1, not to 1",
+        ),
+        (
+            [TWO | {"policies": {POLICY: [0.5, 0.6]}}],
+            "distribution_sum",
+            f"slots.0.policies.{POLICY}: sums to 1.1, not to 1",
+        ),
+        (
+            [coin(0), TWO | {"propensities": [1.0]}],
+            "malformed",
+            "slots.1.propensities: 1 entry for 2 actions",
+        ),
+        (
+            [TWO, TWO | {"propensity": 0.25}],
+            "inconsistent_propensity",
+            "slots.1.propensity: 0.25, but `propensities` has 0.5 for the action",
+        ),
+        ([coin(0, actions=[])], "malformed", "slots.0.actions: empty"),
+    ],
+)
+def test_a_slot_that_is_none_has_its_reason_and_its_number(slots: Any, reason: str, detail: str) -> None:
+    assert rejection(slots=slots) == (reason, detail)
+
+
+def test_numbers_that_are_not_finite_are_named_by_their_slot() -> None:
+    text = message(slots=[coin(0), coin(1, propensity="@")]).replace(b'"@"', b"1e999")
+    event = JsonDecoder([POLICY]).decode(text)
+    assert isinstance(event, Rejected)
+    assert (event.reason, event.detail) == ("not_finite", "slots.1.propensity: inf is not a finite number")
+
+
+@pytest.mark.parametrize("field", ["action", "propensity", "policies", "actions", "propensities", "features"])
+def test_what_belongs_to_slots_is_refused_beside_them(field: str) -> None:
+    value = {"action": 1, "propensity": 0.5, "policies": {POLICY: 0.5}}.get(field, [[0.5]] if "f" in field else [1])
+    assert rejection(slots=[coin(0)], **{field: value}) == (
+        "malformed",
+        f"{field}: beside `slots`, which have their own",
+    )
+
+
+@pytest.mark.parametrize(
+    ("slots", "detail"),
+    [
+        ([RANKED, coin(0)], "slots.1.actions: missing, but a ranking is drawn from them"),
+        ([RANKED, RANKED], "slots.1.action: 'a' is shown twice in a ranking"),
+        (
+            [RANKED, {"actions": ["b", "c"], "action": "b"}],
+            "slots.1.actions: not those of slots.0, but a ranking is of one set of actions",
+        ),
+        ([RANKED, RANKED | {"action": "b"}, RANKED | {"action": "c"}], "slots: 3 for a ranking of 2 actions"),
+    ],
+)
+def test_what_is_no_ranking_is_malformed(slots: Any, detail: str) -> None:
+    assert rejection(slots=slots, slate_logging="uniform_ranking") == ("malformed", detail)
+
+
+def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
+    slots = [RANKED, RANKED | {"action": "b", "propensity": 0.25}]
+    assert rejection(slots=slots, slate_logging="uniform_ranking")[:1] == ("distribution_sum",)
+    told = [RANKED | {"propensities": [0.25, 0.75]}, RANKED | {"action": "b"}]
+    reason, detail = rejection(slots=told, slate_logging="uniform_ranking")
+    assert (reason, detail) == (
+        "inconsistent_propensity",
+        "slots.0.propensity: 0.25, but how the slate was made gives 0.5",
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "detail"),
+    [
+        ({"slates": [["a", "b"]]}, "malformed", "slate_propensities: 0 entries for 1 slate"),
+        ({"slate_propensities": [1.0]}, "malformed", "slate_propensities: 1 entry for 0 slates"),
+        (LISTED | {"slates": [["a", "b"], ["a"]]}, "malformed", "slates[1]: 1 action for 2 slots"),
+        (
+            LISTED | {"slates": [["a", "b"], ["a", "c"]]},
+            "malformed",
+            "slates[1][1]: 'c' is not one of slots.1.actions",
+        ),
+        (LISTED | {"slates": [["a", "b"], ["a", "b"]]}, "malformed", "slates: one is listed twice"),
+        (
+            LISTED | {"slate_propensities": [0.5, 0.6]},
+            "distribution_sum",
+            "slate_propensities: sums to 1.1, not to 1",
+        ),
+        (
+            LISTED | {"slate_propensities": [1.5, -0.5]},
+            "propensity_range",
+            "slate_propensities[0]: 1.5 is not in [0, 1]",
+        ),
+        (LISTED | {"slates": [["b", "b"], ["b", "a"]]}, "unknown_action", "slots: not one of the 2 `slates`"),
+        (
+            LISTED | {"slate_logging": "uniform_ranking"},
+            "malformed",
+            "slate_logging: beside `slates`, which say it all",
+        ),
+    ],
+)
+def test_a_list_of_slates_that_does_not_fit_has_its_reason(fields: dict[str, Any], reason: str, detail: str) -> None:
+    assert rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields) == (reason, detail)
+
+
+def test_more_actions_than_can_be_solved_for_are_refused_beside_a_list_of_slates() -> None:
+    many = {"actions": list(range(251)), "action": 0}
+    assert rejection(slots=[many, many], slates=[[0, 0]], slate_propensities=[1.0]) == (
+        "malformed",
+        "slots: 502 actions beside `slates`, more than the 500 that are solved for",
+    )
+
+
+def test_a_slate_that_is_never_shown_cannot_have_been_shown() -> None:
+    fields = LISTED | {"slate_propensities": [0.0, 1.0]}
+    reason, detail = rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields)
+    assert (reason, detail) == ("propensity_range", "slots.0.propensity: 0 is not in (0, 1]")
+
+
+def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
+    good = message(slots=[coin(0), coin(1, 0.2)])
+    bad = [message(slots=[]), message(slots=[coin(0, propensity=2)]), b"{}", message(slots=[coin(0)], action=1)]
+    batch = JsonDecoder([POLICY]).decode_batch([good, *bad, good])
+    assert [rejected.reason for rejected in batch.rejected] == [
+        "malformed",
+        "propensity_range",
+        "missing_field",
+        "malformed",
+    ]
+    assert slate_weights(batch, [POLICY]).ravel().tolist() == close([1.0, 1.0])
+
+
+def test_a_policy_of_no_use_in_a_slot_is_missing_there() -> None:
+    event = JsonDecoder([POLICY]).decode(message(slots=[coin(0, "huh"), coin(1, None)]))  # type: ignore[arg-type]
+    assert not isinstance(event, Rejected)
+    assert event.slots is not None
+    assert [slot.policies for slot in event.slots] == [{}, {}]

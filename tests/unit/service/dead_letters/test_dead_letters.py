@@ -1,0 +1,321 @@
+"""Rejected messages put aside: whole, bounded, and never in the way of the loop."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streameval.config.model import Config, DeadLetterFile
+from streameval.errors import ConfigError, InputError
+from streameval.events import JsonDecoder, Rejected
+from streameval.ingest.base import Records
+from streameval.ingest.settings import KafkaConnection
+from streameval.service.dead_letters import queue as deadletter
+from streameval.service.dead_letters.file import FileSink
+from streameval.service.dead_letters.queue import (
+    DeadLetter,
+    DeadLetterQueue,
+    SinkError,
+    letters_of,
+    open_dead_letters,
+)
+from streameval.service.dead_letters.topic import headers_of
+from support.factories import wait_until
+
+RECORDS = [
+    Records("clicks", 0, [3, 5], [b"null", b'{"no": 1}'], timestamps=[1000, 2000]),
+    Records("clicks", 1, [], []),
+    Records("rewards", 0, range(7, 9), [None, b"\xff"]),
+]
+
+
+def letter(offset: int = 0, value: bytes = b"x") -> DeadLetter:
+    return DeadLetter("malformed", "not JSON", "clicks", 0, offset, 1000, value, len(value))
+
+
+def rejected(*places: int) -> list[Rejected]:
+    return [Rejected("malformed", "not JSON", b"x", place=place) for place in places]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+class Box:
+    """A sink that takes letters, unless it is shut or told to fail."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.letters: list[DeadLetter] = []
+        self.failures = failures
+        self.open = threading.Event()
+        self.open.set()
+        self.closed = False
+
+    def write(self, letters: Sequence[DeadLetter]) -> int:
+        assert self.open.wait(60.0)
+        if self.failures:
+            self.failures -= 1
+            self.letters += letters[:1]
+            raise SinkError("no space left", letters[1:])
+        self.letters += letters
+        return len(letters)
+
+    def give_up(self) -> None:
+        """It is for the test to open the box."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadletter, "PAUSE_FIRST", 0.01)
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)  # as long as it takes on a busy machine
+
+
+def test_letters_tell_what_was_wrong_where_and_when() -> None:
+    batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
+    found = list(letters_of(RECORDS, batch.rejected))
+    assert [(each.topic, each.partition, each.offset, each.timestamp) for each in found] == [
+        ("clicks", 0, 3, 1000),
+        ("clicks", 0, 5, 2000),
+        ("rewards", 0, 7, None),
+        ("rewards", 0, 8, None),
+    ]
+    assert [each.value for each in found] == [b"null", b'{"no": 1}', b"", b"\xff"]
+    assert [each.reason for each in found] == ["malformed", "missing_field", "malformed", "malformed"]
+
+
+def test_an_origin_that_was_told_finds_its_message_if_it_came_just_now() -> None:
+    origins = [("rewards", 0, 8), ("clicks", 0, 5), ("clicks", 0, 4), ("clicks", 9, 5)]
+    found = letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
+    assert [(each.offset, each.value, each.timestamp) for each in found] == [
+        (8, b"\xff", None),
+        (5, b'{"no": 1}', 2000),
+        (4, b"", None),
+        (5, b"", None),
+    ]
+
+
+def test_a_huge_message_is_kept_in_part() -> None:
+    (found,) = letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6)])
+    assert (len(found.value), found.size) == (deadletter.LONGEST_VALUE, 10**6)
+
+
+def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
+    box = Box()
+    letters = DeadLetterQueue(box)
+    letters.put(RECORDS, [])
+    letters.put(RECORDS, rejected(0, 1))
+    letters.put(RECORDS, rejected(2))
+    letters.close()
+    assert [(each.topic, each.offset) for each in box.letters] == [("clicks", 3), ("clicks", 5), ("rewards", 7)]
+    assert letters.status().written == 3
+    assert box.closed
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
+    box = Box(failures=3)
+    letters = DeadLetterQueue(box)
+    letters.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
+    wait_until(lambda: letters.status().waiting == 0)
+    letters.close()
+    assert [each.offset for each in box.letters] == list(range(10))
+    assert (letters.status().written, letters.status().dropped) == (10, 0)
+    assert letters.status().trouble == ""
+
+
+def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadletter, "PAUSE_FIRST", 60.0)
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)
+    box = Box(failures=1)
+    letters = DeadLetterQueue(box)
+    letters.put(RECORDS, rejected(0, 1, 2))
+    wait_until(lambda: letters.status().trouble != "")
+    letters.close()
+    assert [each.offset for each in box.letters] == [3, 5, 7]
+    assert (letters.status().written, letters.status().waiting) == (3, 0)
+
+
+class Odd(Box):
+    """A sink with an error that nobody thought of, for the letter of offset 3."""
+
+    def write(self, letters: Sequence[DeadLetter]) -> int:
+        if letters[0].offset == 3:
+            raise ValueError("need at least one: key or value")
+        return super().write(letters)
+
+
+def test_an_error_that_nobody_thought_of_costs_its_letter_and_not_the_next_ones() -> None:
+    box = Odd()
+    letters = DeadLetterQueue(box)
+    letters.put(RECORDS, rejected(0))
+    wait_until(lambda: letters.status().dropped == 1)
+    letters.put(RECORDS, rejected(1))
+    letters.close()
+    assert [each.offset for each in box.letters] == [5]
+    assert (letters.status().written, letters.status().waiting) == (1, 0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("most_letters", "most_bytes", "kept"), [(50, 10**9, 50), (10**9, 30, 30)])
+def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
+    monkeypatch: pytest.MonkeyPatch, most_letters: int, most_bytes: int, kept: int
+) -> None:
+    monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 0.1)
+    monkeypatch.setattr(deadletter, "MOST_LETTERS", most_letters)
+    monkeypatch.setattr(deadletter, "MOST_BYTES", most_bytes)
+    box = Box()
+    box.open.clear()
+    letters = DeadLetterQueue(box)
+    begin = time.monotonic()
+    for _ in range(200):
+        letters.put(RECORDS, rejected(0))
+    assert time.monotonic() - begin < 30.0
+    assert (letters.status().waiting, letters.status().dropped) == (kept, 200 - kept)
+    letters.close()
+    assert time.monotonic() - begin < 30.0
+    box.open.set()
+    wait_until(lambda: letters.status().waiting == 0)
+    assert len(box.letters) == kept
+
+
+@pytest.mark.usefixtures("impatient")
+def test_trouble_is_logged_once_and_the_rest_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    box = Box(failures=10**6)
+    letters = DeadLetterQueue(box)
+    letters.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
+    wait_until(lambda: box.failures < 10**6 - 4)
+    assert letters.status().trouble == "no space left"
+    letters.close()
+    told = capsys.readouterr().out
+    assert told.count("dead_letters_not_written") == 1
+    assert told.count("dead_letters_lost") == 1
+    assert box.closed
+
+
+def test_a_line_of_the_file_says_all_and_bytes_that_are_no_text_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "rejected.ndjson"
+    letters = open_dead_letters(DeadLetterFile(path=path), KafkaConnection())
+    letters.put(RECORDS, [Rejected("malformed", "not JSON", b"\xff", place=3), Rejected("not_finite", "so", b"{}")])
+    letters.close()
+    first, second = lines(path)
+    assert first == {
+        "reason": "malformed",
+        "detail": "not JSON",
+        "topic": "rewards",
+        "partition": 0,
+        "offset": 8,
+        "timestamp": None,
+        "size": 1,
+        "value_base64": "/w==",
+    }
+    assert second["value"] == "{}"
+    assert second["timestamp"] == 1000
+
+
+@pytest.mark.parametrize("keep", [0, 1, 3])
+def test_files_are_rotated_and_their_number_and_size_are_bounded(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "rejected.ndjson"
+    sink = FileSink(path, most_bytes=4000, keep=keep)
+    for offset in range(0, 400, 5):
+        sink.write([letter(number) for number in range(offset, offset + 5)])
+    sink.close()
+    files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    assert {file.name for file in files} == {path.name} | {f"{path.name}.{n}" for n in range(1, keep + 1)}
+    assert max(file.stat().st_size for file in files) <= 4000
+    kept = [each["offset"] for n in range(keep, 0, -1) for each in lines(tmp_path / f"{path.name}.{n}")]
+    kept += [each["offset"] for each in lines(path)]
+    assert kept == list(range(400 - len(kept), 400))
+
+
+def test_after_a_crash_in_the_middle_of_a_line_the_next_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rejected.ndjson"
+    path.write_bytes(b'{"offset": 1}\n{"off')
+    sink = FileSink(path, most_bytes=10**6, keep=1)
+    sink.write([letter(7)])
+    sink.close()
+    assert json.loads(path.read_bytes().splitlines()[-1])["offset"] == 7
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "emptied"])
+def test_a_file_that_somebody_else_rotates_is_begun_anew(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "rejected.ndjson"
+    sink = FileSink(path, most_bytes=1000, keep=1)
+    sink.write([letter(number) for number in range(5)])
+    if how == "moved":
+        path.rename(tmp_path / "elsewhere")
+    elif how == "deleted":
+        path.unlink()
+    else:
+        os.truncate(path, 0)
+    sink.write([letter(5)])
+    sink.write([letter(6)])
+    sink.close()
+    assert [each["offset"] for each in lines(path)] == [5, 6]
+    assert not (tmp_path / "rejected.ndjson.1").exists()
+
+
+def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rejected.ndjson"
+    sink = FileSink(path, most_bytes=10**6, keep=1)
+    sink.write([letter(1)])
+    write, room = os.write, [50]
+
+    def write_while_there_is_room(descriptor: int, data: Any) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken, room[0] = min(room[0], len(data)), room[0] - min(room[0], len(data))
+        return write(descriptor, data[:taken])
+
+    monkeypatch.setattr(os, "write", write_while_there_is_room)
+    with pytest.raises(SinkError, match="No space left") as raised:
+        sink.write([letter(2), letter(3)])
+    assert [each.offset for each in raised.value.undelivered] == [2, 3]
+    assert [each["offset"] for each in lines(path)] == [1]
+    room[0] = 10**6
+    sink.write(raised.value.undelivered)
+    sink.close()
+    assert [each["offset"] for each in lines(path)] == [1, 2, 3]
+
+
+def test_a_file_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file or directory") as raised:
+        open_dead_letters(DeadLetterFile(path=tmp_path / "no" / "where"), KafkaConnection())
+    assert "directory" in raised.value.hint
+
+
+def test_headers_tell_reason_and_origin() -> None:
+    told = dict(headers_of(letter(7)))
+    assert told["streameval.reason"] == b"malformed"
+    assert told["streameval.offset"] == b"7"
+    assert "streameval.timestamp" not in dict(headers_of(DeadLetter("duplicate", "", "t", 0, 1, None, b"", 0)))
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "told"),
+    [
+        ({"kind": "file", "path": "log"}, "dead_letters.kind", "the source is no topic"),
+        ({"topic": "rejected"}, "dead_letters.topic", "a topic that is not read"),
+        ({"topic": "clicks", "rewards": {"topic": "rejected"}}, "dead_letters.topic", "a topic that is not read"),
+    ],
+)
+def test_a_topic_for_dead_letters_must_be_one_that_is_not_read(
+    tmp_path: Path, source: dict[str, Any], place: str, told: str
+) -> None:
+    path = tmp_path / "streameval.yaml"
+    letters = {"kind": "kafka", "topic": "rejected"}
+    path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "dead_letters": letters}))
+    with pytest.raises(ConfigError, match=told) as raised:
+        Config.load(path, {})
+    assert place in raised.value.message

@@ -1,0 +1,423 @@
+"""Who may read what is served, and what the others learn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from streameval.config.errors import problems_of
+from streameval.config.model import Config, Http
+from streameval.errors import ConfigError, InputError
+from streameval.service.http import middleware as guards
+from streameval.service.http.auth import Access, PasswordHash, checked_name, read_tokens, read_users
+from streameval.service.http.middleware import MOST_CLIENTS, TokenBuckets
+from streameval.service.http.server import HttpServer
+from streameval.service.http.tls import Security
+from support.asking import asking
+from support.certificates import make_certificate
+from support.factories import View, make_published, make_report
+
+TOKEN, OTHER_TOKEN = "7f3a" * 16, "00ff" * 16
+PASSWORD = "correct horse: battery ståple"
+PROTECTED = ("/", "/metrics", "/api/v1/report")
+OPEN = ("/healthz", "/readyz")
+NO_TLS = ssl.create_default_context()  # made once: it takes longer than a request
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("access")
+    (folder / "tokens").write_text(f"# for Prometheus\n{TOKEN}\n\n{OTHER_TOKEN}\n")
+    (folder / "users").write_text(f"ada:{PasswordHash.of(PASSWORD)}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> tuple[str, str]:
+    return make_certificate(folder)
+
+
+def closed(folder: Path) -> Http:
+    return Http(port=0, token_file=str(folder / "tokens"), users_file=str(folder / "users"))
+
+
+@contextmanager
+def served(http: Http, security: Security | None = None) -> Iterator[HttpServer]:
+    view = View(make_published(make_report()))
+    with HttpServer(view, http.host, http.port, security or Security(http)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[HttpServer]:
+    with served(closed(folder)) as server:
+        yield server
+
+
+def ask(server: HttpServer, path: str, authorization: str | None = None) -> httpx.Response:
+    headers = {} if authorization is None else {"authorization": authorization}
+    with httpx.Client(base_url=server.url, verify=NO_TLS, trust_env=False, timeout=60.0) as client:
+        return client.get(path, headers=headers)
+
+
+def basic(name: str, password: str) -> str:
+    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
+
+
+@pytest.mark.parametrize("path", [*PROTECTED, "/nowhere"])
+def test_without_a_login_nothing_is_told_but_how_to_log_in(server: HttpServer, path: str) -> None:
+    answer = ask(server, path)
+    assert answer.status_code == 401
+    assert answer.headers.get_list("www-authenticate") == ["Bearer", 'Basic realm="streameval", charset="UTF-8"']
+    assert answer.text == "log in first"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_probes_need_no_login(server: HttpServer, path: str) -> None:
+    assert ask(server, path).status_code == 200
+
+
+@pytest.mark.parametrize("path", PROTECTED)
+@pytest.mark.parametrize(
+    "authorization",
+    [f"Bearer {TOKEN}", f"bearer {OTHER_TOKEN}", basic("ada", PASSWORD), basic("ada", PASSWORD).replace("B", "b", 1)],
+    ids=["token", "another token", "password", "scheme in other letters"],
+)
+def test_with_a_token_or_a_password_everything_is_read(server: HttpServer, path: str, authorization: str) -> None:
+    assert ask(server, path, authorization).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN}0",
+        "Bearer",
+        f"Token {TOKEN}",
+        TOKEN,
+        basic("ada", PASSWORD + "x"),
+        basic("ada", ""),
+        basic("", ""),
+        basic("eve", PASSWORD),
+        basic("ada", TOKEN),
+        "Basic !!!",
+        "Basic /////w==",
+        "Basic",
+    ],
+)
+def test_what_is_nearly_right_is_wrong(server: HttpServer, authorization: str) -> None:
+    with served_anew(server) as fresh:
+        assert ask(fresh, "/metrics", authorization).status_code == 401
+
+
+@contextmanager
+def served_anew(like: HttpServer) -> Iterator[HttpServer]:
+    """Another server with the same files, on which nobody has been wrong yet."""
+    with served(Http(port=0), like._security) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//metrics",
+        "/metrics/",
+        "/%6detrics",
+        "/metrics%00",
+        "/healthz/../metrics",
+        "/healthz%2f..%2fmetrics",
+        "/healthz/%2e%2e/metrics",
+        "/healthz?/metrics",
+        "/healthz;/metrics",
+        "/readyz/..;/api/v1/report",
+        "/../../../../etc/passwd",
+        "/..%2f..%2fetc%2fpasswd",
+        "http://127.0.0.1/metrics",
+        "http://127.0.0.1/healthz/../metrics",
+        "*",
+        "/\\metrics",
+    ],
+)
+def test_tricks_with_paths_give_nothing(server: HttpServer, path: str) -> None:
+    answer = raw(server, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    status = answer.split(b" ")[1] if answer else b"400"
+    assert status in (b"401", b"400") or (status == b"200" and b'"healthy"' in answer)
+    assert b"streameval_" not in answer
+    assert b"root:" not in answer
+
+
+def raw(server: HttpServer, request: bytes) -> bytes:
+    with socket.create_connection(server.address, timeout=30) as connection:
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_only_the_header_logs_in(server: HttpServer) -> None:
+    assert ask(server, f"/metrics?token={TOKEN}&access_token={TOKEN}").status_code == 401
+    answer = httpx.get(
+        server.url + "/metrics", cookies={"authorization": f"Bearer {TOKEN}"}, trust_env=False, timeout=60.0
+    )
+    assert answer.status_code == 401
+
+
+def test_who_guesses_is_slowed_down_and_who_knows_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "FAILURES_PER_SECOND", 0.01)  # forty guesses may take a busy machine half a minute
+    with served(closed(folder)) as server:
+        assert ask(server, "/metrics", basic("ada", PASSWORD)).status_code == 200
+        answers = [ask(server, "/metrics", f"Bearer {number:064}").status_code for number in range(40)]
+        assert answers[0] == 401
+        assert answers[-1] == 429
+        assert ask(server, "/metrics", basic("ada", PASSWORD)).status_code == 200
+        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
+
+
+def test_a_password_is_worked_out_once_and_scrapes_do_not_wait_for_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, going_on, worked_out = threading.Event(), threading.Event(), list[str]()
+    fits = PasswordHash.fits
+
+    def fits_slowly(hashed: PasswordHash, password: str) -> bool:
+        begun.set()
+        assert going_on.wait(60.0)
+        worked_out.append(password)
+        return fits(hashed, password)
+
+    monkeypatch.setattr(PasswordHash, "fits", fits_slowly)
+    with served(closed(folder)) as server, ThreadPoolExecutor() as pool:
+        wrong = [pool.submit(ask, server, "/", basic("ada", f"wrong {number}")) for number in range(8)]
+        assert begun.wait(60.0)
+        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
+        assert not [answer for answer in wrong if answer.done()], "the scrape was answered before them"
+        going_on.set()
+        assert {answer.result().status_code for answer in wrong} == {401}
+        assert [ask(server, path, basic("ada", PASSWORD)).status_code for path in (*PROTECTED, "/")] == [200] * 4
+    assert worked_out.count(PASSWORD) == 1
+
+
+def test_of_passwords_that_were_right_only_so_many_are_remembered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.service.http.auth.MOST_REMEMBERED", 2)
+    monkeypatch.setattr(PasswordHash, "fits", lambda self, password: True)
+    access = Access.of_files(None, str(folder / "users"))
+    assert access is not None
+    headers = [basic("ada", str(number)) for number in range(3)]
+    assert all(map(access.finds, headers))
+    assert [access.knows(header) for header in headers] == [False, True, True]
+    assert PASSWORD not in repr(access)
+
+
+def test_a_new_token_file_counts_soon_and_a_broken_one_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(TOKEN)
+    security = Security(Http(port=0, token_file=str(path)))
+    with served(Http(port=0), security) as server:
+        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
+        path.write_text("short")
+        asyncio.run(security.renew())
+        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 200
+        path.write_text(OTHER_TOKEN)
+        asyncio.run(security.renew())
+        assert ask(server, "/metrics", f"Bearer {TOKEN}").status_code == 401
+        assert ask(server, "/metrics", f"Bearer {OTHER_TOKEN}").status_code == 200
+
+
+def test_https_is_spoken_and_insisted_on(pair: tuple[str, str]) -> None:
+    http = Http(port=0, tls_certfile=pair[0], tls_keyfile=pair[1])
+    trusting = ssl.create_default_context(cafile=pair[0])
+    with served(http) as server:
+        assert server.url.startswith("https://")
+        answer = httpx.get(server.url + "/metrics", verify=trusting, trust_env=False, timeout=60.0)
+        assert answer.status_code == 200
+        assert answer.headers["strict-transport-security"] == "max-age=31536000"
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0)
+        assert b"streameval" not in raw_or_reset(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert httpx.get(server.url + "/healthz", verify=trusting, trust_env=False, timeout=60.0).status_code == 200
+
+
+def raw_or_reset(server: HttpServer, request: bytes) -> bytes:
+    try:
+        return raw(server, request)
+    except ConnectionError:
+        return b""
+
+
+def test_without_https_nobody_is_sent_there(server: HttpServer) -> None:
+    assert "strict-transport-security" not in ask(server, "/healthz").headers
+
+
+def test_a_renewed_certificate_is_shown_to_the_next_client(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path, "old")
+    security = Security(Http(tls_certfile=certificate, tls_keyfile=key))
+    with served(Http(port=0), security) as server:
+        before = ssl.get_server_certificate(server.address)
+        new_certificate, new_key = make_certificate(tmp_path, "new")
+        os.replace(new_certificate, certificate)
+        asyncio.run(security.renew())
+        assert ssl.get_server_certificate(server.address) == before, "half of a pair is no pair"
+        os.replace(new_key, key)
+        asyncio.run(security.renew())
+        assert ssl.get_server_certificate(server.address) != before
+
+
+def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_hint(
+    tmp_path: Path, pair: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    _, encrypted = make_certificate(tmp_path, "encrypted", "-passout", "pass:open-sesame")
+    _, other = make_certificate(tmp_path, "other")
+    (tmp_path / "empty").touch()
+    for certificate, key in ((pair[0], other), (pair[0], encrypted), (str(tmp_path / "empty"), pair[1])):
+        with pytest.raises(ConfigError) as caught:
+            Security(Http(tls_certfile=certificate, tls_keyfile=key))
+        assert "tls_keyfile" in caught.value.report()
+    assert capfd.readouterr().err == "", "nobody is asked for a password on the terminal"
+
+
+def complaint(**http: object) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Config.model_validate({"policies": {"candidates": ["a"]}, "http": http})
+    (problem,) = problems_of(caught.value, Config)
+    return f"{problem.text()}\nhint: {problem.hint}"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "recommender.example", ""])
+def test_the_network_is_not_let_in_without_a_login_unless_that_is_said_aloud(host: str, folder: Path) -> None:
+    assert complaint(host=host) == (
+        f"http.host: expected an address of this machine only, as there is no login, found '{host}'\n"
+        "hint: set http.token_file or http.users_file, or http.insecure: true to let everybody read"
+    )
+    assert Http(host=host, insecure=True).host == host
+    assert Http(host=host, token_file=str(folder / "tokens")).has_login
+    assert Http(host=host, users_file=str(folder / "users")).has_login
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_needs_no_login(host: str) -> None:
+    assert Http(host=host).has_login is False
+
+
+def test_a_certificate_without_its_key_is_refused(pair: tuple[str, str]) -> None:
+    assert complaint(tls_certfile=pair[0]).startswith("http.tls_keyfile: expected a PEM file, found nothing\n")
+    assert complaint(tls_keyfile=pair[1]).startswith("http.tls_certfile: expected a PEM file, found nothing\n")
+
+
+def test_a_token_written_in_place_of_its_file_is_not_repeated() -> None:
+    text = complaint(token_file=TOKEN)
+    assert TOKEN not in text
+    assert text.startswith("http.token_file: expected a file that exists, found a hidden value")
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("", "expected a token, found none"),
+        ("# only this", "expected a token, found none"),
+        ("sesame-sesame", "line 1: expected a token"),
+        (f"{TOKEN}\nopen sesame, if you please", "line 2: expected a token"),
+        ("sésamesésamesésamesésame", "line 1: expected a token"),
+    ],
+)
+def test_a_token_file_without_good_tokens_is_refused_and_not_repeated(tmp_path: Path, text: str, trouble: str) -> None:
+    (tmp_path / "tokens").write_text(text)
+    with pytest.raises(ConfigError, match=trouble) as caught:
+        read_tokens(tmp_path / "tokens")
+    assert "openssl rand -hex 32" in caught.value.hint
+    assert "sesame" not in caught.value.report()
+
+
+@pytest.mark.parametrize(
+    ("text", "trouble"),
+    [
+        ("", "expected a user, found none"),
+        ("ada:sesame", r"line 1, after the name: expected scrypt\$"),
+        ("ada sesame", "line 1, after the name: expected scrypt"),
+        ("ada:scrypt$3$8$1$c2FsdA==$sesame", "line 1, after the name: expected a hash of a cost"),
+        ("ada:scrypt$1073741824$8$1$c2FsdA==$sesame", "of a cost that can be paid"),
+        ("ada:scrypt$16384$8$1$sesame!$c2FsdA==", "salt and key in base64"),
+        ("ada:{0}\nada:{0}", "line 2: expected another name"),
+        (":{0}", "line 1: expected another name"),
+    ],
+)
+def test_a_users_file_without_good_hashes_is_refused_and_not_repeated(tmp_path: Path, text: str, trouble: str) -> None:
+    (tmp_path / "users").write_text(text.format("scrypt$16384$8$1$c2FsdA==$c2FsdA=="))
+    with pytest.raises(ConfigError, match=trouble) as caught:
+        read_users(tmp_path / "users")
+    assert "streameval hash-password" in caught.value.hint
+    assert "sesame" not in caught.value.report()
+
+
+def test_files_that_cannot_be_read_are_errors_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "latin", tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(ConfigError, match=str(path)):
+            read_tokens(path)
+
+
+def test_equal_passwords_have_different_hashes() -> None:
+    one, other = PasswordHash.of(PASSWORD), PasswordHash.of(PASSWORD)
+    assert str(one) != str(other)
+    assert PasswordHash.parse(str(one)) == one
+    assert PASSWORD not in str(one)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a:b", "#a", "a\nb"])
+def test_a_name_must_fit_into_its_line(name: str) -> None:
+    with pytest.raises(InputError):
+        checked_name(name)
+
+
+def test_the_command_line_makes_a_line_that_logs_in(tmp_path: Path) -> None:
+    streameval = Path(sys.executable).parent / "streameval"
+    made = subprocess.run(
+        [streameval, "hash-password", "ada"], input=PASSWORD + "\n", capture_output=True, text=True, check=True
+    )
+    (tmp_path / "users").write_text(made.stdout)
+    assert read_users(tmp_path / "users")["ada"].fits(PASSWORD)
+    assert PASSWORD not in made.stdout + made.stderr
+    empty = subprocess.run([streameval, "hash-password", "ada"], input="\n", capture_output=True, text=True)
+    assert (empty.returncode, empty.stdout) == (2, "")
+
+
+def test_buckets_refill_and_do_not_grow_without_end() -> None:
+    now = [0.0]
+    buckets = TokenBuckets(rate=2.0, burst=3, clock=lambda: now[0])
+    assert [buckets.take("a") for _ in range(4)] == [True, True, True, False]
+    now[0] = 0.5
+    assert [buckets.take("a"), buckets.take("a")] == [True, False]
+    for number in range(2 * MOST_CLIENTS):
+        assert buckets.take(number)
+    assert len(buckets._levels) == MOST_CLIENTS
+
+
+def test_who_asks_too_often_is_told_so_and_scrapes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "REQUESTS_AT_ONCE", 10)
+    monkeypatch.setattr(guards, "REQUESTS_PER_SECOND", 0.1)
+    with served(Http(port=0)) as server:
+        answers = [ask(server, "/api/v1/report") for _ in range(12)]
+        assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
+        assert answers[-1].headers["retry-after"] == "1"
+        assert ask(server, "/metrics").status_code == 200
+
+
+def test_who_waits_as_told_is_answered_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "REQUESTS_AT_ONCE", 2)
+    monkeypatch.setattr(guards, "REQUESTS_PER_SECOND", 2.0)
+    with served(Http(port=0)) as server, asking(server.url) as client:
+        assert [client.get("/").status_code for _ in range(6)] == [200] * 6

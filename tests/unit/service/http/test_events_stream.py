@@ -1,0 +1,132 @@
+"""Pages that are open hear of new numbers, and of the end, and leave nothing behind."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from streameval.service.http import events_stream as live
+from streameval.service.http import server as http
+from streameval.service.http.server import HttpServer
+from support.factories import NOW, View, make_published, make_report, wait_until
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOOKS_EVERY", 0.02)
+
+
+@pytest.fixture
+def view() -> View:
+    return View(make_published(make_report()))
+
+
+@pytest.fixture
+def server(view: View) -> Iterator[HttpServer]:
+    with HttpServer(view, port=0) as server:
+        yield server
+
+
+def client(server: HttpServer) -> httpx.Client:
+    return httpx.Client(base_url=server.url, trust_env=False, timeout=30.0)
+
+
+def messages(answer: httpx.Response) -> Iterator[str]:
+    message: list[str] = []
+    for line in answer.iter_lines():
+        if line:
+            message.append(line)
+        else:
+            yield "\n".join(message)
+            message = []
+
+
+def test_every_new_report_is_told_once(server: HttpServer, view: View) -> None:
+    with client(server) as asking, asking.stream("GET", "/live") as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["cache-control"] == "no-store"
+        heard = messages(answer)
+        assert next(heard) == "retry: 2000"
+        assert told(next(heard)) == {"at": NOW, "events": 120_000, "ready": True}
+        time.sleep(0.1)
+        view.published = make_published(make_report(), at=NOW + 1)
+        assert told(next(heard))["at"] == NOW + 1
+        view.published = make_published(None, at=NOW + 2)
+        assert told(next(heard)) == {"at": NOW + 2, "events": 0, "ready": False}
+
+
+def told(message: str) -> dict[str, object]:
+    kind, data = message.splitlines()
+    assert kind == "event: published"
+    parsed: dict[str, object] = json.loads(data.removeprefix("data: "))
+    return parsed
+
+
+def test_silence_is_broken_so_that_both_sides_know_of_each_other(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "BEATS_EVERY", 0.1)
+    with client(server) as asking, asking.stream("GET", "/live") as answer:
+        heard = messages(answer)
+        assert [next(heard) for _ in range(4)][2:] == [": nothing new"] * 2
+
+
+def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "LASTS", 0.1)
+    with client(server) as asking, asking.stream("GET", "/live") as answer:
+        assert len(list(messages(answer))) == 2
+
+
+def test_streams_are_limited_and_given_back_when_their_clients_go(
+    server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST_STREAMS", 5)
+    for _ in range(3):
+        clients = [client(server) for _ in range(5)]
+        answers = [each.send(each.build_request("GET", "/live"), stream=True) for each in clients]
+        assert [answer.status_code for answer in answers] == [200] * 5
+        with client(server) as late:
+            refused = late.get("/live")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
+            assert late.get("/").status_code == 200
+            assert late.get("/metrics").status_code == 200
+        for each in clients:
+            each.close()
+        wait_until(lambda: server._pages.live.streams == 0)
+    wait_until(lambda: not server._server.server_state.tasks)
+
+
+def test_open_streams_do_not_hold_up_the_stop(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
+    ended = threading.Event()
+
+    def listen() -> None:
+        with client(server) as asking, asking.stream("GET", "/live") as answer:
+            for _ in messages(answer):
+                opened.set()
+        ended.set()
+
+    opened = threading.Event()
+    with HttpServer(view, port=0) as server:
+        thread = threading.Thread(target=listen)
+        thread.start()
+        assert opened.wait(30)
+        started = time.monotonic()
+    assert time.monotonic() - started < 30
+    thread.join(30)
+    assert ended.is_set(), "the client saw an orderly end"
+
+
+def test_head_tells_what_there_would_be(server: HttpServer) -> None:
+    with client(server) as asking:
+        answer = asking.head("/live")
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert asking.post("/live").status_code == 405

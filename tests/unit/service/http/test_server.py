@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from streameval.errors import StreamevalError
+from streameval.ingest.base import SourceStatus
+from streameval.ope.report import PolicyCounts, Report
+from streameval.service.http import server as http
+from streameval.service.http.server import HttpServer
+from streameval.service.status import DaemonStatus
+from streameval.service.status_page.charts import ChartScale, verdict
+from streameval.service.status_page.page import StatusPage, is_suspect, source_hash
+from support.factories import NOW, View, make_estimate, make_published, make_report, make_unknown
+from support.ports import free_port
+
+ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/api/v1/report")
+
+
+@pytest.fixture(scope="module")
+def view() -> View:
+    return View(make_published(make_report()))
+
+
+@pytest.fixture(scope="module")
+def client(view: View) -> Iterator[httpx.Client]:
+    with HttpServer(view, port=0) as server, httpx.Client(base_url=server.url, trust_env=False, timeout=60.0) as client:
+        yield client
+
+
+@pytest.fixture
+def unready_client() -> Iterator[httpx.Client]:
+    detail = "no broker answers at localhost:9092"
+    lost = make_published(None, detail=detail, source=SourceStatus(reached=False, detail=detail))
+    with (
+        HttpServer(View(lost, healthy=False), port=0) as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60.0) as client,
+    ):
+        yield client
+
+
+def test_metrics_are_prometheus_text(client: httpx.Client) -> None:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert 'streameval_policy_value{average="cumulative",estimator="ips",policy="challenger-a"}' in answer.text
+
+
+def test_the_report_is_the_report(client: httpx.Client) -> None:
+    answer = client.get("/api/v1/report")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == json.loads(make_report().to_json())
+
+
+def test_a_daemon_in_good_order_is_healthy_and_ready(client: httpx.Client) -> None:
+    assert client.get("/healthz").json() == {"healthy": True, "seconds_since_last_turn": 0.0}
+    assert client.get("/readyz").json() == {"ready": True, "reason": ""}
+
+
+@pytest.mark.parametrize("route", ["/healthz", "/readyz", "/api/v1/report"])
+def test_a_daemon_in_trouble_says_so_with_503_and_why(unready_client: httpx.Client, route: str) -> None:
+    answer = unready_client.get(route)
+    assert answer.status_code == 503
+    if route == "/healthz":
+        assert answer.json() == {"healthy": False, "seconds_since_last_turn": 90.0}
+    else:
+        assert answer.json()["reason"] == "no broker answers at localhost:9092"
+
+
+def test_metrics_and_page_are_there_before_the_source_is(unready_client: httpx.Client) -> None:
+    assert "streameval_ready 0.0" in unready_client.get("/metrics").text
+    page = unready_client.get("/").text
+    assert "not ready: no broker answers at localhost:9092" in page
+    assert "<title>not ready · streameval</title>" in page
+
+
+@pytest.mark.parametrize("path", ["/favicon.ico", "/metrics/", "/api", "/healthz/x", "/..%2f..%2fetc/passwd"])
+def test_what_is_not_there_is_404(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_head_answers_like_get_without_a_body(client: httpx.Client, route: str) -> None:
+    head = client.head(route)
+    assert head.status_code == 200
+    assert head.content == b""
+    assert head.headers["content-type"] == client.get(route).headers["content-type"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nothing_can_be_changed_from_outside(client: httpx.Client, route: str) -> None:
+    assert client.post(route).status_code == 405
+    assert client.post(route, content=b"x").status_code == 413
+
+
+@pytest.mark.parametrize("path", [*ROUTES, "/nowhere"])
+def test_every_answer_carries_the_security_headers(client: httpx.Client, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["content-security-policy"].startswith("default-src 'none'; ")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert "server" not in headers
+
+
+def test_a_port_in_use_is_an_error_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StreamevalError, match=f"cannot serve on 127.0.0.1:{port}: the port is in use") as caught:
+            HttpServer(View(make_published()), port=port)
+    assert f"has port {port}" in caught.value.hint
+    assert "http.port" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_that_is_not_here_is_an_error_with_a_hint(host: str) -> None:
+    with pytest.raises(StreamevalError, match=f"cannot serve on {host}:0") as caught:
+        HttpServer(View(make_published()), host=host, port=0)
+    assert "http.host" in caught.value.hint
+
+
+def test_only_this_machine_is_served_unless_configured() -> None:
+    with HttpServer(View(make_published()), port=0) as server:
+        assert server.address[0] == "127.0.0.1"
+        assert server.url == f"http://127.0.0.1:{server.address[1]}"
+
+
+def test_ipv6_is_served_too() -> None:
+    try:
+        server = HttpServer(View(make_published()), host="::1", port=0)
+    except StreamevalError:
+        pytest.skip("this machine has no IPv6")
+    with server:
+        assert server.url.startswith("http://[::1]:")
+        assert httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 200
+
+
+def test_a_stopped_server_has_given_its_port_back() -> None:
+    port = free_port()
+    for _ in range(2):
+        with HttpServer(View(make_published()), port=port) as server:
+            assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
+
+
+def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STOPS_WITHIN", 60)  # what an open request may take, and these would
+    with HttpServer(View(make_published()), port=0) as server:
+        idle = [socket.create_connection(server.address) for _ in range(50)]
+        assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
+        started = time.monotonic()
+    assert time.monotonic() - started < 30
+    for connection in idle:
+        connection.close()
+
+
+def test_a_server_that_never_started_can_be_stopped() -> None:
+    server = HttpServer(View(make_published()), port=0)
+    server.stop()
+    with socket.socket() as probe:
+        assert probe.connect_ex(server.address) != 0
+
+
+class Reader(HTMLParser):
+    """Collects what a page consists of, and checks that its elements are closed in order."""
+
+    VOID = ("meta", "line", "circle", "link", "br")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.inline: dict[str, str] = {}
+        self._open: list[str] = []
+        self.feed(page)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in self.VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] in ("style", "script"):
+            self.inline[self._open[-1]] = data
+        elif data.strip():
+            self.text.append(" ".join(data.split()))
+
+
+def read(report: Report | None, **fields: object) -> Reader:
+    return Reader(StatusPage().render(make_published(report, **fields)))
+
+
+def test_the_page_shows_every_value_with_its_band() -> None:
+    report = make_report()
+    text = read(report).text
+    for each in report.estimates:
+        assert f"{each.value:.4f}" in text
+        assert f"{each.lower:.4f} to {each.upper:.4f}" in text
+    assert {"logging", "challenger-a", "challenger-b", "challenger-c"} <= set(text)
+    assert "Against production: logging" in text
+
+
+def test_the_page_shows_adaptation_counts_lag_rejections_and_the_age_of_the_newest_event() -> None:
+    text = read(make_report()).text
+    assert "looks back over 4,200 events" in text
+    assert "119,000" in text
+    assert "0.83 %" in text
+    assert "rejected: malformed" in text
+    assert "60,001" in text
+    assert "2.0 s ago" in text
+
+
+def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
+    def suspect(mean: float | None, size: float | None) -> bool:
+        return is_suspect(make_estimate("a", "ips", "window", importance_weight_mean=mean, effective_sample_size=size))
+
+    assert suspect(0.8, 10_000.0)
+    assert not suspect(0.8, 100.0), "with a hundred effective events it may be chance"
+    assert not suspect(1.01, 1e9), "a hundredth changes no decision"
+    assert not suspect(None, None)
+    report = make_report()
+    off = tuple(replace(each, importance_weight_mean=0.5) for each in report.estimates)
+    assert "0.5 should be 1" in read(replace(report, estimates=off)).text
+    assert "should be 1" not in " ".join(read(report).text)
+
+
+def test_a_candidate_whose_weights_are_off_is_marked_where_it_is_compared() -> None:
+    report = make_report()
+    off = tuple(
+        replace(each, importance_weight_mean=1.5) if each.policy == "challenger-b" else each
+        for each in report.estimates
+    )
+    assert read(replace(report, estimates=off)).text.count("weights off") == 1
+    assert "weights off" not in read(report).text
+
+
+def test_names_from_the_configuration_are_text_and_never_markup() -> None:
+    evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+    report = replace(
+        make_report(),
+        production=evil,
+        policies=(PolicyCounts(evil, True, 1, 0), PolicyCounts(evil + "2", False, 1, 0)),
+        estimates=tuple(make_estimate(policy, evil, evil) for policy in (evil, evil + "2")),
+    )
+    page = read(report, detail=evil, ready=False, source=SourceStatus(reached=False, detail=evil))
+    assert evil in page.text
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert "alert" not in page.inline["script"]
+
+
+def test_the_page_is_whole_by_itself() -> None:
+    page = read(make_report())
+    links = [value for _, name, value in page.attributes if name in ("href", "src")]
+    assert all(link and link.startswith(("#", "?", "./")) for link in links), "also where a proxy puts it elsewhere"
+    assert not [tag for tag, name, _ in page.attributes if name == "style"], "the policy would not allow it"
+
+
+def test_the_policy_allows_exactly_the_style_and_script_of_the_page(client: httpx.Client) -> None:
+    answer = client.get("/")
+    policy, inline = answer.headers["content-security-policy"], Reader(answer.text).inline
+    assert f"style-src '{source_hash(inline['style'])}'" in policy
+    assert f"script-src '{source_hash(inline['script'])}'" in policy
+
+
+def test_identifiers_on_the_page_are_unique_and_what_refers_to_them_exists() -> None:
+    page = read(make_report())
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    referred = [value for _, name, value in page.attributes if name == "aria-labelledby"]
+    jumps = [value[1:] for _, name, value in page.attributes if name == "href" and value and value[0] == "#"]
+    assert {*referred, *jumps} <= set(ids)
+
+
+@pytest.mark.parametrize("report", [None, make_report(0), make_report(1, ("ips",), ("window",)), make_report(25)])
+def test_the_page_is_well_formed_for_any_number_of_policies(report: Report | None) -> None:
+    assert "Pipeline" in read(report).text
+
+
+def test_the_page_does_without_evidence() -> None:
+    report = make_report()
+    empty = tuple(make_unknown(each.policy, each.estimator, each.average) for each in report.estimates)
+    text = read(replace(report, estimates=empty)).text
+    assert not [piece for piece in text if re.search(r"\bnan\b|\bNone\b|\binf\b", piece)]
+
+
+def test_a_place_on_the_axis_is_clipped_to_it() -> None:
+    scale = ChartScale.over([0.0, 1.0])
+    assert (scale.at(-5.0), scale.at(0.5), scale.at(5.0)) == (0.0, 50.0, 100.0)
+
+
+@pytest.mark.parametrize("values", [[0.0], [1e-9, 2e-9], [-3.0, 4e6], [5.0, 5.0], [1e300, -1e300]])
+def test_every_axis_has_ticks_inside_it(values: list[float]) -> None:
+    scale = ChartScale.over(values)
+    assert 1 <= len(scale.ticks) <= 8
+    assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
+
+
+def test_one_very_wide_band_does_not_squash_the_others() -> None:
+    narrow = [make_estimate(name, "ips", "window", 0.05 + 0.001 * place) for place, name in enumerate("abc")]
+    scale = ChartScale.of([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
+    assert scale is not None
+    assert scale.high - scale.low < 0.1
+
+
+def test_the_verdict_follows_the_lift_and_else_the_intervals() -> None:
+    base = make_estimate("logging", "ips", "window", 0.050)
+    assert verdict(make_estimate("a", "ips", "window", 0.060), base) == "better"
+    assert verdict(make_estimate("a", "ips", "window", 0.040), base) == "worse"
+    assert verdict(make_estimate("a", "ips", "window", 0.051), base) == "open"
+    assert verdict(make_estimate("a", "ips", "window", 0.051, lift_lower=0.0005, lift_upper=0.0015), base) == "better"
+    assert verdict(make_estimate("a", "ips", "window", lower=None, upper=None), base) == ""
+    assert verdict(base, base) == ""
+
+
+def test_an_event_from_the_future_is_shown_as_ahead() -> None:
+    assert any("ahead" in piece for piece in read(make_report(), at=NOW - 60.0).text)
+
+
+def test_the_page_is_packed_for_those_who_unpack_it(client: httpx.Client) -> None:
+    packed, plain = client.get("/"), client.get("/", headers={"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.text == plain.text
+    assert int(packed.headers["content-length"]) < len(plain.content) / 5
+
+
+def test_the_page_is_titled_and_scales_to_a_phone(client: httpx.Client) -> None:
+    page = client.get("/").text
+    assert "<title>streameval</title>" in page
+    assert 'name="viewport"' in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_what_is_published_is_read_anew_for_every_answer(client: httpx.Client, view: View) -> None:
+    before: DaemonStatus = view.published
+    try:
+        view.published = make_published(None, detail="the broker went away")
+        assert client.get("/readyz").json() == {"ready": False, "reason": "the broker went away"}
+        assert "streameval_policy_value" not in client.get("/metrics").text
+    finally:
+        view.published = before

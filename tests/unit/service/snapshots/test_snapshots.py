@@ -1,0 +1,486 @@
+"""Snapshots on disk: whole or not at all, newest first, and never in the way of the loop."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+import streameval as se
+from streameval.common.arrays import to_plain
+from streameval.common.snapshot_buffer import Room, copied
+from streameval.errors import StateError, StreamevalError
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service.snapshots.file_format import pieces, read_document
+from streameval.service.snapshots.store import DAMAGED, STEPS, SUFFIX, WRITING, SnapshotStore, found_in
+from streameval.service.snapshots.writer import SnapshotWriter
+from support.factories import crowding, slowness, wait_until
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(tmp_path / "state")
+
+
+def numbers(snapshots: SnapshotStore, suffix: str = SUFFIX) -> list[int]:
+    return [int(path.stem) for path in found_in(snapshots.directory, suffix)]
+
+
+def newest(snapshots: SnapshotStore) -> Any:
+    found = snapshots.newest()
+    return None if found is None else found[1]
+
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=5)
+keys = st.text(max_size=5) | st.integers(0, 2**31)
+documents = st.recursive(
+    scalars | st.binary(max_size=40),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(keys, inner, max_size=20),
+    max_leaves=60,
+)
+
+
+@given(documents)
+def test_the_pieces_of_a_document_are_what_msgpack_makes_of_it_at_once(document: Any) -> None:
+    assert b"".join(pieces(document)) == msgspec.msgpack.encode(document)
+
+
+@pytest.mark.parametrize("count", [15, 16, 999, 1000, 1001, 65_535, 65_536])
+def test_long_lists_and_mappings_are_the_same_in_pieces(count: int) -> None:
+    for document in (list(range(count)), [[each] for each in range(count)], {f"{each}": each for each in range(count)}):
+        assert msgspec.msgpack.decode(b"".join(pieces(document))) == document
+
+
+def test_large_arrays_are_written_as_they_are() -> None:
+    document = {"small": b"1" * 100, "large": [b"2" * 65_536, b"3" * 200_000]}
+    assert msgspec.msgpack.decode(b"".join(pieces(document))) == document
+
+
+def test_the_newest_of_several_is_read_and_the_last_three_are_kept(snapshots: SnapshotStore) -> None:
+    assert newest(snapshots) is None
+    for number in range(1, 6):
+        snapshots.write({"number": number, "sums": b"\x00" * 1000})
+        assert newest(snapshots) == {"number": number, "sums": b"\x00" * 1000}
+    assert numbers(snapshots) == [3, 4, 5]
+
+
+def test_numbers_go_on_after_a_restart(snapshots: SnapshotStore) -> None:
+    snapshots.write({"number": 1})
+    snapshots.close()
+    again = SnapshotStore(snapshots.directory)
+    again.write({"number": 2})
+    assert numbers(again) == [1, 2]
+    assert newest(again) == {"number": 2}
+
+
+def torn(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+DAMAGES = {
+    "torn": torn,
+    "flipped": flipped,
+    "empty": lambda _: b"",
+    "one byte short": lambda content: content[:-1],
+    "one byte more": lambda content: content + b"\x00",
+    "zeros, as after a power cut": lambda content: bytes(len(content)),
+    "only its beginning": lambda content: content[:20],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_set_aside_with_a_warning_and_the_one_before_is_used(
+    snapshots: SnapshotStore, damage: str
+) -> None:
+    snapshots.write({"number": 1})
+    path = snapshots.write({"number": 2})
+    path.write_bytes(DAMAGES[damage](path.read_bytes()))
+    with capture_logs() as logs:
+        assert newest(snapshots) == {"number": 1}
+    assert [entry["event"] for entry in logs] == ["snapshot_damaged"]
+    assert logs[0]["set_aside_as"] == str(path.with_suffix(DAMAGED))
+    assert numbers(snapshots) == [1]
+    snapshots.close()
+    again = SnapshotStore(snapshots.directory)
+    again.write({"number": 3})
+    assert numbers(again) == [1, 3], "no number is used twice"
+
+
+def test_when_all_are_damaged_there_is_none(snapshots: SnapshotStore) -> None:
+    for number in range(3):
+        path = snapshots.write({"number": number})
+        path.write_bytes(torn(path.read_bytes()))
+    assert newest(snapshots) is None
+    assert len(numbers(snapshots, DAMAGED)) == 3
+
+
+def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapshots: SnapshotStore) -> None:
+    path = snapshots.write({"number": 1})
+    later = path.read_bytes()[:-32].replace(b"streameval snapshot 1\n", b"streameval snapshot 2\n")
+    from hashlib import blake2b
+
+    path.write_bytes(later + blake2b(later, digest_size=32).digest())
+    with pytest.raises(StateError, match="later version"):
+        snapshots.newest()
+    assert numbers(snapshots) == [1]
+
+
+def test_what_a_killed_process_left_half_written_is_removed(snapshots: SnapshotStore) -> None:
+    snapshots.close()
+    left = snapshots.directory / f"000000000001{WRITING}"
+    left.write_bytes(b"half")
+    SnapshotStore(snapshots.directory)
+    assert not left.exists()
+
+
+def test_two_processes_cannot_have_one_directory(snapshots: SnapshotStore) -> None:
+    with pytest.raises(StateError, match=f"in use by another streameval .process {os.getpid()}"):
+        SnapshotStore(snapshots.directory)
+    snapshots.close()
+    SnapshotStore(snapshots.directory).close()
+
+
+def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.write({"number": 1})
+    snapshots.close()
+
+    def full(_descriptor: int, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    begun = SnapshotStore(snapshots.directory)
+    found = begun.newest()
+    assert found is not None
+    assert found[1] == {"number": 1}
+    with pytest.raises(StateError, match=r"in use by another streameval .process unknown"):
+        SnapshotStore(snapshots.directory)
+    begun.close()
+
+
+def test_a_directory_that_cannot_be_made_is_told_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StreamevalError, match="cannot be used for snapshots") as error:
+        SnapshotStore(tmp_path / "file" / "state")
+    assert "state.dir" in error.value.hint
+
+
+def test_beginning_anew_leaves_the_old_ones_under_other_names(snapshots: SnapshotStore) -> None:
+    snapshots.write({"number": 1})
+    snapshots.set_aside()
+    assert newest(snapshots) is None
+    snapshots.write({"number": 2})
+    assert newest(snapshots) == {"number": 2}
+    assert numbers(snapshots) == [2]
+
+
+def nothing_can_be_renamed(_path: Path, _target: Path) -> Path:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_a_damaged_one_that_cannot_be_set_aside_is_passed_over_with_a_warning(
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.write({"number": 1})
+    path = snapshots.write({"number": 2})
+    path.write_bytes(torn(path.read_bytes()))
+    with monkeypatch.context() as patch, capture_logs() as logs:
+        patch.setattr(Path, "rename", nothing_can_be_renamed)
+        assert newest(snapshots) == {"number": 1}
+    assert [(entry["event"], entry["not_set_aside"]) for entry in logs] == [("snapshot_damaged", "Permission denied")]
+    snapshots.write({"number": 3})
+    assert numbers(snapshots) == [1, 2, 3]
+    assert newest(snapshots) == {"number": 3}
+
+
+def test_old_ones_that_cannot_be_set_aside_stop_a_reset(
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots.write({"number": 1})
+    monkeypatch.setattr(Path, "rename", nothing_can_be_renamed)
+    with pytest.raises(StreamevalError, match="cannot be set aside: Permission denied") as error:
+        snapshots.set_aside()
+    assert "state.dir" in error.value.hint
+
+
+def test_what_a_killed_process_left_and_nobody_may_remove_does_not_stop_the_start(
+    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, missing_ok: bool = False) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    snapshots.write({"number": 1})
+    snapshots.close()
+    (snapshots.directory / f"000000000007{WRITING}").write_bytes(b"half")
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert newest(SnapshotStore(snapshots.directory)) == {"number": 1}
+
+
+def test_the_steps_are_reached_in_their_order(tmp_path: Path) -> None:
+    steps: list[str] = []
+    checkpoints = SnapshotWriter(SnapshotStore(tmp_path, steps.append), interval=0.0)
+    checkpoints.turn(lambda: {"number": 1})
+    checkpoints.close()
+    assert tuple(steps) == STEPS
+
+
+@pytest.mark.parametrize("step", STEPS[1:6])
+def test_a_write_that_fails_at_any_step_leaves_the_one_before_and_nothing_half(tmp_path: Path, step: str) -> None:
+    def fail(at: str) -> None:
+        if at == step and failing:
+            raise OSError(28, "No space left on device")
+
+    failing = False
+    snapshots = SnapshotStore(tmp_path, fail)
+    snapshots.write({"number": 1})
+    failing = True
+    with pytest.raises(OSError, match="No space"):
+        snapshots.write({"number": 2})
+    failing = False
+    assert newest(snapshots)["number"] in ((1, 2) if step == "renamed" else (1,))
+    assert list(snapshots.directory.glob(f"*{WRITING}")) == []
+    snapshots.write({"number": 3})
+    assert newest(snapshots) == {"number": 3}
+
+
+QUOTA = """
+import resource, sys
+from pathlib import Path
+from streameval.service.snapshots.store import Snapshots
+snapshots = Snapshots(Path(sys.argv[1]))
+snapshots.write({"number": 1})
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+import os
+try:
+    snapshots.write({"number": 2, "noise": os.urandom(1_000_000)})
+except OSError as error:
+    print(error.strerror)
+print(snapshots.newest()[1], [path.name for path in Path(sys.argv[1]).glob("*.writing")])
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(snapshots.write({"number": 3}).name, snapshots.newest()[1])
+"""
+
+
+def test_a_quota_of_the_file_system_leaves_the_one_before(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", QUOTA, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    assert said == ["File too large", "{'number': 1} []", "000000000002.snapshot {'number': 3}"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+class Filled(SnapshotStore):
+    """A directory on a disk that is full for a while."""
+
+    full = True
+
+    def write(self, document: Any) -> Path:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        return super().write(document)
+
+
+def test_a_failed_write_is_counted_and_logged_once_a_while_and_the_next_interval_tries_again(tmp_path: Path) -> None:
+    snapshots = Filled(tmp_path)
+    kept: list[Any] = []
+    checkpoints = SnapshotWriter(snapshots, interval=0.0, after=kept.append, clock=lambda: 50.0)
+    with capture_logs() as logs:
+        wait_until(lambda: checkpoints.turn(lambda: {"number": 1}) or checkpoints.status.failures > 3)
+        assert [entry["event"] for entry in logs] == ["snapshot_failed"]
+        assert (kept, checkpoints.status.written_at) == ([], None)
+        snapshots.full = False
+        checkpoints.finish(lambda: {"number": 2})
+    assert kept == [{"number": 2, "written": 50.0}]
+    assert checkpoints.status.written_at == 50.0
+    assert checkpoints.status.durations.count == 1
+    assert newest(snapshots) == kept[0]
+
+
+def test_one_is_written_at_a_time_and_not_before_its_time(tmp_path: Path) -> None:
+    at_once, at_work, made = 0, 0, 0
+    going_on = threading.Event()
+
+    class Slow(SnapshotStore):
+        def write(self, document: Any) -> Path:
+            nonlocal at_once, at_work
+            at_work += 1
+            at_once = max(at_once, at_work)
+            going_on.wait(60.0)
+            at_work -= 1
+            return super().write(document)
+
+    def document() -> Any:
+        nonlocal made
+        made += 1
+        return {"number": made}
+
+    checkpoints = SnapshotWriter(Slow(tmp_path), interval=0.0)
+    for _ in range(100):
+        checkpoints.turn(document)
+    wait_until(lambda: at_once == 1)
+    assert (at_once, made) == (1, 1), "no state is taken while the last one is being written"
+    going_on.set()
+    wait_until(lambda: checkpoints.status.written_at is not None)
+    checkpoints.turn(document)
+    checkpoints.close()
+    assert (at_once, made) == (1, 2)
+
+
+def test_the_first_is_written_as_soon_as_there_is_something_and_the_next_after_the_interval(tmp_path: Path) -> None:
+    asked = []
+
+    def document(known: Any) -> Any:
+        asked.append(known)
+        return known
+
+    checkpoints = SnapshotWriter(SnapshotStore(tmp_path), interval=3600.0)
+    for known in (None, None, {"number": 1}, {"number": 2}):
+        checkpoints.turn(lambda known=known: document(known))
+        time.sleep(0.05)
+    checkpoints.finish(lambda: None)
+    assert asked == [None, None, {"number": 1}]
+    assert checkpoints.status.durations.count == 1
+    checkpoints.close()
+
+
+def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
+    checkpoints = SnapshotWriter(SnapshotStore(tmp_path), interval=0.0)
+    with pytest.raises(TypeError):
+        checkpoints.finish(lambda: {"number": object()})
+
+
+def stalls(work: threading.Thread | None) -> float:
+    """The longest time that a loop beside `work` had to wait for a turn."""
+    longest, last = 0.0, time.perf_counter()
+    end = last + 0.2
+    if work is not None:
+        work.start()
+    while time.perf_counter() < end or (work is not None and work.is_alive()):
+        time.sleep(0.0)
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    return longest
+
+
+@pytest.mark.slow
+def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: SnapshotStore) -> None:
+    rng = np.random.default_rng(1)
+    document = {
+        "arrays": to_plain([rng.random(1_000_000) for _ in range(11)]),
+        "events": {f"event-{number}": [number, float(number)] for number in range(100_000)},
+        "ids": [f"event-{number}" for number in range(300_000)],
+    }
+    longest = [stalls(threading.Thread(target=snapshots.write, args=(document,))) / crowding() for _ in range(4)]
+    assert min(longest) < 0.1, longest
+
+
+TAKEN = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import streameval as se
+from streameval.ope.evaluator.cohorts import Roster
+from streameval.service.snapshots.writer import Checkpoints
+from streameval.service.snapshots.file_format import pieces
+from streameval.service.snapshots.store import Snapshots
+
+names = [f"candidate-{number}" for number in range(9)]
+averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
+roster = Roster(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
+taken = []
+checkpoints = Checkpoints(Snapshots(Path(sys.argv[1])), 0.0, after=taken.append, capacity=lambda: roster.capacity)
+rng = np.random.default_rng(1)
+for _ in range(4):
+    policies = {name: rng.random(6000) for name in names}
+    roster.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
+for number in range(2):
+    started = time.thread_time()
+    checkpoints.turn(lambda: {"roster": roster.state()})
+    print(time.thread_time() - started)
+    while len(taken) == number:
+        time.sleep(0.01)
+        checkpoints._settle(0.0)
+print(sum(map(len, pieces(taken[0]))))
+"""
+
+
+@pytest.mark.slow
+def test_taking_100_megabytes_of_state_does_not_hold_up_the_loop_not_even_the_first_time(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TAKEN, str(tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
+    *seconds, size = (float(line) for line in said if "snapshot_written" not in line)
+    assert size > 100_000_000
+    assert max(seconds) < 0.1 * slowness(), (
+        seconds
+    )  # of work: what others on the machine take meanwhile is not its fault
+
+
+def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    roster = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
+    going_on, kept = threading.Event(), []
+
+    class Slow(SnapshotStore):
+        def write(self, document: Any) -> Path:
+            going_on.wait(10.0)
+            return super().write(document)
+
+    def batch() -> se.EventBatch:
+        policies = {"a": rng.random(1_500)}
+        return se.EventBatch.from_arrays(reward=rng.random(1_500), propensity=np.ones(1_500), policies=policies)
+
+    checkpoints = SnapshotWriter(Slow(tmp_path), interval=0.0, capacity=lambda: roster.capacity)
+    for _ in range(3):
+        roster.update(batch())
+        going_on.clear()
+        checkpoints.turn(lambda: {"roster": roster.state()})
+        kept.append(msgspec.msgpack.encode(roster.state()))
+        roster.update(batch())
+        going_on.set()
+        checkpoints._settle(60.0)
+    checkpoints.close()
+    written = [read_document(path)["roster"] for path in found_in(tmp_path)]
+    assert [msgspec.msgpack.encode(each) for each in written] == kept
+    assert len(set(kept)) == 3
+
+
+def test_copies_go_where_there_is_room_and_elsewhere_when_there_is_none() -> None:
+    room, arrays = Room(), [np.arange(10_000.0), np.arange(20_000).reshape(100, 200).T, np.arange(9_000.0)]
+    room.reserve(250_000)
+    for _ in range(2):
+        with room.used():
+            copies = [copied(array) for array in arrays]
+        inside = [np.shares_memory(np.frombuffer(copy, np.uint8), room._memory) for copy in copies]
+        assert inside == [True, True, False]
+        assert [bytes(copy) for copy in copies] == [array.tobytes() for array in arrays]
+    assert not np.shares_memory(np.frombuffer(copied(arrays[0]), np.uint8), room._memory)
+
+
+def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: SnapshotStore) -> None:
+    assert snapshots.write({"number": 1}).stat().st_mode & 0o077 == 0
+
+
+def test_nothing_but_what_streameval_wrote_is_taken_for_a_snapshot(snapshots: SnapshotStore) -> None:
+    for name in ("notes.snapshot", "000000000009.snapshot.bak", "42.snapshot"):
+        (snapshots.directory / name).write_bytes(io.BytesIO(b"mine").getvalue())
+    assert newest(snapshots) is None
+    assert len(list(snapshots.directory.glob("*"))) == 4

@@ -1,0 +1,301 @@
+"""The top of the status page: which candidate gains, by what, since when, and whether that can be believed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace as with_fields
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from streameval.ope.report import Decision, Report, TrustCheck
+from streameval.service.status import BackfillStatus, History, SnapshotStatus
+from streameval.service.status_page.charts import HEIGHT, WIDTH, ChartScale, make_lift_chart, make_timelines
+from streameval.service.status_page.overview import OUTSIDE, Choice, make_overview, meanings, news, outside
+from streameval.service.status_page.page import MANY, StatusPage
+from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
+
+
+def page(report: Report | None, wanted: dict[str, str] | None = None, **fields: Any) -> str:
+    return StatusPage().render(make_published(report, **fields), wanted or {})
+
+
+def hours(report: Report, points: int = 100) -> History:
+    history = History()
+    for step in range(points):
+        history = history.after(NOW - 3600.0 * (1 - step / points), report)
+    return history
+
+
+def choice(report: Report, **wanted: str) -> tuple[str, str]:
+    made = Choice.of(report, wanted)
+    assert made is not None
+    return made.estimator, made.average
+
+
+def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is_wanted() -> None:
+    report = make_report()
+    assert choice(report) == ("control_variate", "mixture")
+    assert choice(report, average="window") == ("control_variate", "window")
+    assert choice(report, estimator="ips") == ("ips", "mixture")
+    assert choice(report, average="window", estimator="snips") == ("snips", "window")
+    assert choice(report, average="<script>", estimator="nothing") == ("control_variate", "mixture")
+
+
+def test_the_top_does_not_show_what_is_not_known_yet_where_something_else_is() -> None:
+    report = make_report(1, ("ips",), ("cumulative", "mixture"))
+    unknown = tuple(
+        make_unknown(each.policy, "ips", "mixture") if each.average == "mixture" else each for each in report.estimates
+    )
+    assert choice(replace(report, estimates=unknown)) == ("ips", "cumulative")
+    assert Choice.of(replace(report, estimates=()), {}) is None
+
+
+def test_links_lead_to_every_choice_and_mark_the_present_one() -> None:
+    made = Choice.of(make_report(), {"average": "window", "estimator": "snips"})
+    assert made is not None
+    assert [link.text for link in made.averages if link.current] == ["window"]
+    assert [link.query for link in made.estimators][:2] == [
+        "?average=window&estimator=ips",
+        "?average=window&estimator=snips",
+    ]
+    strange = replace(make_report(1), estimates=(make_estimate("challenger-a", "a&b=<c>", "d e"),))
+    assert 'href="?average=d+e&amp;estimator=a%26b%3D%3Cc%3E"' in page(strange)
+
+
+def test_a_lift_is_drawn_against_zero() -> None:
+    estimates = [
+        make_estimate("a", "ips", "window", lift=0.004, lift_lower=0.002, lift_upper=0.006),
+        make_estimate("b", "ips", "window", lift=-0.001, lift_lower=-0.003, lift_upper=0.001),
+        make_estimate("c", "ips", "window", lift=0.001, lift_lower=None, lift_upper=None),
+        make_estimate("d", "ips", "window"),
+    ]
+    chart = make_lift_chart("ips", estimates, ChartScale.of_lifts(estimates))
+    assert chart.reference is not None
+    assert [row.verdict for row in chart.rows] == ["better", "open", "", ""]
+    assert [(row.value, row.interval) for row in chart.rows] == [
+        ("+0.00400", "+0.00200 to +0.00600"),
+        ("-0.00100", "-0.00300 to +0.00100"),
+        ("+0.00100", "–"),
+        ("–", "–"),
+    ]
+    better, undecided, *_ = chart.rows
+    assert better.band is not None
+    assert undecided.band is not None
+    assert chart.reference < better.band[0]
+    assert undecided.band[0] < chart.reference < undecided.band[1]
+
+
+def test_without_lifts_the_rows_are_there_and_say_that_nothing_is_known() -> None:
+    report = make_report()
+    none = tuple(replace(each, lift=None, lift_lower=None, lift_upper=None) for each in report.estimates)
+    overview = make_overview(make_published(report), replace(report, estimates=none), {})
+    assert overview is not None
+    assert [row.value for row in overview.lifts.rows] == ["–"] * 3
+
+
+def test_promotion_says_yes_or_why_not_and_since_when() -> None:
+    decisions = (
+        Decision("challenger-a", "paired", True, "lower bound of lift 0.002 over margin 0", since_timestamp=NOW),
+        Decision("challenger-a", "sea", False, "only 3,200 of 10,000 events"),
+    )
+    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
+    assert "▲ promotable paired, since 2023-11-14 22:13:20 UTC lower bound of lift 0.002 over margin 0" in text
+    assert "not yet sea only 3,200 of 10,000 events" in text
+
+
+def test_checks_that_fail_say_why() -> None:
+    checks = (
+        TrustCheck("challenger-a", "mean_weight", False, "mean weight 1.31, expected 1"),
+        TrustCheck("challenger-a", "stale", True, "the newest event is 2 seconds old"),
+    )
+    shown = page(replace(make_report(), trust=checks))
+    assert '<span class="warn">✗ mean weight 1.31, expected 1</span>' in shown
+    assert "1 of 1 policy does not pass all checks</b>: mean weight, freshness." in shown
+    assert "✗ mean weight: mean weight 1.31, expected 1; ✓ freshness: the newest event is 2 seconds old" in shown
+
+
+def test_checks_that_all_pass_are_one_line() -> None:
+    checks = tuple(TrustCheck(name, "stale", True, "the newest event is 2 seconds old") for name in ("a", "logging"))
+    report = make_report(1)
+    policies = tuple(replace(each, policy=name) for each, name in zip(report.policies, ("logging", "a"), strict=True))
+    shown = page(replace(report, trust=checks, policies=policies))
+    assert "All 2 policies pass all checks</b>: freshness." in shown
+    assert "Checks that failed" not in shown
+
+
+def test_intervals_are_explained_in_words() -> None:
+    report = make_report(1, ("ips",), ("cumulative", "mixture"))
+    kinds = {"cumulative": ("empirical_likelihood", "average"), "mixture": ("drift_aware", "current")}
+    estimates = tuple(
+        replace(each, kind=kinds[each.average][0], covers=kinds[each.average][1]) for each in report.estimates
+    )
+    explained = replace(report, estimates=estimates)
+    overview = make_overview(make_published(explained), explained, {})
+    assert overview is not None
+    (text,) = overview.meanings
+    assert text.startswith("95 % intervals (drift aware) about the value now. They allow for chance, ")
+    assert text.endswith("Each is for one look at one number.")
+    shown = page(explained)
+    assert shown.count(text) == 2, "at the top, and with the numbers of that average"
+    assert "95 % intervals (empirical likelihood) about the mean over the events that are looked back on. " in shown
+
+
+def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None:
+    estimates = [
+        make_estimate("a", "ips", "window"),
+        make_estimate("a", "snips", "window"),
+        make_estimate("a", "dm", "window", covers="estimand"),
+    ]
+    value, own = meanings(estimates, 0.9)
+    assert value.startswith("ips, snips: 90 % intervals (normal) about the mean over the events ")
+    assert own.startswith(
+        "dm: 90 % intervals (normal) about what the estimator aims at, which is not quite the value. "
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ""),
+        ({"value": 1.02, "lower": 0.98, "upper": 1.0}, OUTSIDE),
+        ({"value": 0.9, "lower": 0.98, "upper": 1.0}, OUTSIDE),
+        ({"lift": 0.02, "lift_lower": -0.01, "lift_upper": 0.01}, OUTSIDE),
+        ({"value": 1 - 1e-15, "lower": 1.0, "upper": 1.0}, ""),
+        ({"value": None, "lower": 0.98, "upper": 1.0}, ""),
+        ({"value": 0.9, "lower": None, "upper": None}, ""),
+    ],
+)
+def test_what_lies_outside_its_interval_is_explained(fields: dict[str, Any], expected: str) -> None:
+    near, each = (make_estimate(policy, "ips", "window") for policy in ("a", "b"))
+    assert outside([near, replace(each, **fields)]) == expected
+
+
+def test_the_page_explains_a_value_outside_its_interval_where_it_is_shown() -> None:
+    report = make_report(1, ("ips",), ("cumulative", "mixture"))
+    far = tuple(
+        replace(each, value=each.upper + 0.01) if (each.policy, each.average) == ("challenger-a", "mixture") else each
+        for each in report.estimates
+        if each.upper is not None
+    )
+    shown, hidden = replace(report, estimates=far), page(report, history=hours(report))
+    assert OUTSIDE not in hidden
+    assert page(shown, history=hours(shown)).count(OUTSIDE) == 3, "at its lift, its last hours, and its numbers"
+    assert page(shown, {"average": "cumulative"}).count(OUTSIDE) == 1, "with its numbers"
+
+
+def test_who_is_promotable_comes_first_and_who_was_is_no_longer() -> None:
+    decisions = (
+        Decision("challenger-a", "paired", False, "lower bound of lift -0.002 under margin 0", promotable_events=3200),
+        Decision("challenger-b", "paired", True, "lower bound of lift 0.002 over margin 0"),
+    )
+    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
+    assert "challenger-a no longer paired; it was for 3,200 events lower bound" in text
+    assert text.index("challenger-b ▲ promotable") < text.index("challenger-a no longer")
+
+
+def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
+    assert "Parts of this page" not in page(make_report(MANY))
+    shown = page(make_report(MANY + 1))
+    links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
+    assert links == [(part, part) for part in ("standing", "hours", "adaptation", "trust", "pipeline", "marks")]
+    assert all(f'id="{part}"' in shown for part, _ in links)
+
+
+def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
+    report = make_report(1, ("ips", "snips"), ("window", "mixture"))
+    assert "One mark for each estimator (ips, snips):" in page(report)
+    some = tuple(each for each in report.estimates if (each.estimator, each.average) != ("ips", "mixture"))
+    assert "(ips, snips on window; snips on mixture):" in page(replace(report, estimates=some))
+
+
+def test_adaptation_is_told_for_every_policy_and_average_that_forgets() -> None:
+    overview = make_overview(make_published(make_report()), make_report(), {})
+    assert overview is not None
+    assert overview.adapting == ("window", "decay", "adaptive_window", "adaptive_decay", "mixture")
+    assert {each.policy for each in overview.adaptation} == {"logging", "challenger-a", "challenger-b", "challenger-c"}
+    assert overview.adaptation[1].memories[2] == "4,200 events"
+
+
+def test_lines_run_from_the_first_report_to_now() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    production, candidate = report.estimates
+    drawn = make_timelines(hours(report), NOW, [candidate], production)
+    assert drawn is not None
+    (picture,) = drawn.pictures
+    assert drawn.seconds == pytest.approx(3600.0)
+    (line,) = picture.lines
+    points = np.array([point.split(",") for point in line.split()], dtype=float)
+    assert len(points) == 101
+    assert (points[0, 0], points[-1, 0]) == (0, WIDTH)
+    assert np.all((points[:, 1] >= 0) & (points[:, 1] <= HEIGHT))
+    (band,) = picture.bands
+    assert len(band.split()) == 2 * 101
+    assert picture.last == drawn_text(candidate.value, picture.last)
+
+
+def drawn_text(value: float | None, like: str) -> str:
+    """The value with as many decimals as `like`."""
+    assert value is not None
+    return f"{value:.{len(like.partition('.')[2])}f}"
+
+
+def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    candidate = report.estimates[1]
+    wild = replace(candidate, value=40.0, lower=-100.0, upper=200.0)
+    history = History().after(NOW - 4000.0, replace(report, estimates=(wild,)))
+    for point in hours(report).points:
+        history = history.after(point.at, report)
+    drawn = make_timelines(history, NOW, [candidate], None)
+    assert drawn is not None
+    heights = np.array([point.split(",")[1] for point in drawn.pictures[0].bands[0].split()], dtype=float)
+    assert heights.max() - heights.min() > HEIGHT / 2
+    assert drawn.pictures[0].highest.startswith("40.")
+
+
+def test_where_nothing_was_known_the_line_is_broken() -> None:
+    report, nothing = make_report(0, ("ips",), ("window",)), replace(make_report(0), estimates=())
+    history = History()
+    for step in range(30):
+        history = history.after(NOW - 60 + step, report if step < 10 or step >= 20 else nothing)
+    drawn = make_timelines(history, NOW, [report.estimates[0]], None)
+    assert drawn is not None
+    assert len(drawn.pictures[0].lines) == 2
+    assert len(drawn.pictures[0].bands) == 2
+
+
+def test_without_a_past_or_numbers_there_is_no_picture() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    assert make_timelines(History(), NOW, list(report.estimates), None) is None
+    unknown = [make_unknown("a", "ips", "window")]
+    past = History().after(NOW - 9, replace(report, estimates=tuple(unknown)))
+    assert make_timelines(past, NOW, unknown, None) is None
+    assert "not known yet" in page(report)
+
+
+def test_a_picture_says_in_words_what_it_shows() -> None:
+    report = make_report(1, ("ips",), ("window",))
+    shown = page(report, history=hours(report))
+    assert re.search(r'role="img" aria-label="challenger-a: [\d.]+ 1\.0 h ago, [\d.]+ now, between [\d.]+ and', shown)
+
+
+def test_the_pipeline_tells_of_snapshots_and_backfills() -> None:
+    assert "none is kept" in page(make_report(), snapshots=None)
+    assert "none yet" in page(make_report(), snapshots=SnapshotStatus())
+    snapshots = with_fields(SnapshotStatus(NOW - 90.0), failures=2)
+    shown = page(make_report(), snapshots=snapshots, backfills=(BackfillStatus(("late",), 1_234, None),))
+    assert "1.5 min ago" in shown
+    assert "snapshots that failed" in shown
+    assert "read again for late" in shown
+
+
+def test_news_are_what_a_person_must_hear() -> None:
+    report = make_report()
+    assert [each.promotable for each in report.promotion] == [True, False, False]
+    assert news(make_published(report)) == "Ready. Promotable: challenger-a."
+    none = tuple(replace(each, promotable=False) for each in report.promotion)
+    assert news(make_published(replace(report, promotion=none))) == "Ready. No candidate is promotable."
+    assert news(make_published(None, detail="no broker answers")) == "Not ready: no broker answers."

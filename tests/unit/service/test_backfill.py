@@ -1,0 +1,359 @@
+"""Second readings, back-filling between live polls, and what a reload makes of a changed configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from streameval.config.model import Config
+from streameval.errors import InputError, SourceError
+from streameval.events import EventBatch
+from streameval.ingest.backfill_reader import MOST_AHEAD, BackfillReader
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus, TopicPartition
+from streameval.ingest.factory import beginning, open_again
+from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service.backfill import Backfill
+from streameval.service.daemon import Change, Daemon
+from streameval.service.metrics import MetricsPage
+from streameval.service.reload import Reload, needing_restart
+from streameval.service.status import BackfillStatus
+from support.commands import command
+from support.factories import ListSource, NumberFormat, Recorder, make_published, records, running, wait_until
+
+
+class Log:
+    """Partitions of numbers; each reader takes them in lots of its own, and partitions one after another or in turn."""
+
+    def __init__(self, sizes: Sequence[int], lots: Sequence[int] = (3,), gap_after: int | None = None) -> None:
+        self.offsets = [[n for n in range(size) if n != gap_after] for size in sizes]
+        self.ends, self._lots, self._turn = list(sizes), lots, 0
+        self.positions = [0] * len(sizes)
+        self.closed, self.asked = False, 0
+
+    def poll(self, timeout: float) -> list[Records]:
+        self.asked += 1
+        self._turn += 1
+        partition = self._turn % len(self.ends)
+        left = [offset for offset in self.offsets[partition] if offset >= self.positions[partition]]
+        lot = left[: self._lots[self._turn % len(self._lots)]]
+        if not lot:
+            self.positions[partition] = self.ends[partition]
+            return []
+        self.positions[partition] = lot[-1] + 1
+        return [Records("log", partition, lot, [b"%d" % (1000 * partition + offset) for offset in lot])]
+
+    def status(self) -> SourceStatus:
+        parts = enumerate(zip(self.positions, self.ends, strict=True))
+        return SourceStatus(True, partitions=tuple(PartitionStatus("log", n, at, end - at) for n, (at, end) in parts))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def values(polled: list[Records]) -> list[bytes | None]:
+    return [value for part in polled for value in part.values]
+
+
+@given(
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    live_lots=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    late_lots=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    turns=st.lists(st.booleans(), max_size=60),
+    gap=st.none() | st.integers(0, 39),
+)
+def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
+    sizes: list[int], live_lots: list[int], late_lots: list[int], turns: list[bool], gap: int | None
+) -> None:
+    live, source = Log(sizes, live_lots, gap), Log(sizes, late_lots, gap)
+    reading, seen = BackfillReader(source), []
+
+    def positions() -> dict[TopicPartition, int]:
+        return live.status().positions
+
+    for lives in turns:
+        if lives:
+            live.poll(0.0)
+        else:
+            seen += values(reading.poll(positions(), 0.0))
+    for _ in range(1000):
+        if reading.caught_up(positions()):
+            break
+        seen += values(reading.poll(positions(), 0.0))
+    assert reading.caught_up(positions())
+    assert len(seen) == sum(
+        offset < position for offsets, position in zip(live.offsets, live.positions, strict=True) for offset in offsets
+    )
+    for _ in range(200):
+        seen += values(live.poll(0.0))
+    assert sorted(seen) == sorted(b"%d" % (1000 * p + n) for p, offsets in enumerate(live.offsets) for n in offsets)
+
+
+def test_what_lies_beyond_the_live_reader_is_kept_within_bounds() -> None:
+    source = Log([10 * MOST_AHEAD], lots=[5000])
+    reading = BackfillReader(source)
+    for _ in range(100):
+        assert reading.poll({("log", 0): 0}, 0.0) == []
+    assert source.asked * 5000 == MOST_AHEAD
+    assert len(values(reading.poll({("log", 0): 7000}, 0.0))) == 7000
+
+
+def test_live_positions_that_fall_are_of_another_log() -> None:
+    reading = BackfillReader(Log([10]))
+    reading.poll({("log", 0): 5}, 0.0)
+    with pytest.raises(SourceError, match="made anew"):
+        reading.poll({("log", 0): 2}, 0.0)
+
+
+def polled_often(reading: BackfillReader, live: dict[TopicPartition, int]) -> None:
+    for _ in range(10):
+        reading.poll(live, 0.01)
+
+
+def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tmp_path: Path) -> None:
+    log = tmp_path / "log.ndjson"
+    log.write_bytes(b"1\n2\n3\n")
+    for follow in (False, True):
+        reading = open_again(FileSettings(path=[str(log)], follow=follow), "earliest", {(str(log), 0): 11})
+        with pytest.raises(SourceError, match="rotated or replaced"):
+            polled_often(reading, {(str(log), 0): 11})
+        reading.close()
+
+
+def test_where_a_second_reading_may_begin() -> None:
+    kafka, file = KafkaSettings(topic="t"), FileSettings(path=["log"])
+    assert beginning("earliest", kafka) == "earliest"
+    assert beginning("17", file) == 17
+    assert str(beginning("2026-01-31T00:00:00Z", kafka)) == "2026-01-31 00:00:00+00:00"
+    for text, settings, complaint in (
+        ("yesterday", kafka, "found 'yesterday'"),
+        ("2026-01-31T00:00:00", kafka, "found '2026-01-31T00:00:00'"),
+        ("2026-01-31T00:00:00Z", file, "only a topic"),
+        ("2026-01-31T00:00:00Z", SimulatedSettings(), "only a topic"),
+        ("earliest", FileSettings(path=["-"]), "standard input"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            beginning(text, settings)
+
+
+def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
+    reading = open_again(SimulatedSettings(rate=1.0, candidates=1), "earliest", {("simulated", 0): 2500})
+    read = 0
+    for _ in range(5):
+        read += len(values(reading.poll({("simulated", 0): 2500}, 0.0)))
+    assert read == 2500
+    assert reading.caught_up({("simulated", 0): 2500})
+
+
+class Newcomer(Recorder):
+    """A latecomer that remembers whether it joined, and how."""
+
+    policies = ("late",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awaited, self.joined = True, []  # type: ignore[var-annotated]
+
+    def join(self, *, anew: bool) -> None:
+        self.joined.append(anew)
+
+
+class Everybody(Recorder):
+    """The learner of a daemon, and a latecomer once it has joined."""
+
+    def __init__(self, newcomer: Newcomer) -> None:
+        super().__init__()
+        self._newcomer = newcomer
+
+    def update(self, batch: EventBatch) -> None:
+        super().update(batch)
+        if self._newcomer.joined:
+            self._newcomer.update(batch)
+
+
+@pytest.mark.parametrize(("live_lots", "late_lots"), [([7], [2]), ([1], [50]), ([3, 11], [5, 1])])
+def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
+    monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
+) -> None:
+    monkeypatch.setattr("streameval.service.backfill.SLICE", 0.001)
+    live, source, newcomer = Log([120, 80], live_lots), Log([120, 80], late_lots), Newcomer()
+    everybody = Everybody(newcomer)
+    changes = iter([Change(NumberFormat(), Backfill(newcomer, lambda _: BackfillReader(source)))])
+    daemon = Daemon(live, NumberFormat(), everybody, reload=lambda: next(changes))
+    with capture_logs() as logs, running(daemon):
+        wait_until(lambda: daemon.published.accepted > 0)
+        daemon.reload()
+        wait_until(lambda: bool(newcomer.joined) and daemon.published.accepted == 200)
+        wait_until(lambda: not daemon.published.backfills)
+    assert newcomer.joined == [False]
+    assert sorted(newcomer.rewards) == sorted(everybody.rewards)
+    assert len(everybody.rewards) == 200
+    assert source.closed
+    assert [entry["event"] for entry in logs if "backfill" in entry["event"]] == ["backfill_done"]
+
+
+def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
+    source, newcomer = Log([5]), Newcomer()
+    live = Log([9])
+    change = Change(NumberFormat(), Backfill(newcomer, lambda _: BackfillReader(source)))
+    daemon = Daemon(live, NumberFormat(), Recorder(), reload=lambda: change)
+    with running(daemon):
+        wait_until(lambda: daemon.published.accepted == 9)
+        daemon.reload()
+        wait_until(lambda: daemon.published.backfills == (BackfillStatus(("late",), 5, 4),))
+    assert source.closed
+    assert newcomer.joined == []
+
+
+def test_a_log_that_cannot_be_read_again_is_logged_and_the_candidate_begins_with_the_next_event() -> None:
+    class Broken(ListSource):
+        def status(self) -> SourceStatus:
+            return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 0, 1),))
+
+    source, newcomer = Broken([[records(b"1", b"2")], SourceError("gone", hint="keep it longer")]), Newcomer()
+    backfill = Backfill(newcomer, lambda _: BackfillReader(source))
+    live = SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 9, 0),))
+    with capture_logs() as logs:
+        assert not backfill.slice(EventPipeline(NumberFormat()), SourceStatus(False), 0)
+        assert backfill.slice(EventPipeline(NumberFormat()), live, 0)
+    assert newcomer.joined == [True]
+    assert source.closed
+    assert [(entry["event"], entry["error"]) for entry in logs] == [("backfill_failed", "gone")]
+
+
+def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
+    class Two(ListSource):
+        read = 0
+
+        def poll(self, timeout: float) -> list[Records]:
+            self.read += 4
+            offsets = range(self.read - 4, self.read)
+            return [Records(topic, 0, offsets, [b"%d" % offset for offset in offsets]) for topic in ("orders", "log")]
+
+        def status(self) -> SourceStatus:
+            return SourceStatus(True, partitions=tuple(PartitionStatus(t, 0, self.read, 0) for t in ("orders", "log")))
+
+    reading = BackfillReader(Two([]), first=2, of="log")
+    live = {("log", 0): 7, ("orders", 0): 4}
+    seen = [(part.topic, value) for _ in range(3) for part in reading.poll(live, 0.0) for value in part.values]
+    assert sorted(seen) == [("log", b"%d" % n) for n in range(2, 7)] + [("orders", b"%d" % n) for n in range(4)]
+    assert reading.caught_up(live)
+    assert reading.behind({("log", 0): 1000, ("orders", 0): 4}) == 1000 - 12
+
+
+def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:
+    newcomer = Newcomer()
+    newcomer.awaited = False
+    backfill = Backfill(newcomer, lambda _: BackfillReader(Log([5])))
+    assert backfill.slice(EventPipeline(NumberFormat()), SourceStatus(True), 0)
+    assert newcomer.joined == []
+
+
+def test_a_slice_reads_at_least_as_much_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.service.backfill.SLICE", 0.0)
+    newcomer = Newcomer()
+    backfill = Backfill(newcomer, lambda _: BackfillReader(Log([500], lots=[10])))
+    live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))
+    assert not backfill.slice(EventPipeline(NumberFormat()), live, 95)
+    assert len(newcomer.rewards) == 100
+    assert backfill.progress(live) == BackfillStatus(("late",), 100, 300)
+
+
+def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
+    recorder = Recorder()
+    daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), recorder, stop_when_exhausted=True)
+    daemon.reload()
+    daemon.run()
+    assert recorder.rewards == [1.0]
+
+
+def test_the_metrics_tell_how_far_a_back_fill_is() -> None:
+    page = MetricsPage(lambda: make_published(backfills=(BackfillStatus(("late", "later"), 70, 30),)))
+    lines = page.render().decode().splitlines()
+    for policy in ("late", "later"):
+        assert f'streameval_backfill_read_events{{policy="{policy}"}} 70.0' in lines
+        assert f'streameval_backfill_waiting_events{{policy="{policy}"}} 30.0' in lines
+    assert "streameval_backfill_" not in MetricsPage(make_published).render().decode()
+
+
+def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outcome = command(capfd, "run", str(written(tmp_path / "s.yaml")), "--backfill", "yesterday")
+    assert outcome.code == 2
+    assert "error: --backfill: found 'yesterday'" in outcome.err
+    assert "hint: write earliest, an offset" in outcome.err
+
+
+def test_code_that_fails_to_load_is_told_and_the_old_candidates_go_on(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.yaml")
+    config = Config.load(path)
+    roster = CohortEvaluator(config.plan())
+    code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
+    written(path, policies={"candidates": {"early": "logged", "late": code}})
+    with capture_logs() as logs:
+        assert Reload(path, config, roster)() is None
+    assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
+    assert roster.policies == ("logging", "early")
+
+
+def written(path: Path, **parts: Any) -> Path:
+    base = {"policies": {"candidates": ["early"]}, "source": {"topic": "t"}}
+    path.write_text(yaml.safe_dump(base | parts))
+    return path
+
+
+def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.yaml")
+    config = Config.load(path)
+    roster = CohortEvaluator(config.plan())
+    reload = Reload(path, config, roster)
+    both = {"candidates": ["early", "late"], "production": "incumbent"}
+    written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
+    with capture_logs() as logs:
+        assert reload() is None
+    assert "cannot change policies.production, reward.field, source.topic" in logs[0]["error"]
+    assert "restart" in logs[0]["hint"]
+    assert roster.policies == ("logging", "early")
+
+
+def test_a_reload_adds_and_removes_candidates_and_says_so(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.yaml")
+    config = Config.load(path)
+    roster = CohortEvaluator(config.plan())
+    reload = Reload(path, config, roster)
+    written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
+    with capture_logs() as logs:
+        change = reload()
+    assert change is not None
+    assert change.backfill is None
+    assert roster.policies == ("logging", "even", "late")
+    assert [(entry["added"], entry["removed"]) for entry in logs] == [(["even", "late"], ["early"])]
+
+
+@pytest.mark.parametrize("text", ["policies: [", "policies: {candidates: []}", "polices: {}"])
+def test_a_file_of_no_use_is_logged_and_the_old_configuration_goes_on(tmp_path: Path, text: str) -> None:
+    path = written(tmp_path / "s.yaml")
+    config = Config.load(path)
+    reload = Reload(path, config, CohortEvaluator(config.plan()))
+    path.write_text(text)
+    with capture_logs() as logs:
+        assert reload() is None
+    assert [entry["event"] for entry in logs] == ["reload_failed"]
+    path.unlink()
+    with capture_logs() as logs:
+        assert reload() is None
+    assert [entry["event"] for entry in logs] == ["reload_failed"]
+
+
+def test_equal_configurations_need_no_restart(tmp_path: Path) -> None:
+    path = written(tmp_path / "s.yaml", source={"topic": "t", "start": "2026-01-31T00:00:00Z"})
+    assert needing_restart(Config.load(path), Config.load(path)) == []

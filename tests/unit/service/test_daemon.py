@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from streameval.errors import SourceError
+from streameval.events import REASONS, EventBatch, Rejected
+from streameval.service.daemon import SHORTEST_IDLE, Change, Daemon
+from streameval.service.log_summaries import RejectionLog
+from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, DeadLetterStatus, Histogram
+from support.factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
+from support.paths import TESTS
+
+
+def make_daemon(polls: list[Any], **options: Any) -> tuple[Daemon, ListSource, Recorder]:
+    source, recorder = ListSource(polls), Recorder()
+    options = {"stop_when_exhausted": True, "clock": lambda: 100.0} | options
+    return Daemon(source, NumberFormat(), recorder, **options), source, recorder
+
+
+def test_records_of_several_partitions_are_taken_in_order_of_arrival() -> None:
+    daemon, source, recorder = make_daemon([[records(b"1", b"2", partition=1), records(b"3")], [records(b"4")]])
+    daemon.run()
+    assert recorder.rewards == [1.0, 2.0, 3.0, 4.0]
+    assert daemon.published.accepted == 4
+    assert source.closed
+
+
+def test_bad_events_are_counted_by_reason_and_the_others_go_on() -> None:
+    daemon, _, recorder = make_daemon([[records(b"1", b"?", None, b"2")]])
+    daemon.run()
+    assert recorder.rewards == [1.0, 2.0]
+    assert daemon.published.rejected == dict.fromkeys(REASONS, 0) | {"malformed": 2}
+
+
+def test_a_busy_source_is_reported_at_the_first_batch_and_at_the_end_not_at_every_poll() -> None:
+    daemon, _, recorder = make_daemon([[records(b"1")] for _ in range(500)], publish_interval=60.0)
+    daemon.run()
+    assert recorder.reports == 2
+    assert daemon.published.report is not None
+    assert daemon.published.report.events.accepted == 500
+
+
+def test_a_source_that_ran_dry_is_reported_at_once_but_only_if_something_has_come() -> None:
+    daemon, _, recorder = make_daemon([[records(b"1")], [records(b"2")], [], [], [], []], publish_interval=60.0)
+    daemon.run()
+    assert recorder.reports == 2
+
+
+def test_a_report_that_has_grown_old_is_made_anew_though_nothing_comes() -> None:
+    clock = iter(range(0, 100_000, 25))
+    daemon, _, recorder = make_daemon([[records(b"1")], *[[] for _ in range(12)]], clock=lambda: float(next(clock)))
+    daemon.run()
+    assert 4 <= recorder.reports <= 7  # about 350 seconds by this clock, and a report each minute
+
+
+def test_an_empty_log_is_ready_as_soon_as_it_is_reached() -> None:
+    daemon, source, _ = make_daemon([[], []], stop_when_exhausted=False)
+    source.reached, source.detail = False, "no broker answers"
+    with running(daemon):
+        wait_until(lambda: daemon.published.detail == "no broker answers")
+        assert not daemon.published.ready
+        assert daemon.published.report is None
+        source.reached = True
+        wait_until(lambda: daemon.published.ready)
+        assert daemon.published.detail == ""
+
+
+def test_a_source_that_is_lost_makes_the_daemon_unready_until_it_is_back_and_keeps_the_report() -> None:
+    daemon, source, _ = make_daemon([[records(b"1")]], stop_when_exhausted=False)
+    with capture_logs() as logs, running(daemon):
+        wait_until(lambda: daemon.published.ready)
+        source.reached = False
+        wait_until(lambda: not daemon.published.ready)
+        assert daemon.published.report is not None
+        source.reached = True
+        wait_until(lambda: daemon.published.ready)
+    said = [entry["event"] for entry in logs]
+    assert said == ["started", "first_event", "source_reached", "source_lost", "source_reached", "stopped"]
+
+
+def test_a_reload_is_shown_without_waiting_for_an_event() -> None:
+    daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), Recorder(), reload=lambda: Change(NumberFormat()))
+    with running(daemon):
+        wait_until(lambda: daemon.published.ready)
+        before = daemon.published.report
+        daemon.reload()
+        wait_until(lambda: daemon.published.report is not before)
+
+
+def test_an_exhausted_source_leaves_the_daemon_serving_until_it_is_stopped() -> None:
+    daemon, source, _ = make_daemon([[records(b"1")]], stop_when_exhausted=False)
+    with running(daemon):
+        wait_until(lambda: daemon.published.source.exhausted)
+        time.sleep(0.2)
+        assert not source.closed
+        assert daemon.published.ready
+    assert source.closed
+
+
+def test_an_idle_source_that_does_not_wait_is_not_asked_in_a_tight_loop() -> None:
+    polls = 0
+
+    def poll() -> list[Any]:
+        nonlocal polls
+        polls += 1
+        return []
+
+    daemon, _, _ = make_daemon([poll] * 10_000)
+    started = time.monotonic()
+    with running(daemon):
+        wait_until(lambda: polls >= 5)
+    assert polls <= 2 + (time.monotonic() - started) / SHORTEST_IDLE
+
+
+def test_trouble_that_will_not_pass_ends_the_run_with_its_reason_shown_and_the_source_closed() -> None:
+    daemon, source, _ = make_daemon([[records(b"1")], SourceError("the topic is gone", hint="create it")])
+    with pytest.raises(SourceError, match="the topic is gone"):
+        daemon.run()
+    assert source.closed
+    assert not daemon.published.ready
+    assert daemon.published.detail == "the topic is gone"
+    assert daemon.published.accepted == 1
+
+
+def test_a_bug_is_not_swallowed() -> None:
+    daemon, source, _ = make_daemon([ZeroDivisionError("a bug")])
+    with pytest.raises(ZeroDivisionError):
+        daemon.run()
+    assert source.closed
+
+
+def test_what_is_published_does_not_change_afterwards() -> None:
+    shown: list[DaemonStatus] = []
+
+    def keep_what_is_shown() -> list[Any]:
+        shown.append(daemon.published)
+        return [records(b"?")]
+
+    daemon, _, _ = make_daemon([keep_what_is_shown] * 3, publish_interval=0.0)
+    daemon.run()
+    assert [each.rejected["malformed"] for each in [*shown, daemon.published]] == [0, 1, 2, 3]
+
+
+def test_delays_and_batch_durations_are_counted_for_every_event_and_batch() -> None:
+    daemon, _, _ = make_daemon([[records(b"99", b"40", b"200")], [records(b"5")]])
+    daemon.run()
+    delay = daemon.published.event_delay
+    assert delay.count == 4
+    assert delay.total == pytest.approx(1 + 60 + 0 + 95)
+    assert delay.cumulative()[0] == 1, "an event from the future counts in the lowest bucket"
+    assert daemon.published.batch_duration.count == 2
+
+
+def test_events_without_a_time_have_no_delay() -> None:
+    assert NO_DELAYS.add(np.array([np.nan, 1.0])).count == 1
+
+
+def test_a_histogram_bucket_holds_its_upper_bound() -> None:
+    histogram = Histogram.of((1.0, 2.0)).add(np.array([0.0, 1.0, 1.5, 2.0, 2.5]))
+    assert histogram.counts == (2, 2, 1)
+    assert histogram.cumulative() == (2, 4, 5)
+    assert histogram.mean == pytest.approx(7.0 / 5)
+    assert Histogram.of((1.0,)).mean is None
+
+
+def test_a_loop_that_hangs_is_not_healthy() -> None:
+    hanging = True
+
+    def poll() -> list[Any]:
+        while hanging:
+            time.sleep(0.01)
+        return []
+
+    assert make_daemon([poll])[0].healthy
+    daemon, _, _ = make_daemon([poll], stall_after=0.5, stop_when_exhausted=False)
+    with running(daemon):
+        wait_until(lambda: not daemon.healthy)
+        hanging = False
+        wait_until(lambda: daemon.healthy)
+
+
+def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> None:
+    log = RejectionLog()
+    many = [Rejected("malformed", f"no JSON at byte {each}", b"?") for each in range(1000)]
+    with capture_logs() as logs:
+        for _ in range(50):
+            log.add([*many, Rejected("not_finite", "reward is NaN" + "!" * 1000, b"?")])
+            log.write_when_due()
+        assert [(entry["reason"], entry["count"]) for entry in logs] == [("malformed", 1000), ("not_finite", 1)]
+        log.write()
+    assert [(entry["reason"], entry["count"]) for entry in logs[2:]] == [("malformed", 49_000), ("not_finite", 49)]
+    assert logs[0]["example"].startswith("no JSON at byte")
+    assert len(logs[1]["example"]) == 200
+
+
+def test_the_loop_itself_costs_less_than_a_third_of_a_microsecond_an_event() -> None:
+    size, polls = 2000, 200
+    batch = EventBatch.from_arrays(
+        reward=np.ones(size), propensity=np.ones(size), policies={"a": np.ones(size)}, timestamp=np.full(size, 99.0)
+    )
+
+    class Free(Recorder):
+        def decode_batch(self, values: Any) -> EventBatch:
+            return batch
+
+        def update(self, batch: EventBatch) -> None:
+            pass
+
+    free = Free()
+    messages = [records(*[b"1"] * size)]
+    best = np.inf
+    for _ in range(5):
+        daemon = Daemon(ListSource([messages] * polls), free, free, stop_when_exhausted=True)
+        started = time.process_time()
+        daemon.run()
+        best = min(best, (time.process_time() - started) / (size * polls))
+    assert best < 0.3e-6 * slowness()
+
+
+SCRIPT = """
+import sys, time
+from support.factories import ListSource, NumberFormat, Recorder, records
+from streameval.service.daemon import Daemon
+
+class Slow(Recorder):
+    def update(self, batch):
+        print("begun", flush=True)
+        while not daemon._stopping:
+            time.sleep(0.01)
+        print("told", flush=True)
+        time.sleep(float(sys.argv[1]))
+        super().update(batch)
+
+recorder = Slow()
+daemon = Daemon(ListSource([[records(b"1", b"2")], [records(b"3")]]), NumberFormat(), recorder)
+daemon.run()
+print(recorder.rewards, daemon.published.report.events.accepted)
+"""
+
+
+def start_program(seconds: float) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    command = [sys.executable, "-c", SCRIPT, str(seconds)]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert program.stdout is not None
+    while "begun" not in program.stdout.readline():
+        assert program.poll() is None
+    return program
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_batch_in_hand_reports_it_and_exits_0(number: signal.Signals) -> None:
+    program = start_program(0.2)
+    program.send_signal(number)
+    out, _ = program.communicate(timeout=60)
+    assert program.returncode == 0
+    assert "[1.0, 2.0] 2" in out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> None:
+    program = start_program(60.0)
+    program.send_signal(number)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "told\n", "the first signal lets the batch go on"
+    program.send_signal(number)
+    out, _ = program.communicate(timeout=30)
+    assert (program.returncode, out) == (code, "")
+
+
+class Keeper:
+    """Takes every document it can get."""
+
+    def __init__(self) -> None:
+        self.status = NEVER
+        self.kept: list[Any] = []
+        self.closed = False
+
+    def turn(self, document: Any) -> None:
+        self.kept.append(document())
+
+    finish = turn
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None:
+    keeper = Keeper()
+    daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], keeper=keeper)
+    daemon.run()
+    told = [(each["bookmarks"]["interactions"]["positions"], each["roster"]["rewards"]) for each in keeper.kept[1:]]
+    assert keeper.kept[0] is None, "nothing is kept while the log has not been reached"
+    assert told == [
+        ([[0, 1]], [1.0, 2.0]),
+        ([[0, 2]], [1.0, 2.0]),
+        ([[0, 3]], [1.0, 2.0, 3.0]),
+        ([[0, 3]], [1.0, 2.0, 3.0]),
+    ]
+    assert keeper.closed
+    assert daemon.published.snapshots == NEVER
+
+
+def test_what_is_known_is_kept_when_the_source_cannot_go_on_and_not_after_a_bug() -> None:
+    for trouble, kept in ((SourceError("gone", hint=""), 3), (ZeroDivisionError("a bug"), 2)):
+        keeper = Keeper()
+        daemon, _, _ = make_daemon([[records(b"1")], trouble], keeper=keeper)
+        with pytest.raises(type(trouble)):
+            daemon.run()
+        assert len(keeper.kept) == kept
+        assert keeper.closed
+
+
+def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> None:
+    class Letters:
+        put_aside: ClassVar[list[Any]] = []
+        closed = False
+
+        def put(self, records: Any, rejected: Any) -> None:
+            self.put_aside.append((len(records), [each.value for each in rejected]))
+
+        def status(self) -> DeadLetterStatus:
+            return DeadLetterStatus(written=len(self.put_aside))
+
+        def close(self) -> None:
+            self.closed = True
+
+    letters = Letters()
+    daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], letters=letters)
+    daemon.run()
+    assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]
+    assert letters.closed
+    assert daemon.published.dead_letters == DeadLetterStatus(written=2)

@@ -1,0 +1,72 @@
+"""The ring of the last hours, of which the status page draws its lines."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from streameval.ope.report import Report
+from streameval.service.status import MOST_POINTS, SPAN, History
+from support.factories import NOW, make_estimate, make_report, make_unknown
+
+LABEL = ("challenger-a", "ips", "window")
+
+
+def report(value: float | None = 0.05, policy: str = "challenger-a") -> Report:
+    made = make_unknown(policy, "ips", "window") if value is None else make_estimate(policy, "ips", "window", value)
+    return replace(make_report(0), estimates=(made,))
+
+
+def grown(seconds: float, step: float = 1.0) -> History:
+    history = History()
+    for at in np.arange(0.0, seconds + step / 2, step):
+        history = history.after(at, report(at))
+    return history
+
+
+@pytest.mark.parametrize("hours", [0.01, 0.5, 3, 12, 13, 36])
+def test_hours_fit_into_some_hundred_points(hours: float) -> None:
+    step = max(1.0, hours * 3600 / 4_000)
+    history = grown(hours * 3600, step)
+    at = history.series(LABEL).at
+    span = min(hours * 3600, SPAN)
+    assert min(hours * 3600, MOST_POINTS / 3) <= len(at) <= MOST_POINTS
+    assert at[-1] - at[0] >= span - 2 * history.spacing
+    assert np.diff(at).min() >= history.spacing, "no part of it is crowded"
+    assert np.diff(at).max() <= 2 * history.spacing + step, "there are no holes"
+
+
+def test_points_are_what_was_reported_then() -> None:
+    series = grown(4 * 3600, 5.0).series(LABEL)
+    assert series.value == pytest.approx(series.at)
+    assert series.lower == pytest.approx(series.at - 0.002)
+    assert series.upper == pytest.approx(series.at + 0.002)
+
+
+def test_what_was_not_known_is_a_gap_and_so_is_what_was_not_there() -> None:
+    history = History().after(0.0, report(None)).after(1.0, report(0.5, "another")).after(2.0, report(0.7))
+    assert history.series(LABEL).value.tolist() == pytest.approx([math.nan, math.nan, 0.7], nan_ok=True)
+    assert np.isnan(history.series(("nobody", "ips", "window")).value).all()
+
+
+def test_before_the_first_report_there_is_nothing() -> None:
+    history = History().after(NOW, None)
+    assert history == History()
+    assert len(history.series(LABEL).at) == 0
+
+
+def test_a_clock_that_is_set_back_leaves_no_points_in_the_future() -> None:
+    history = grown(100.0).after(50.2, report())
+    assert max(point.at for point in history.points) <= 50.2
+    assert grown(100.0).after(-9e9, report()).series(LABEL).at.tolist() == [-9e9]
+
+
+def test_a_history_that_somebody_reads_does_not_change() -> None:
+    before = grown(10.0)
+    points = before.points
+    before.after(11.0, report())
+    assert before.points is points
+    assert len({id(point.places) for point in points}) == 1, "the names are kept once"

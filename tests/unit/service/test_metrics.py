@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from structlog.testing import capture_logs
+
+from streameval.events import REASONS
+from streameval.ingest.base import SourceStatus
+from streameval.ingest.pipeline import BufferStatus
+from streameval.ingest.stages import RewardCounts
+from streameval.ope.report import Estimate, EventCounts
+from streameval.service.metrics import MetricsPage, StreamevalCollector, exposition
+from streameval.service.status import NEVER, DaemonStatus
+from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
+
+PER_ESTIMATE = {"policy", "estimator", "average"}
+PROMISED: dict[str, set[str]] = {
+    "streameval_policy_value": PER_ESTIMATE,
+    "streameval_policy_value_lower": PER_ESTIMATE,
+    "streameval_policy_value_upper": PER_ESTIMATE,
+    "streameval_policy_interval_info": PER_ESTIMATE | {"kind", "anytime", "covers"},
+    "streameval_policy_lift": PER_ESTIMATE,
+    "streameval_policy_lift_lower": PER_ESTIMATE,
+    "streameval_policy_lift_upper": PER_ESTIMATE,
+    "streameval_policy_promotable": {"policy", "rule"},
+    "streameval_policy_trust_check_ok": {"policy", "check"},
+    "streameval_policy_effective_sample_size": PER_ESTIMATE,
+    "streameval_policy_design_effect": PER_ESTIMATE,
+    "streameval_policy_importance_weight_mean": {"policy", "average"},
+    "streameval_policy_importance_weight_max": {"policy", "average"},
+    "streameval_policy_unsupported_probability": {"policy", "average"},
+    "streameval_policy_window_events": PER_ESTIMATE,
+    "streameval_policy_decay_alpha": PER_ESTIMATE,
+    "streameval_policy_horizon_events": PER_ESTIMATE,
+    "streameval_policy_lipschitz_per_event": PER_ESTIMATE,
+    "streameval_events_accepted_total": set(),
+    "streameval_events_rejected_total": {"reason"},
+    "streameval_events_since_start": set(),
+    "streameval_policy_events_since_start": {"policy"},
+    "streameval_policy_events_missing_total": {"policy"},
+    "streameval_policy_drift_detections_total": {"policy"},
+    "streameval_last_event_timestamp_seconds": set(),
+    "streameval_event_delay_seconds_count": set(),
+    "streameval_event_delay_seconds_bucket": {"le"},
+    "streameval_consumer_lag_events": {"topic", "partition"},
+    "streameval_consumer_position_offset": {"topic", "partition"},
+    "streameval_batch_duration_seconds_sum": set(),
+    "streameval_snapshot_timestamp_seconds": set(),
+    "streameval_snapshot_duration_seconds_bucket": {"le"},
+    "streameval_snapshot_failures_total": set(),
+    "streameval_ready": set(),
+    "streameval_build_info": {"version", "python"},
+    "process_resident_memory_bytes": set(),
+    "python_info": {"version", "implementation", "major", "minor", "patchlevel"},
+}
+
+
+def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
+    text = MetricsPage(lambda: published).render().decode()
+    samples: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append(sample)
+    return samples
+
+
+def one(samples: dict[str, list[Sample]], name: str, **labels: str) -> float:
+    found = [sample.value for sample in samples[name] if labels.items() <= sample.labels.items()]
+    assert len(found) == 1, f"{len(found)} series of {name} with {labels}"
+    return found[0]
+
+
+def of_one(**fields: Any) -> dict[str, list[Sample]]:
+    """What is scraped when the only estimate is one with these fields."""
+    return of_estimates(make_estimate("a", "ips", "window", **fields))
+
+
+def of_estimates(*estimates: Estimate) -> dict[str, list[Sample]]:
+    return scrape(make_published(replace(make_report(), estimates=estimates)))
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_every_promised_name_is_there_with_its_labels(name: str) -> None:
+    samples = scrape(make_published(make_report()))
+    assert set(samples[name][0].labels) == PROMISED[name]
+
+
+def test_values_are_those_of_the_report() -> None:
+    report = make_report()
+    samples = scrape(make_published(report))
+    for each in report.estimates:
+        labels = {"policy": each.policy, "estimator": each.estimator, "average": each.average}
+        assert one(samples, "streameval_policy_value", **labels) == each.value
+        assert one(samples, "streameval_policy_value_lower", **labels) == each.lower
+        assert one(samples, "streameval_policy_value_upper", **labels) == each.upper
+    assert (
+        one(samples, "streameval_policy_window_events", policy="challenger-a", estimator="ips", average="window") == 1e4
+    )
+    assert one(samples, "streameval_policy_decay_alpha", policy="logging", estimator="snips", average="decay") == 0.9999
+    assert (
+        one(samples, "streameval_policy_horizon_events", policy="logging", estimator="ips", average="mixture") == 3.1e4
+    )
+    assert one(samples, "streameval_policy_drift_detections_total", policy="challenger-a") == 2
+    assert one(samples, "streameval_events_since_start") == 120_000
+    assert one(samples, "streameval_policy_events_missing_total", policy="challenger-b") == 1_000
+    assert one(samples, "streameval_consumer_lag_events", topic="interactions", partition="0") == 12
+
+
+def test_nothing_is_exported_that_is_not_known_yet() -> None:
+    details = {"window_events": None, "alpha": float("nan")}
+    samples = of_estimates(make_unknown("a", "ips", "window", details=details))
+    assert [name for name in samples if name in PROMISED and PROMISED[name] >= {"policy", "average"}] == []
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf"), None])
+def test_numbers_that_are_no_evidence_make_no_series(odd: float | None) -> None:
+    samples = of_one(lower=odd, details={"horizon_events": odd, "design_effect": odd})
+    assert "streameval_policy_value" in samples
+    assert "streameval_policy_value_lower" not in samples
+    assert "streameval_policy_horizon_events" not in samples
+    assert "streameval_policy_design_effect" not in samples
+
+
+def test_the_interval_says_what_it_is() -> None:
+    (sample,) = of_one(kind="empirical_bernstein", anytime=True, covers="current")["streameval_policy_interval_info"]
+    assert sample.value == 1
+    assert sample.labels["kind"] == "empirical_bernstein"
+    assert sample.labels["anytime"] == "true"
+    assert sample.labels["covers"] == "current"
+
+
+def test_weights_are_those_of_the_first_estimator() -> None:
+    samples = of_estimates(
+        make_estimate("a", "ips", "window", importance_weight_mean=1.5),
+        make_estimate("a", "clipped_ips", "window", importance_weight_mean=0.5),
+    )
+    assert one(samples, "streameval_policy_importance_weight_mean", policy="a", average="window") == 1.5
+
+
+def test_before_the_first_report_the_process_is_told_about_and_no_policy() -> None:
+    samples = scrape(make_published(None))
+    assert [name for name in samples if name.startswith("streameval_policy")] == []
+    assert "streameval_last_event_timestamp_seconds" not in samples
+    assert one(samples, "streameval_ready") == 0
+    assert one(samples, "streameval_events_accepted_total") == 2000
+
+
+def test_a_log_without_events_has_no_newest_event() -> None:
+    samples = scrape(make_published(replace(make_report(), events=EventCounts(0, {}, None))))
+    assert "streameval_last_event_timestamp_seconds" not in samples
+    assert one(samples, "streameval_events_since_start") == 0
+
+
+def test_every_reason_for_a_rejection_counts_from_zero() -> None:
+    samples = scrape(DaemonStatus(source=SourceStatus(reached=False), at=0.0))
+    assert {
+        sample.labels["reason"]: sample.value for sample in samples["streameval_events_rejected_total"]
+    } == dict.fromkeys(REASONS, 0.0)
+
+
+def test_lag_that_is_not_known_yet_is_absent_for_its_partition_only() -> None:
+    samples = scrape(make_published(make_report()))
+    assert [sample.labels["partition"] for sample in samples["streameval_consumer_lag_events"]] == ["0"]
+    assert len(samples["streameval_consumer_position_offset"]) == 2
+
+
+def test_histograms_end_with_everything() -> None:
+    samples = scrape(make_published(make_report()))
+    buckets = samples["streameval_event_delay_seconds_bucket"]
+    assert buckets[-1].labels["le"] == "+Inf"
+    assert buckets[-1].value == one(samples, "streameval_event_delay_seconds_count") == 2
+    assert one(samples, "streameval_event_delay_seconds_sum") == pytest.approx(3.2)
+
+
+def test_there_is_no_created_series() -> None:
+    assert not [name for name in scrape(make_published(make_report())) if name.endswith("_created")]
+
+
+def test_one_family_that_fails_is_logged_and_takes_no_other_with_it() -> None:
+    broken = make_published(make_report(), source=None)
+    with capture_logs() as logs:
+        samples = scrape(broken)
+    assert "streameval_policy_value" in samples
+    assert "streameval_ready" in samples
+    assert [(entry["event"], entry["part"]) for entry in logs] == [("metrics_failed", "consumer")]
+
+
+def test_label_values_are_escaped() -> None:
+    odd = 'a "quoted" \\ name\nof two lines'
+    samples = of_estimates(make_estimate(odd, "ips", "window", 0.5))
+    assert one(samples, "streameval_policy_value", policy=odd) == 0.5
+
+
+def test_the_text_says_what_the_client_library_would_say() -> None:
+    registry = CollectorRegistry()
+    collector = StreamevalCollector(lambda: make_published(make_report(10)))
+    registry.register(collector)
+    theirs = generate_latest(registry).decode()
+    ours = exposition(collector.collect()).decode()
+    assert list(text_string_to_metric_families(ours)) == list(text_string_to_metric_families(theirs))
+    assert len(ours.splitlines()) == len(theirs.splitlines()) > 1000
+
+
+def test_promtool_accepts_the_metrics() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        if os.environ.get("CI"):
+            pytest.fail("promtool is missing; with CI set this check may not be left out (Debian package: prometheus)")
+        pytest.skip("promtool is not installed (Debian package: prometheus)")
+    text = MetricsPage(lambda: make_published(make_report())).render()
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
+
+
+def test_every_metric_is_explained_in_a_sentence() -> None:
+    text = MetricsPage(lambda: make_published(make_report())).render().decode()
+    ours = re.findall(r"^# HELP (streameval_\w+) (.*)$", text, re.MULTILINE)
+    assert len(ours) > 25
+    assert [name for name, sentence in ours if len(sentence) < 20 or not sentence.endswith(".")] == []
+
+
+def test_without_a_drift_detector_no_detections_are_counted() -> None:
+    report = make_report()
+    policies = tuple(replace(policy, drift_detections=None) for policy in report.policies)
+    assert "streameval_policy_drift_detections_total" not in scrape(make_published(replace(report, policies=policies)))
+
+
+def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
+    rewards = RewardCounts(joined=90, late=10, unmatched=3)
+    samples = scrape(make_published(holding=BufferStatus(42, watermark=NOW, hurried=7, rewards=rewards, window=600.0)))
+    assert one(samples, "streameval_events_held") == 42
+    assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
+    assert one(samples, "streameval_events_hurried_total") == 7
+    assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
+    assert one(samples, "streameval_rewards_late_share") == 0.1
+    assert one(samples, "streameval_rewards_window_seconds") == 600
+    early = scrape(make_published(holding=BufferStatus(0, watermark=float("-inf"))))
+    assert "streameval_watermark_timestamp_seconds" not in early
+    assert "streameval_rewards_total" not in early
+    assert "streameval_events_held" not in scrape(make_published())
+
+
+def test_without_a_state_there_is_nothing_of_snapshots() -> None:
+    samples = scrape(make_published(snapshots=NEVER.failed()))
+    assert one(samples, "streameval_snapshot_failures_total") == 1
+    assert "streameval_snapshot_timestamp_seconds" not in samples, "none has been written yet"
+    assert not [name for name in scrape(make_published(snapshots=None)) if "snapshot" in name]

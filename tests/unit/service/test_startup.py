@@ -1,0 +1,303 @@
+"""A daemon goes on from its snapshots: with the same numbers, with what the configuration changes of them, or not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from structlog.testing import capture_logs
+
+from streameval.cli.show import contents, load
+from streameval.config.model import Config
+from streameval.errors import ConfigError, InputError, StateError
+from streameval.ope.report import Report
+from streameval.service.daemon import Daemon
+from streameval.service.snapshots.store import SnapshotStore, found_in
+from streameval.service.startup import daemon as daemon_of
+from support.factories import running, wait_until
+
+
+def lines(first: int, last: int) -> str:
+    """Events whose rewards say which they are."""
+    events = (
+        {
+            "event_id": f"e-{number}",
+            "timestamp": 1_700_000_000 + number,
+            "actions": ["a", "b"],
+            "propensities": [0.5, 0.5],
+            "action": "a",
+            "reward": number,
+            "policies": {"early": [0.5, 0.5], "late": [0.5, 0.5], "other": [0.5, 0.5]},
+        }
+        for number in range(first, last)
+    )
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+class Place:
+    """A directory with a log, a configuration, and what daemons keep there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config, self.log, self.state = directory / "s.yaml", directory / "log.ndjson", directory / "state"
+        self.log.write_text("")
+
+    def parts(self, **changes: Any) -> dict[str, Any]:
+        parts: dict[str, Any] = {
+            "source": {"kind": "file", "path": str(self.log), "follow": True},
+            "policies": {"candidates": ["early"]},
+            "reward": {"max": 1_000_000},
+            "estimators": ["ips"],
+            "averages": ["cumulative"],
+            "drift": "off",
+            "promotion": "off",
+            "state": {"dir": str(self.state), "interval": "1h"},
+        }
+        return parts | changes
+
+    def daemon(self, options: dict[str, Any] | None = None, **changes: Any) -> Daemon:
+        self.config.write_text(yaml.safe_dump(self.parts(**changes)))
+        return daemon_of(self.config, Config.load(self.config, {}), **(options or {}))
+
+    def life(self, first: int, last: int, options: dict[str, Any] | None = None, **changes: Any) -> Report:
+        """A daemon that reads these events, after those that are there already; its last report."""
+        with self.log.open("a") as log:
+            log.write(lines(first, last))
+        daemon = self.daemon(options, **changes)
+        with running(daemon):
+            wait_until(lambda: daemon.published.report is not None)
+            wait_until(lambda: sum(part.position for part in daemon.published.source.partitions) > last)
+        assert daemon.published.report is not None
+        return daemon.published.report
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(
+        "streameval.service.daemon.POLL_TIMEOUT", 0.02
+    )  # many lives, each of which waits so long to end
+    return Place(tmp_path)
+
+
+def seen(report: Report) -> dict[str, tuple[int, float]]:
+    """Of each policy, the number of its events and the sum of their rewards."""
+    events = {each.policy: each.events for each in report.policies}
+    values = {each.policy: each.value for each in report.estimates if each.average == "cumulative"}
+    return {name: (count, round(count * (values[name] or 0.0), 6)) for name, count in events.items()}
+
+
+def total(first: int, last: int) -> tuple[int, float]:
+    return last - first, float(sum(range(first, last)))
+
+
+def test_a_second_life_reads_on_where_the_first_ended(place: Place) -> None:
+    assert seen(place.life(0, 250)) == dict.fromkeys(("logging", "early"), total(0, 250))
+    newest = found_in(place.state)[-1]
+    with capture_logs() as logs:
+        assert seen(place.life(250, 1000)) == dict.fromkeys(("logging", "early"), total(0, 1000))
+    (continued,) = [entry for entry in logs if entry["event"] == "continued"]
+    assert continued["snapshot"] == str(newest)
+
+
+def test_candidates_come_and_go_between_two_lives(place: Place) -> None:
+    place.life(0, 250)
+    report = place.life(250, 400, policies={"candidates": ["early", "late"]})
+    assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
+    report = place.life(400, 500, policies={"candidates": ["late"]})
+    assert seen(report) == {"logging": total(0, 500), "late": total(250, 500)}
+
+
+def test_a_candidate_of_a_second_life_can_be_given_what_happened_in_the_first(place: Place) -> None:
+    place.life(0, 250)
+    daemon = place.daemon({"backfill": "earliest"}, policies={"candidates": ["early", "late"]})
+    with running(daemon):
+        wait_until(lambda: daemon.published.report is not None and len(daemon.published.report.policies) == 3)
+    assert daemon.published.report is not None
+    assert seen(daemon.published.report) == dict.fromkeys(("logging", "early", "late"), total(0, 250))
+
+
+def test_estimators_and_averages_come_and_go_between_two_lives(place: Place) -> None:
+    place.life(0, 250)
+    more = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "window", "tau": 50}]}
+    report = place.life(250, 400, **more)
+    rows = {(each.estimator, each.average): each.effective_sample_size for each in report.estimates}
+    assert rows == {
+        ("ips", "cumulative"): 400,
+        ("ips", "window"): 50,
+        ("snips", "cumulative"): 150,
+        ("snips", "window"): 50,
+    }
+    report = place.life(400, 500, estimators=["snips"])
+    assert [(each.policy, each.estimator, each.average) for each in report.estimates] == [
+        ("logging", "snips", "cumulative"),
+        ("early", "snips", "cumulative"),
+    ]
+
+
+def test_what_is_new_kept_reset_and_dropped_is_logged_and_what_is_dropped_leaves_the_next_snapshot(
+    place: Place,
+) -> None:
+    many = {
+        "policies": {"candidates": ["early", "late"]},
+        "estimators": ["ips", "snips", {"kind": "clipped_ips", "cap": 5}],
+        "averages": ["cumulative", {"kind": "window", "tau": 100}, "mixture"],
+    }
+    few = {
+        "policies": {"candidates": ["other", "late"]},
+        "estimators": ["ips", {"kind": "clipped_ips", "cap": 2}],
+        "averages": ["cumulative", {"kind": "decay", "half_life": 100}],
+    }
+    before = place.life(0, 250, **many)
+    with capture_logs() as logs:
+        after = place.life(250, 250, **few)
+    (continued,) = [entry for entry in logs if entry["event"] == "continued"]
+    assert continued["policies"] == {"kept": ["logging", "late"], "new": ["other"], "dropped": ["early"]}
+    assert continued["estimators"] == {"kept": ["ips"], "reset": ["clipped_ips"], "dropped": ["snips"]}
+    assert continued["averages"] == {"kept": ["cumulative"], "new": ["decay"], "dropped": ["window", "mixture"]}
+    assert after.get("late", "ips", "cumulative") == before.get("late", "ips", "cumulative")
+    _, document = load(place.state)
+    kept = str(document["roster"])
+    assert not [name for name in ("early", "snips", "mixture", "window") if name in kept]
+    assert "clipped_ips" in kept
+
+
+def test_promoting_a_candidate_costs_no_value(place: Place) -> None:
+    place.life(0, 250, policies={"candidates": ["early", "late"]})
+    report = place.life(250, 400, policies={"production": "early", "candidates": ["late"]})
+    assert report.production == "early"
+    assert seen(report) == dict.fromkeys(("early", "late"), total(0, 400))
+
+
+def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
+    both = {"candidates": ["early", "late"]}
+    place.life(0, 250, policies=both)
+    with capture_logs() as logs:
+        report = place.life(250, 400, {"reset_policies": ["late"]}, policies=both)
+    assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
+    (continued,) = [entry for entry in logs if entry["event"] == "continued"]
+    assert continued["policies"] == {"kept": ["logging", "early"], "reset": ["late"]}
+
+
+def test_a_retrained_production_begins_anew_and_candidates_go_on(place: Place) -> None:
+    policies = {"production": "other", "candidates": ["early"]}
+    place.life(0, 250, policies=policies)
+    report = place.life(250, 400, {"reset_policies": ["other"]}, policies=policies)
+    assert seen(report) == {"other": total(250, 400), "early": total(0, 400)}
+
+
+def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:
+    place.life(0, 10)
+    for name in ("nobody", "logging"):
+        with pytest.raises(InputError, match=f"no policy {name} that could have been retrained"):
+            place.daemon({"reset_policies": [name]})
+
+
+def test_a_reset_begins_anew_and_leaves_the_old_snapshots_aside(place: Place) -> None:
+    place.life(0, 250)
+    old = [path.name for path in found_in(place.state)]
+    report = place.life(250, 300, {"reset": True})
+    assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
+    assert [path.stem for path in found_in(place.state, ".before-reset")] == [Path(name).stem for name in old]
+    assert seen(place.life(300, 310))["early"] == total(0, 310)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"reward": {"max": 2_000_000}}, "reward.max was 1000000.0 and is now 2000000.0"),
+        ({"reward": {"max": 1_000_000, "min": -1}}, "reward.min was 0.0 and is now -1.0"),
+        ({"reward": {"max": 1_000_000, "field": "revenue"}}, "reward.field was reward and is now revenue"),
+        ({"source": {"format": "dsjson"}}, "source.format was json and is now dsjson"),
+        ({"source": {"path": __file__}}, "log.ndjson'] and is now"),
+    ],
+)
+def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: Any, said: str) -> None:
+    place.life(0, 10)
+    parts = {part: {**place.parts()[part], **changed} for part, changed in changes.items()}
+    with pytest.raises(StateError, match="must not be mixed") as error:
+        place.daemon(**parts)
+    assert said in error.value.message
+    assert "--reset begins anew" in error.value.hint
+    assert "another state.dir" in error.value.hint
+    place.daemon({"reset": True}, **parts)._source.close()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"confidence": 0.8},
+        {"intervals": {"cumulative": "empirical_bernstein"}},
+        {"http": {"port": 0}},
+        {"drift": "ADWIN"},
+        {"promotion": "paired"},
+        {"state": {"interval": "2h"}},
+    ],
+)
+def test_what_is_said_about_numbers_may_change(place: Place, changes: Any) -> None:
+    place.life(0, 250)
+    if "state" in changes:
+        changes = {"state": {**place.parts()["state"], **changes["state"]}}
+    assert seen(place.life(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
+    assert seen(place.life(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
+
+
+STARTED = """
+import sys
+from pathlib import Path
+from streameval.config.model import Config
+from streameval.service.startup import daemon
+for path in map(Path, sys.argv[1:]):
+    daemon(path, Config.load(path, {}))._source.close()
+    print("river" in sys.modules)
+"""
+
+
+def test_what_takes_long_to_load_is_there_before_the_first_event_and_only_where_it_is_needed(place: Place) -> None:
+    paths = []
+    for detector in ("off", "ADWIN"):
+        paths.append(place.config.with_name(f"{detector}.yaml"))
+        paths[-1].write_text(yaml.safe_dump(place.parts(drift=detector, state="off")))
+    command = [sys.executable, "-c", STARTED, *map(str, paths)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert said.split() == ["False", "True"]
+
+
+def test_two_daemons_cannot_have_one_directory(place: Place) -> None:
+    first = place.daemon()
+    with pytest.raises(StateError, match="in use by another streameval"):
+        place.daemon()
+    with running(first):
+        pass
+    place.life(0, 5)
+
+
+def test_there_is_nothing_to_reset_where_no_state_is_kept(place: Place) -> None:
+    for options in ({"reset": True}, {"reset_policies": ["early"]}):
+        with pytest.raises(ConfigError, match="no state to reset"):
+            place.daemon(options, state="off")
+
+
+def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
+    place.state.mkdir()
+    snapshots = SnapshotStore(place.state)
+    snapshots.write({"schema": 99})
+    snapshots.close()
+    with pytest.raises(StateError, match="schema 99, this version reads 1"):
+        place.daemon()
+    assert len(found_in(place.state)) == 1
+
+
+def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
+    code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
+    place.life(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
+    _, document = load(place.state)
+    document["roster"]["members"][0]["evaluator"]["settings"]["candidates"]["mine"]["target"] = "os:abort"
+    snapshots = SnapshotStore(place.state)
+    path = snapshots.write(document)
+    snapshots.close()
+    assert contents(path, document)["report"]["events"]["accepted"] == 150, "looking at it runs nothing"
+    assert seen(place.life(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))
