@@ -13,7 +13,7 @@ import pytest
 
 MEASURED = """
 import gc, json, sys, time
-import streameval.cli, streameval.running, streameval.service.http.server
+import streameval.cli.app, streameval.service.startup, streameval.service.http.server
 from streameval.cli.process import responsive
 
 def seconds():
@@ -70,13 +70,13 @@ import streameval as se
 from streameval.service.daemon import Daemon
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
-from streameval.events import EventFormat
+from streameval.events import JsonDecoder
 from streameval.cli.plan import Planning
 from streameval.ingest.files.source import FileSource
 before = settings()
 config, log = sys.argv[1:]
 evaluator = se.Evaluator(candidates=["challenger"])
-Daemon(FileSource([log]), EventFormat(["challenger"]), evaluator, stop_when_exhausted=True).run()
+Daemon(FileSource([log]), JsonDecoder(["challenger"]), evaluator, stop_when_exhausted=True).run()
 assert evaluator.report().events.accepted == 200
 Replay(Config.load(config)).read([log], lambda *_: None)
 Planning(Config.load(config)).read([log], lambda *_: None)

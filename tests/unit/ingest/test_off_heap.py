@@ -24,9 +24,9 @@ import resource
 from pathlib import Path
 import numpy as np
 from streameval.cli.process import keep_freed_memory
-from streameval.events import EventBatch, EventFormat
+from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.stages import Ordering
+from streameval.ingest.stages import EventTimeOrder
 
 POLICIES, EVENTS, POLLS = [f"candidate-{number}" for number in range(20)], 1000, 200
 
@@ -44,7 +44,7 @@ def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 keep_freed_memory()
-ordering, kept, taken = Ordering("clicks", 5.0, 10.0, 1 << 30), [], 0
+ordering, kept, taken = EventTimeOrder("clicks", 5.0, 10.0, 1 << 30), [], 0
 ordering.expect([("clicks", 0), ("clicks", 1)])
 before = megabytes()
 for poll in range(POLLS):

@@ -266,8 +266,8 @@ def test_a_write_that_fails_at_any_step_leaves_the_one_before_and_nothing_half(t
 QUOTA = """
 import resource, sys
 from pathlib import Path
-from streameval.service.snapshots.store import Snapshots
-snapshots = Snapshots(Path(sys.argv[1]))
+from streameval.service.snapshots.store import SnapshotStore
+snapshots = SnapshotStore(Path(sys.argv[1]))
 snapshots.write({"number": 1})
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 import os
@@ -398,16 +398,16 @@ import sys, time
 from pathlib import Path
 import numpy as np
 import streameval as se
-from streameval.ope.evaluator.cohorts import Roster
-from streameval.service.snapshots.writer import Checkpoints
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.service.snapshots.writer import SnapshotWriter
 from streameval.service.snapshots.file_format import pieces
-from streameval.service.snapshots.store import Snapshots
+from streameval.service.snapshots.store import SnapshotStore
 
 names = [f"candidate-{number}" for number in range(9)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
-roster = Roster(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
+roster = CohortEvaluator(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
 taken = []
-checkpoints = Checkpoints(Snapshots(Path(sys.argv[1])), 0.0, after=taken.append, capacity=lambda: roster.capacity)
+checkpoints = SnapshotWriter(SnapshotStore(Path(sys.argv[1])), 0.0, after=taken.append, capacity=lambda: roster.capacity)
 rng = np.random.default_rng(1)
 for _ in range(4):
     policies = {name: rng.random(6000) for name in names}
