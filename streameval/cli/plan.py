@@ -30,9 +30,9 @@ class Planner(Evaluator):
     exploration: Exploration
 
     @classmethod
-    def of(cls, plan: Plan, described: bool | None = None) -> Planner:
+    def of(cls, plan: Plan) -> Planner:
         """A fresh planner of a plan."""
-        planner = super().of(plan, described)
+        planner = super().of(plan)
         assert isinstance(planner, cls)
         planner.span, planner.exploration = LogSpan(), Exploration(plan.policies, plan.coded, plan.reward_range)
         return planner
@@ -95,12 +95,7 @@ def _power(power: float) -> float:
 
 def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
     """Kinds by label, the best to plan with first; InputError when the wanted one is not configured."""
-    every = [
-        estimator
-        for described in (True, False)
-        for estimators, _ in plan.products(described)
-        for estimator in estimators
-    ]
+    every = [estimator for estimators, _ in plan.products() for estimator in estimators]
     every.sort(key=lambda estimator: BEST.index(estimator.kind) if estimator.kind in BEST else len(BEST))
     kinds: dict[str, str] = {estimator.label: estimator.kind for estimator in every}
     if wanted is None:
@@ -114,7 +109,7 @@ def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
 
 def _horizons(plan: Plan) -> dict[str, float]:
     """How many events, each counting the same, would tell as much as each average ever does; of those that forget."""
-    averages = [average for _, averages in plan.products(described=False) for average in averages]
+    averages = [average for _, averages in plan.products() for average in averages]
     known = {average.label: _worth(average) for average in averages}
     return {label: events for label, events in known.items() if events is not None}
 

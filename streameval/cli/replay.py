@@ -182,8 +182,7 @@ def _by_preference(plan: Plan) -> list[tuple[str, str]]:
     """The labels of every estimator on every average that there may be, best to look at first."""
     pairs = [
         (estimator, average)
-        for described in (True, False)
-        for estimators, averages in plan.products(described)
+        for estimators, averages in plan.products()
         for average in reversed(averages)
         for estimator in estimators
     ]

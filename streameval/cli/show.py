@@ -26,7 +26,7 @@ from streameval.ingest.base import Offsets
 from streameval.ope.report import Report
 from streameval.service.snapshots.file_format import DamagedError, read_document
 from streameval.service.snapshots.store import found_in
-from streameval.service.snapshots.untrusted import migrated, roster_from
+from streameval.service.snapshots.untrusted import roster_from
 
 
 def held_back(intake: State) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _read(path: Path) -> State:
 
 def contents(path: Path, document: State) -> dict[str, Any]:
     """What is in a snapshot, as plain values."""
-    report, roster = _report(document), migrated(document["roster"])
+    report, roster = _report(document), document["roster"]
     return {
         "path": str(path),
         "bytes": path.stat().st_size,

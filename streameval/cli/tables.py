@@ -17,6 +17,8 @@ from streameval.common.component import Component
 from streameval.common.text import counted, format_duration
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
 from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Decision, Estimate, Report
 
 UNKNOWN = "–"
@@ -85,17 +87,16 @@ def plan_table(config: Config) -> Table:
     """What a configuration would run."""
     http, reward = config.http, config.reward
     plan = config.plan()
-    products = plan.products(described=False)
-    others = plan.products(described=True)
+    products = plan.products()
     policies = len(plan.policies)
-    estimates = policies * sum(len(estimators) * len(averages) for estimators, averages in products)
+    estimates = policies * sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
     table = Table.grid(padding=(0, 2))
     table.add_row("source", Text(_source_line(config)))
     named = [name if name not in plan.coded else f"{name} ({plan.coded[name].kind})" for name in plan.policies[1:]]
     table.add_row("policies", Text(", ".join([f"{config.policies.production} (production)", *named])))
     table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
-    for (estimators, averages), (instead, _) in zip(products, others, strict=True):
-        table.add_row("estimators", Text(_named(estimators, instead)))
+    for estimators, averages in products:
+        table.add_row("estimators", Text(_named(plan, estimators)))
         for row, average in enumerate(averages):
             bound = _described(plan.bound(average))
             table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
@@ -165,11 +166,12 @@ def _letters_line(letters: AnyDeadLetters | None) -> str:
     return "messages are counted, and go nowhere"
 
 
-def _named(estimators: Sequence[Component], instead: Sequence[Component]) -> str:
-    """The estimators, and which take their place when events tell more."""
-    names = ", ".join(map(_described, estimators))
-    better = [choice.label for choice in instead if choice not in estimators]
-    return f"{names}; {', '.join(better)} if events tell features and distributions" if better else names
+def _named(plan: Plan, estimators: Sequence[AnyEstimator]) -> str:
+    """The estimators, those apart that have rows only when events have what they need."""
+    optional = [each for each in estimators if plan.implied and plan.needs_of(each)]
+    names = ", ".join(_described(each) for each in estimators if each not in optional)
+    better = ", ".join(each.label for each in optional)
+    return f"{names}; {better} if events have features and distributions" if better else names
 
 
 def _promotion(config: Config) -> str:

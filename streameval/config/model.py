@@ -338,7 +338,7 @@ class Config(SourceSettings):
         """The rules of promotion that have nothing to decide by."""
         rules = () if self.promotion is None else self.promotion.rules
         wanting: list[str] = [rule for rule in rules if rule in NEEDS_LIFT]
-        return wanting if wanting and not self.evaluator().decides_by(described=False) else []
+        return wanting if wanting and not self.evaluator().decides_by else []
 
 
 def _misfits(config: Config) -> Iterator[Problem]:

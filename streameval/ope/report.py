@@ -10,6 +10,9 @@ import msgspec
 from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
 
+THIN, RICHER = 100.0, 10.0
+"""Effective sample size under which a row is thin, and how many times as much another one must have."""
+
 
 class EventCounts(msgspec.Struct, frozen=True):
     """Events since the start of the state: accepted, rejected by reason, and the newest event time (epoch seconds)."""
@@ -141,6 +144,24 @@ class Report(msgspec.Struct, frozen=True):
                 return estimate
         labels = sorted({f"{e.policy}/{e.estimator}/{e.average}" for e in self.estimates})
         raise KeyError(f"no estimate {policy}/{estimator}/{average}; there are {', '.join(labels)}")
+
+    def thin(self) -> frozenset[tuple[str, str]]:
+        """Pairs of an estimator and an average that most events had nothing for, so that another one is shown instead.
+
+        For production, such a pair has an effective sample size under 100, and another estimator on the same average
+        has ten times as much.
+        """
+        sizes = {
+            (each.estimator, each.average): each.effective_sample_size or 0.0
+            for each in self.estimates
+            if each.policy == self.production
+        }
+        most = {average: max(size for (_, on), size in sizes.items() if on == average) for _, average in sizes}
+        return frozenset(
+            pair
+            for pair, size in sizes.items()
+            if size < THIN and size * RICHER <= most[pair[1]] and size < most[pair[1]]
+        )
 
     def to_json(self, indent: int = 0) -> bytes:
         """The Report as JSON."""

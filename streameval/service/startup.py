@@ -108,7 +108,7 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     bookmarks = {topic: Offsets.from_state(mark) for topic, mark in document["bookmarks"].items()}
     intake = EventPipeline.from_state(document["intake"], config.event_format(), _stages(config))
     intake.forget(reset_policies)
-    _tell(path, document, before, named_parts(plan, roster.described), reset_policies)
+    _tell(path, document, before, named_parts(plan), reset_policies)
     return Resumed(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 
 

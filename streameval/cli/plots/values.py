@@ -87,7 +87,8 @@ class Picture:
     def choice(self, report: Report) -> tuple[str, str]:
         """The estimator and the average to draw; InputError when the Report has none of the choices."""
         there = {(estimate.estimator, estimate.average) for estimate in report.estimates}
-        for choice in self.choices:
+        thin = report.thin() if len(self.choices) > 1 else frozenset()
+        for choice in sorted(self.choices, key=lambda pair: pair in thin):  # the sort is stable
             if choice in there:
                 return choice
         (estimator, average), *_ = self.choices

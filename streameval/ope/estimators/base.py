@@ -43,13 +43,14 @@ class Estimator(Component):
 
     `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its
     terms have a denominator. `needs`: what events must tell beyond the logged action. `parts`: into how many components
-    its term falls.
+    its term falls. `preference`: promotion decides by the estimator with the lowest number that has the evidence.
     """
 
     covers_estimand: ClassVar[bool] = False
     needs: ClassVar[Requirements] = NOTHING
     ratio: ClassVar[bool] = False
     parts: ClassVar[int] = 1
+    preference: ClassVar[int] = 6
 
     def start(self, policies: int) -> State:
         """What the estimator must remember between blocks; most remember nothing."""

@@ -37,6 +37,7 @@ class SNIPS(Estimator):
     """
 
     ratio: ClassVar[bool] = True
+    preference: ClassVar[int] = 5
     kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
@@ -68,6 +69,7 @@ class ControlVariate(Estimator):
     Source: Owen, Monte Carlo theory, 2013, ch. 8.9; Swaminathan, thesis 2017.
     """
 
+    preference: ClassVar[int] = 3
     kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:

@@ -271,6 +271,7 @@ class DR(Interpolated):
 
     row: ClassVar[TableRow] = TABLE["dr"]
     needs: ClassVar[Requirements] = row.needs
+    preference: ClassVar[int] = 2
     kind: Literal["dr"] = field(default="dr", kw_only=True, repr=False)
 
 

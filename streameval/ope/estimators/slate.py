@@ -70,6 +70,7 @@ class WeightedPseudoInverse(Estimator):
 
     needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
     ratio: ClassVar[bool] = True
+    preference: ClassVar[int] = 4
     kind: Literal["weighted_pseudo_inverse"] = field(default="weighted_pseudo_inverse", kw_only=True, repr=False)
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:

@@ -43,6 +43,7 @@ class StratifiedIPS(Estimator):
 
     threshold: Threshold = THRESHOLD
     parts: ClassVar[int] = 2
+    preference: ClassVar[int] = 1
     kind: Literal["stratified_ips"] = field(default="stratified_ips", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
@@ -83,6 +84,7 @@ class StratifiedDR(Estimator):
     threshold: Threshold = THRESHOLD
     needs: ClassVar[Requirements] = frozenset({Requirement.TARGET, Requirement.LOGGING, Requirement.PREDICTION})
     parts: ClassVar[int] = 3
+    preference: ClassVar[int] = 0
     kind: Literal["stratified_dr"] = field(default="stratified_dr", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:

@@ -39,7 +39,7 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
         name: place for place, name in enumerate(before.policies) if before.coded.get(name) == plan.coded.get(name)
     }
     places = [known.get(name) for name in plan.policies]
-    fresh = Evaluator.of(plan, progress.described).progress()
+    fresh = Evaluator.of(plan).progress()
     fresh = replace(
         fresh,
         accepted=progress.accepted,
@@ -47,7 +47,7 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
         arrivals=progress.arrivals,
         newest=progress.newest,
     )
-    if progress.described is None:
+    if not progress.accepted:
         return Evaluator.going_on(plan, fresh)
     alone = places[0] != 0
     memory = transplanted(
@@ -56,7 +56,7 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
         len(before.policies),
         places,
     )
-    grids = zip(plan.grids(progress.described), memory["grids"], strict=True)
+    grids = zip(plan.grids(), memory["grids"], strict=True)
     progress = replace(
         fresh,
         pending=[_of_policies(batch, plan, known) for batch in progress.pending],
@@ -85,7 +85,7 @@ def _memory(plan: Plan, progress: EvaluatorState, alone: bool) -> State:
             "recent": recent_moments.alone(learned["recent"]),
             "slates": {**learned["slates"], "recent": recent_moments.alone(learned["slates"]["recent"])},
         }
-        pairs = zip(plan.grids(bool(progress.described)), grids, strict=True)
+        pairs = zip(plan.grids(), grids, strict=True)
         grids = [grid.without_lifts(state) for grid, state in pairs]
     return {"counts": progress.counts, "learned": kept, "grids": list(grids)}
 
@@ -95,7 +95,7 @@ def _fresh(plan: Plan, progress: EvaluatorState, policies: int, alone: bool) -> 
     names = (LOGGING, *map(str, range(1, policies)))
     ranks = {name: place for place, name in enumerate(names)}
     some = replace(plan, policies=names, coded={}, ranks=ranks)
-    return _memory(some, Evaluator.of(some, progress.described).progress(), alone)
+    return _memory(some, Evaluator.of(some).progress(), alone)
 
 
 def _decided(
@@ -121,12 +121,10 @@ def left_with(evaluator: Evaluator, products: Products) -> Evaluator:
     What it knows of them it knows to the last bit. A reward model that nobody needs any more is forgotten. Decisions
     that stood on a lift which is gone begin anew on the best one that is left.
     """
-    if list(products) == list(evaluator.plan.products(bool(evaluator.described))):
+    if list(products) == list(evaluator.plan.products()):
         return evaluator
     plan, progress = evaluator.plan.with_products(products), evaluator.progress()
-    if progress.described is None:
-        return Evaluator.going_on(plan, progress)
-    before, after = evaluator.plan.grids(progress.described), plan.grids(progress.described)
+    before, after = evaluator.plan.grids(), plan.grids()
     whole = [next(place for place, each in enumerate(before) if _lies_in(part, each)) for part in after]
     progress = replace(
         progress,
@@ -161,8 +159,7 @@ def _decided_by_kept(
     earlier, deciding = PromotionLift.of(before, had), PromotionLift.of(after, has)
     if earlier is None or deciding is None or progress.decided is None:
         return progress.decided
-    same = (earlier.chosen and earlier.chosen.cell) == (deciding.chosen and deciding.chosen.cell)
-    return progress.decided if same else deciding.contest.on_another_lift(progress.decided)
+    return deciding.contest.with_lifts(progress.decided, earlier.contest.lifts)
 
 
 class Columns(NamedTuple):
@@ -203,6 +200,7 @@ def part_of(part: Grid, whole: Grid, state: State, block: int) -> State:
     watches = zip(part.watches, wide.watches, some["watched"], strict=True)
     return {
         **cut,
+        "seen": state["seen"],
         "estimators": [state["estimators"][place] for place in kept],
         "watched": [
             None if watch is None or other is None else watch.of_some(seen, other, kept)

@@ -28,19 +28,19 @@ Cell: TypeAlias = tuple[str, str]
 """An estimator on an average, by their labels."""
 
 
-def cells_of(plan: Plan, described: bool) -> dict[Cell, tuple[Any, ...]]:
+def cells_of(plan: Plan) -> dict[Cell, tuple[Any, ...]]:
     """What is estimated on what, by labels; and all that decides the numbers."""
     return {
         (estimator.label, average.label): (estimator, average, plan.reward_model if needs_model(estimator) else None)
-        for estimators, averages in plan.products(described)
+        for estimators, averages in plan.products()
         for estimator in estimators
         for average in averages
     }
 
 
-def named_parts(plan: Plan, described: bool) -> dict[str, dict[str, Any]]:
+def named_parts(plan: Plan) -> dict[str, dict[str, Any]]:
     """What a plan evaluates: policies, estimators and averages by name, each with all that decides what it is."""
-    cells = cells_of(plan, described)
+    cells = cells_of(plan)
     return {
         "policies": {name: plan.coded.get(name) for name in plan.policies},
         "estimators": {name: (each, model) for (name, _), (each, _, model) in cells.items()},
@@ -53,25 +53,20 @@ def needs_model(estimator: AnyEstimator) -> bool:
     return Requirement.PREDICTION in estimator.needs
 
 
-def common(before: Plan, had: bool, after: Plan, has: bool) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """The products of a plan as far as another one has them, too: with the same parameters, and the same model.
-
-    `had`, `has`: whether events tell all of their actions, for each of them.
-    """
+def common(before: Plan, after: Plan) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+    """The products of a plan as far as another one has them, too: with the same parameters, and the same model."""
     same_model = before.reward_model == after.reward_model
-    for estimators, averages in before.products(had):
-        for others, on in after.products(has):
+    for estimators, averages in before.products():
+        for others, on in after.products():
             kept = tuple(each for each in estimators if each in others and (same_model or not needs_model(each)))
             where = tuple(each for each in averages if each in on)
             if kept and where:
                 yield kept, where
 
 
-def products_of(
-    plan: Plan, described: bool, cells: frozenset[Cell]
-) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+def products_of(plan: Plan, cells: frozenset[Cell]) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
     """The estimators and averages of a plan that make these cells and no others, as products."""
-    for estimators, averages in plan.products(described):
+    for estimators, averages in plan.products():
         by_averages: dict[tuple[Any, ...], list[Any]] = {}
         for estimator in estimators:
             lacking = tuple(average for average in averages if (estimator.label, average.label) in cells)
@@ -88,7 +83,7 @@ def of_some(plan: Plan, policies: tuple[str, ...]) -> Plan:
     return replace(plan, policies=(plan.policies[0], *others), coded=coded)
 
 
-STATE_SCHEMA = 2
+STATE_SCHEMA = 3
 DECIDED = ("promotion", "trust", "transitions")
 """The parts of a Report whose rows are about a policy as a whole, and stand on the lift on a mixture."""
 
@@ -117,20 +112,16 @@ class Cohort:
             return self
         return replace(self, evaluator=changed(self.evaluator, of_some(self.evaluator.plan, names)))
 
-    def under(self, plan: Plan, described: bool) -> Cohort:
+    def under(self, plan: Plan) -> Cohort:
         """The member going on under another plan: with what is the same in both."""
         kept = self.named(plan)
-        products = list(common(self.evaluator.plan, self.described(described), plan, described))
+        products = list(common(self.evaluator.plan, plan))
         evaluator = left_with(self.evaluator, products)
         return replace(kept, evaluator=_changed(evaluator, _also_under(evaluator.plan, plan, kept.policies)))
 
-    def described(self, otherwise: bool) -> bool:
-        """Whether events tell all of their actions, by what its evaluator knows."""
-        return otherwise if self.evaluator.described is None else self.evaluator.described
-
-    def cells(self, described: bool) -> frozenset[Cell]:
+    def cells(self) -> frozenset[Cell]:
         """What it estimates on what."""
-        return frozenset(cells_of(self.evaluator.plan, self.described(described)))
+        return frozenset(cells_of(self.evaluator.plan))
 
     def report(self, now: float | None = None) -> Report:
         """The Report of the evaluator, with the rows that are shown."""
@@ -140,7 +131,7 @@ class Cohort:
     @property
     def decides(self) -> bool:
         """Whether it has a lift to decide by."""
-        return self.evaluator.decides_by(bool(self.evaluator.described)) is not None
+        return bool(self.evaluator.decides_by)
 
     def to_state(self) -> State:
         """The member as a plain value."""
@@ -152,7 +143,7 @@ class Cohort:
         evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
         if state.get("cells") is not None:
             cells = frozenset((estimator, average) for estimator, average in state["cells"])
-            evaluator = left_with(evaluator, list(products_of(evaluator.plan, bool(evaluator.described), cells)))
+            evaluator = left_with(evaluator, list(products_of(evaluator.plan, cells)))
         return cls(evaluator, tuple(state["policies"])).freed()
 
 
@@ -186,16 +177,11 @@ class CohortEvaluator:
         return tuple(dict.fromkeys([production, *(name for member in self._members for name in member.policies)]))
 
     @property
-    def described(self) -> bool:
-        """Whether events tell all about their actions, as far as it is known."""
-        return bool(self._members[0].evaluator.described)
-
-    @property
     def named_parts(self) -> dict[str, dict[str, Any]]:
         """The policies, estimators and averages that are evaluated: see the function of this name."""
         parts: dict[str, dict[str, Any]] = {"policies": {}, "estimators": {}, "averages": {}}
         for member in self._members:
-            for kind, named in named_parts(member.evaluator.plan, self.described).items():
+            for kind, named in named_parts(member.evaluator.plan).items():
                 shown = {name: each for name, each in named.items() if kind != "policies" or name in member.policies}
                 parts[kind] |= shown
         return parts
@@ -209,7 +195,7 @@ class CohortEvaluator:
         """
         known = [*self._members, *self._waiting]
         new = tuple(name for name in plan.policies if not any(member.has(name, plan) for member in known))
-        late = self._fresh(self._ranked(of_some(plan, new))) if new else None
+        late = Evaluator.of(self._ranked(of_some(plan, new))) if new else None
         first, *others = (member.named(plan) for member in self._members)
         self._members = [first.freed(), *(member.freed() for member in others if member.policies)]
         kept = (member.named(plan) for member in self._waiting)
@@ -225,36 +211,33 @@ class CohortEvaluator:
         other parameters are new ones, and so are estimators that use another reward model. Another production policy
         changes no value; lifts, and decisions about them, begin anew. Nobody may be waiting.
         """
-        described = self._members[0].evaluator.described
-        if described is None:  # no event has come: nothing has begun, but some may have been rejected
+        if not self._members[
+            0
+        ].evaluator.accepted:  # no event has come: nothing has begun, but some may have been rejected
             self._members = [Cohort(changed(self._members[0].evaluator, plan), plan.policies)]
             self._added = len(plan.policies) - 1
             return []
         ranked = self._ranked(replace(plan, policies=(plan.policies[0], *self._here(plan))))
-        first, *others = (member.under(replace(plan, ranks=ranked.ranks), described) for member in self._members)
+        first, *others = (member.under(replace(plan, ranks=ranked.ranks)) for member in self._members)
         if not any(member.has(plan.policies[0], plan) for member in (first, *others)):
             first = replace(first, policies=(plan.policies[0], *first.policies))  # a production that nobody knew
-        self._members = [first, *(member for member in others if member.policies and member.cells(described))]
-        self._waiting = [Cohort(self._fresh(part), policies) for part, policies in self._lacking(plan, described)]
+        self._members = [first, *(member for member in others if member.policies and member.cells())]
+        self._waiting = [Cohort(Evaluator.of(part), policies) for part, policies in self._lacking(plan)]
         late = [member.evaluator for member in self._waiting]
         newcomers = self.change(plan)
         return late if newcomers is None else [*late, newcomers]
 
-    def _lacking(self, plan: Plan, described: bool) -> Iterator[tuple[Plan, tuple[str, ...]]]:
+    def _lacking(self, plan: Plan) -> Iterator[tuple[Plan, tuple[str, ...]]]:
         """Plans for the cells that policies have not, though they are here; and which policies these are."""
         by_cells: dict[frozenset[Cell], list[str]] = {}
         for name in plan.policies:
-            here = [member.cells(described) for member in self._members if member.has(name, plan)]
+            here = [member.cells() for member in self._members if member.has(name, plan)]
             if here:
-                by_cells.setdefault(frozenset(cells_of(plan, described)) - frozenset().union(*here), []).append(name)
+                by_cells.setdefault(frozenset(cells_of(plan)) - frozenset().union(*here), []).append(name)
         for cells, names in by_cells.items():
-            for estimators, averages in products_of(plan, described, cells):
+            for estimators, averages in products_of(plan, cells):
                 part = of_some(plan, tuple(names)).with_products([(estimators, averages)])
                 yield self._ranked(part), tuple(names)
-
-    def _fresh(self, plan: Plan) -> Evaluator:
-        """An evaluator that takes events for what they were from the beginning: all policies have the same rows."""
-        return Evaluator.of(plan, self._members[0].evaluator.described)
 
     def _here(self, plan: Plan) -> list[str]:
         """The candidates of the plan that somebody here evaluates; one may have been production until now."""
@@ -295,7 +278,7 @@ class CohortEvaluator:
         """From now on, give it the events of the stream, and show its rows; `anew`: forget what it has seen so far."""
         for member in self._waiting:
             if member.evaluator is late:
-                joining = replace(member, evaluator=self._fresh(late.plan)) if anew else member
+                joining = replace(member, evaluator=Evaluator.of(late.plan)) if anew else member
                 self._members.append(joining.freed())
         self._waiting = [member for member in self._waiting if member.evaluator is not late]
 
@@ -353,16 +336,21 @@ class CohortEvaluator:
         cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
     ) -> CohortEvaluator:
         """Go on from a state; StateError if it cannot be read. The other arguments are those of an Evaluator."""
-        if state.get("schema") != STATE_SCHEMA or not state.get("members"):
-            raise StateError(
-                f"the state of a roster has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
-                hint="use the version that wrote it, or start anew",
-            )
+        require_schema(state)
         roster = cls.__new__(cls)
         roster._waiting = []
         roster._added = state.get("added", sum(len(member["policies"]) for member in state["members"]))
         roster._members = [Cohort.from_state(member, reward_model, candidates) for member in state["members"]]
         return roster
+
+
+def require_schema(state: State) -> None:
+    """StateError for the state of a roster that another version wrote."""
+    if state.get("schema") != STATE_SCHEMA or not state.get("members"):
+        raise StateError(
+            f"the state of a roster has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
+            hint="use the version that wrote it, or start from zero",
+        )
 
 
 def _named(plan: Plan) -> dict[str, AnyPolicy]:
@@ -388,7 +376,7 @@ def _changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
 
 def _also_under(before: Plan, after: Plan, policies: tuple[str, ...]) -> Plan:
     """The plan of an evaluator that goes on with these policies: what it computes, with what is said of it now."""
-    known = {average.label for _, averages in before.products(False) for average in averages}
+    known = {average.label for _, averages in before.products() for average in averages}
     intervals = {label: bound for label, bound in after.intervals.items() if label in known}
     some = of_some(after, policies)
     return replace(

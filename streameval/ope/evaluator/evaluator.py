@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, bytes_in
+from streameval.common.arrays import Array, Mask, State, bytes_in
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage, cluster_signs
-from streameval.ope.estimators import AnyEstimator, StratifiedDR
+from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import counters
 from streameval.ope.evaluator.counters import counted, newest
 from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.missing_fields import MissingField, shortfalls
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.evaluator.promotion_lift import ChosenLift, PromotionLift
+from streameval.ope.evaluator.promotion_lift import PromotionLift
 from streameval.ope.evaluator.report_rows import ReportRows
 from streameval.ope.evaluator.state import EvaluatorState
 from streameval.ope.evidence import recent_moments
-from streameval.ope.evidence.actions import tells
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.evidence.slate_weights import start_ratios
@@ -34,7 +33,7 @@ from streameval.ope.promotion import NOTHING_FOUND, Arrivals, Findings, Promotio
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 2
+STATE_SCHEMA = 3
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
@@ -49,8 +48,8 @@ class Evaluator:
     candidates: names under which the events carry the probabilities of the policies in question; or by name what
         policies they are, e.g. `{"challenger": Logged(), "even": Uniform()}`.
     estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the
-        published forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_dr` when
-        the first event tells whole distributions and features, else `stratified_ips`.
+        published forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_ips`, and
+        `stratified_dr` once an event has whole distributions and features.
     reward_range: smallest and largest possible reward; events outside are rejected and counted.
     production: `logging` (the policy that took the logged actions) or the name of a policy in the events.
     intervals: kind of interval for the label of an average, e.g. `{"window": "normal"}`; else `drift_aware` for a
@@ -103,19 +102,17 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def of(cls, plan: Plan, described: bool | None = None) -> Evaluator:
-        """A fresh evaluator of a plan; `described`: whether events tell all of their actions, where that is known."""
+    def of(cls, plan: Plan) -> Evaluator:
+        """A fresh evaluator of a plan."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
-        if described is not None:
-            evaluator._open(described)
         return evaluator
 
     @classmethod
     def going_on(cls, plan: Plan, progress: EvaluatorState) -> Evaluator:
         """An evaluator of a plan that remembers this, which must be of the same policies, estimators and averages."""
-        evaluator = cls.of(plan, progress.described)
+        evaluator = cls.of(plan)
         evaluator._accepted, evaluator._rejected = progress.accepted, dict(progress.rejected)
         evaluator._last_timestamp, evaluator._arrivals = progress.newest, progress.arrivals
         evaluator._pending, evaluator._waiting = list(progress.pending), sum(map(len, progress.pending))
@@ -138,7 +135,6 @@ class Evaluator:
             self._rejected,
             self._arrivals,
             self._last_timestamp,
-            self._described,
             self._pending,
             self._failures,
             self._counts,
@@ -154,14 +150,14 @@ class Evaluator:
         return self.plan.policies
 
     @property
-    def described(self) -> bool | None:
-        """Whether events tell all about their actions, by the first of them; None before that."""
-        return self._described
+    def accepted(self) -> int:
+        """How many events have been accepted."""
+        return self._accepted
 
-    def decides_by(self, described: bool) -> tuple[str, str] | None:
-        """The estimator and the average, by label, whose lift is decided by; None when there is no such one."""
-        chosen = ChosenLift.of(self.plan.grids(described))
-        return None if chosen is None or self._deciding is None else chosen.cell
+    @property
+    def decides_by(self) -> tuple[tuple[str, str], ...]:
+        """The estimators and averages, by label, whose lift promotion may decide by, the preferred one first."""
+        return () if self._deciding is None else tuple(lift.cell for lift in self._deciding.chosen)
 
     def _start(self) -> None:
         count = len(self.policies)
@@ -171,7 +167,6 @@ class Evaluator:
         self._rejected: dict[str, int] = {}
         self._arrivals = Arrivals()
         self._last_timestamp: float | None = None
-        self._described: bool | None = None
         self._pending: list[EventBatch] = []
         self._waiting = 0
         self._counts = counters.start(count)
@@ -182,9 +177,9 @@ class Evaluator:
             "units": cluster_signs.start(),
         }
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
-        self._grids: tuple[Grid, ...] = ()
-        self._states: list[State] = []
-        self._deciding = PromotionLift.of(self.plan)
+        self._grids = self.plan.grids()
+        self._states = [grid.start(self.plan.block) for grid in self._grids]
+        self._deciding = PromotionLift.of(self.plan, self._grids)
         self._decided = None if self._deciding is None else self._deciding.contest.start()
 
     def update(self, batch: EventBatch) -> None:
@@ -202,8 +197,6 @@ class Evaluator:
             self._accept(batch)
 
     def _accept(self, batch: EventBatch) -> None:
-        if self._described is None:
-            self._open(described=tells(batch[:1], self.plan.needs_of(StratifiedDR())))
         self._accepted += len(batch)
         self._last_timestamp = newest(self._last_timestamp, batch.timestamp)
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
@@ -242,22 +235,15 @@ class Evaluator:
                 count, example = failures.get(reason, (0, detail))
                 failures[reason] = (count + 1, example)
 
-    def _open(self, described: bool) -> None:
-        """Begin, now that it is known whether events tell all about their actions."""
-        self._described = described
-        self._grids = self.plan.grids(described)
-        self._states = [grid.start(self.plan.block) for grid in self._grids]
-        self._deciding = PromotionLift.of(self.plan, self._grids)
-
     def _fold(self, events: EventBatch) -> None:
         evidence, self._learned = self._evidence(events)
         self._counts = counted(self._counts, evidence, knows_support(events))
         if self._watch is not None:
             self._watch.update(block_means(evidence, self.plan.reward_range))
         folded = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
-        self._states = [state for state, _ in folded]
+        self._states = [each.state for each in folded]
         if self._deciding is not None and self._decided is not None:
-            self._decided = self._deciding.fold(self._decided, events, evidence, [courses for _, courses in folded])
+            self._decided = self._deciding.fold(self._decided, events, evidence, folded)
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """What these events say, with what was learned before them, and what has been learned after."""
@@ -269,7 +255,12 @@ class Evaluator:
         model = self._learned["predictions"]
         if self._predicts:
             evidence, model = online.fold(
-                self.plan.reward_model, model, evidence, events.choices, self.plan.reward_range
+                self.plan.reward_model,
+                model,
+                evidence,
+                events.choices,
+                self.plan.reward_range,
+                self._predicted_blocks(evidence),
             )
         slates = self._learned["slates"]
         if any(Requirement.SLOTS in grid.needs for grid in self._grids):
@@ -279,6 +270,13 @@ class Evaluator:
     @property
     def _predicts(self) -> bool:
         return any(Requirement.PREDICTION in grid.needs for grid in self._grids)
+
+    def _predicted_blocks(self, evidence: Evidence) -> Mask:
+        """Which blocks the reward model sees: all, or those that an estimator which is there by default can use."""
+        grids = [grid for grid in self._grids if Requirement.PREDICTION in grid.needs]
+        if evidence.actions is None or not all(grid.optional for grid in grids):
+            return np.ones(evidence.blocks, dtype=bool)
+        return np.asarray(np.logical_or.reduce([evidence.of_events_with(grid.needs).used_blocks for grid in grids]))
 
     def report(self, now: float | None = None) -> Report:
         """Everything known now, the block that is not finished included; `now` (epoch seconds) tells what is stale."""
@@ -290,9 +288,9 @@ class Evaluator:
             counts = counted(counts, tail, knows_support(self._pending[0]))
         estimates = tuple(
             estimate
-            for grid, state in self._worked()
+            for grid, state, seen in self._shown(tail)
             for known in grid.read(state, tail, self.plan.errors)
-            for estimate in self._rows(grid, counts, learned["slates"]).of(known)
+            for estimate in self._rows(grid, seen, counts, learned["slates"]).of(known)
         )
         findings = self._findings(estimates, now)
         return Report(
@@ -304,23 +302,25 @@ class Evaluator:
             promotion=findings.decisions,
             trust=findings.trust,
             transitions=findings.transitions,
-            reward_model=online.read(self.plan.reward_model, self._learned["predictions"]) if self._predicts else None,
+            reward_model=online.read(self.plan.reward_model, self._learned["predictions"])
+            if any(Requirement.PREDICTION in grid.needs for grid, _, _ in self._shown(tail))
+            else None,
         )
 
     def _findings(self, estimates: Sequence[Estimate], now: float | None) -> Findings:
         if self._deciding is None or self._decided is None:
             return NOTHING_FOUND
-        has_lift = self._described is None or self._deciding.chosen is not None
-        seen = TrustFigures(self._arrivals, self._last_timestamp, estimates, now, has_lift)
+        seen = TrustFigures(self._arrivals, self._last_timestamp, estimates, now, has_lift=bool(self._deciding.chosen))
         return read(self._deciding.contest, self._decided, seen)
 
-    def _worked(self) -> list[tuple[Grid, State]]:
-        """The grids and their states; before the first event those of events that tell nothing of their actions."""
-        if self._grids:
-            return list(zip(self._grids, self._states, strict=True))
-        return [(grid, grid.start(self.plan.block)) for grid in self.plan.grids(described=False)]
+    def _shown(self, tail: Evidence | None) -> Iterator[tuple[Grid, State, Mask]]:
+        """The grids that have rows, their states, and which policies the rows are about, [policies]."""
+        for grid, state in zip(self._grids, self._states, strict=True):
+            seen = grid.seen(state, tail) if grid.optional else np.ones(len(self.policies), dtype=bool)
+            if seen.any():
+                yield grid, state, seen
 
-    def _rows(self, grid: Grid, counts: dict[str, Array], slates: State) -> ReportRows:
+    def _rows(self, grid: Grid, seen: Mask, counts: dict[str, Array], slates: State) -> ReportRows:
         by_slot = Requirement.SLOTS in grid.needs
         return ReportRows(
             policies=self.policies,
@@ -329,6 +329,7 @@ class Evaluator:
             confidence=self.plan.confidence,
             largest_weight=counts["largest_slate_weight" if by_slot else "largest_weight"],
             supported=(counts["supported"] == counts["present"]) & (counts["present"] > 0),
+            seen=seen,
             slot_ratios=slates["ratios"] if by_slot else None,
         )
 
@@ -352,8 +353,6 @@ class Evaluator:
     @property
     def capacity(self) -> int:
         """Bytes that the large arrays of its state take when all that it remembers is full."""
-        if self._described is None:
-            return max(Evaluator.of(self.plan, described).capacity for described in (False, True))
         return bytes_in([self._states, self._learned])
 
     def state(self) -> State:

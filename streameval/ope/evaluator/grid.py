@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.ope.averages import AnyAverage, Average, Mixture, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
@@ -36,6 +36,18 @@ class GridReading(NamedTuple):
     watched: TrackedBounds | None
 
 
+class Folded(NamedTuple):
+    """A grid after some whole blocks.
+
+    `courses`: how the lifts on each mixture, by its label, fared over the blocks that were folded; `kept` [blocks]:
+    which ones these are.
+    """
+
+    state: State
+    courses: dict[str, MixturePath]
+    kept: Mask
+
+
 UNKNOWN_PACE = DriftRate(np.array(np.nan), np.array(np.nan))
 
 
@@ -46,6 +58,11 @@ class Grid:
     All estimators of a grid have the same `needs`: events that do not tell what is needed are missing. `candidates`
     [policies]: whether a policy is one whose behaviour is compared with that of others. `watches`: what keeps the
     confidence sequences of each average, where its bound is one.
+
+    `optional`: nobody has asked for these estimators by name. They cost nothing, and have no rows, while no event has
+    what they need: blocks before the first event that has it are left out, and so are all blocks without such an event
+    where every average is a mixture, whose clock stands still meanwhile. (An average that forgets by a window must see
+    the blocks that push the evidence out.)
     """
 
     estimators: tuple[AnyEstimator, ...]
@@ -54,6 +71,7 @@ class Grid:
     candidates: tuple[bool, ...]
     needs: Requirements
     watches: tuple[SequenceTracker | None, ...]
+    optional: bool = False
 
     @property
     def layout(self) -> ColumnLayout:
@@ -79,6 +97,7 @@ class Grid:
         policies = len(self.candidates)
         columns = policies * len(self.estimators)
         return {
+            "seen": np.zeros(policies, dtype=bool),
             "estimators": [estimator.start(policies) for estimator in self.estimators],
             "drift": [measure.start(columns, block) for measure in self.measures],
             "averages": [
@@ -92,9 +111,15 @@ class Grid:
             "watched": [_start_watch(watch, policies, block) for watch in self.watches],
         }
 
-    def fold(self, state: State, evidence: Evidence) -> tuple[State, dict[str, MixturePath]]:
-        """The state after these whole blocks, and how the lifts on each mixture, by its label, fared meanwhile."""
+    def fold(self, state: State, evidence: Evidence) -> Folded:
+        """The state after these whole blocks, and how the lifts on each mixture fared meanwhile."""
+        if self._is_idle(state, evidence):
+            return Folded(state, {}, np.zeros(evidence.blocks, dtype=bool))
         visible = evidence.of_events_with(self.needs)
+        kept = self._kept(state, visible)
+        if not kept.any():
+            return Folded(state, {}, kept)
+        visible = visible.of_blocks(kept)
         terms, remembered, blocks = self._weigh(state, visible)
         parts = _parts(terms, visible) if self.mixes else None
         paces: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_PACE}
@@ -118,13 +143,32 @@ class Grid:
             None if watch is None else watch.fold(before, look)
             for watch, before in zip(self.watches, state["watched"], strict=True)
         ]
-        return {
+        after = {
+            "seen": _seen(state, visible),
             "estimators": remembered,
             "drift": measured,
             "averages": averaged,
             "lifts": lifts,
             "watched": watched,
-        }, courses
+        }
+        return Folded(after, courses, kept)
+
+    def _is_idle(self, state: State, evidence: Evidence) -> bool:
+        """Whether no block is folded, as no event has a set of actions: seen without a look at the events."""
+        return self.optional and evidence.actions is None and (not self._plain or not state["seen"].any())
+
+    def _kept(self, state: State, visible: Evidence) -> Mask:
+        """Which of these blocks are folded, [blocks]."""
+        if not self.optional:
+            return np.ones(visible.blocks, dtype=bool)
+        used = visible.used_blocks
+        if len(self._plain) == 0:
+            return used
+        return np.asarray(np.logical_or.accumulate(used | state["seen"].any()))
+
+    def seen(self, state: State, tail: Evidence | None) -> Mask:
+        """Whether a policy has had an event with what is needed, the unfinished block included, [policies]."""
+        return np.asarray(state["seen"]) if tail is None else _seen(state, tail.of_events_with(self.needs))
 
     def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[GridReading]:
         """What each average knows now, with the bound for its intervals; the unfinished block included.
@@ -134,8 +178,9 @@ class Grid:
         blocks, late = None, None
         if tail is not None:
             visible = tail.of_events_with(self.needs)
-            terms, _, blocks = self._weigh(state, visible)
-            late = BlockView(visible, terms)
+            if self._kept(state, visible).any():
+                terms, _, blocks = self._weigh(state, visible)
+                late = BlockView(visible, terms)
         rates: dict[DriftRateEstimator | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)
@@ -183,11 +228,17 @@ class Grid:
             for watch, before in zip(self.watches, state["watched"], strict=True)
         ]
         averages = [without_pairs(average) for average in state["averages"]]
-        return {"estimators": state["estimators"], "drift": state["drift"], "averages": averages, "watched": watched}
+        kept = {name: state[name] for name in ("seen", "estimators", "drift")}
+        return {**kept, "averages": averages, "watched": watched}
 
     def with_lifts(self, values: State, block: int) -> State:
         """The state that says this of values, and nothing yet of lifts."""
         return {**values, "lifts": self.start(block)["lifts"]}
+
+
+def _seen(state: State, visible: Evidence) -> Mask:
+    seen: Mask = state["seen"]
+    return seen if seen.all() else np.asarray(seen | (visible.averaging_weight != 0).any(axis=0))
 
 
 def _start_watch(watch: SequenceTracker | None, policies: int, block: int) -> State | None:

@@ -9,10 +9,9 @@ import numpy as np
 
 from streameval.common.text import counted
 from streameval.events import EventBatch
-from streameval.ope.estimators import StratifiedDR
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evidence.actions import Actions, tells
-from streameval.ope.evidence.requirements import Requirement, field_of
+from streameval.ope.evidence.actions import Actions
+from streameval.ope.evidence.requirements import Requirement, Requirements, field_of
 from streameval.ope.policies import LOGGING, target_probabilities
 
 
@@ -49,12 +48,17 @@ class MissingField:
         return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
 
 
+def _usable(actions: Actions | None, needs: Requirements) -> bool:
+    return not needs or (actions is not None and bool(actions.known(needs).any()))
+
+
 def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[MissingField]:
     """The fields that events of `batch` lack; it has the columns of all policies of the plan."""
     actions = Actions.from_batch(batch, plan.policies)
     present = ~np.isnan(target_probabilities(batch, plan.policies))
-    described = len(batch) > 0 and tells(batch[:1], plan.needs_of(StratifiedDR()))
-    estimators = [estimator for some, _ in plan.products(described) for estimator in some]
+    estimators = [estimator for some, _ in plan.products() for estimator in some]
+    if plan.implied:  # one that no event has anything for was not asked for
+        estimators = [each for each in estimators if _usable(actions, plan.needs_of(each))]
     found: dict[str, MissingField] = {}
     for need in (Requirement.TARGET, Requirement.LOGGING, Requirement.FEATURES):
         wanting = tuple(estimator.label for estimator in estimators if need in plan.needs_of(estimator))

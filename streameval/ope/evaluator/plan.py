@@ -39,6 +39,7 @@ from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
+BEST_ESTIMATORS: tuple[AnyEstimator, ...] = (StratifiedIPS(), StratifiedDR())
 PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 BEST_AVERAGE = Mixture()
 
@@ -53,6 +54,8 @@ Products: TypeAlias = Sequence[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage,
 @dataclass(frozen=True)
 class Plan:
     """What is evaluated. `estimators` and `averages` are None where the default is asked for.
+
+    `implied`: the estimators were not configured, so that one of them without evidence has no rows in the Report.
 
     `left`: in their place, what others have left of them when they are not each on each any more.
 
@@ -74,6 +77,7 @@ class Plan:
     promotion: Promotion | None
     ranks: Mapping[str, int]
     left: Products | None = None
+    implied: bool = False
 
     @classmethod
     def of(
@@ -91,6 +95,7 @@ class Plan:
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
         ranks: Mapping[str, int] | None = None,
         left: Products | None = None,
+        implied: bool | None = None,
     ) -> Plan:
         """The plan for these wishes; ValueError says which of them cannot be had."""
         plan = cls(
@@ -107,16 +112,16 @@ class Plan:
             promotion=Promotion.of(promotion),
             ranks=ranks or {name: place for place, name in enumerate(candidates, start=1)},
             left=left,
+            implied=estimators is None if implied is None else implied,
         )
         plan._check()
         return plan
 
     def _check(self) -> None:
-        for described in (False, True):
-            for estimators, averages in self.products(described):
-                _distinct("estimator", [estimator.label for estimator in estimators])
-                _distinct("average", [average.label for average in averages])
-        known = {average.label: average for _, averages in self.products(False) for average in averages}
+        for estimators, averages in self.products():
+            _distinct("estimator", [estimator.label for estimator in estimators])
+            _distinct("average", [average.label for average in averages])
+        known = {average.label: average for _, averages in self.products() for average in averages}
         unknown = sorted(set(self.intervals) - set(known))
         if unknown:
             raise ValueError(
@@ -129,16 +134,15 @@ class Plan:
         if self.promotion is not None:
             self.promotion.check(self.block)
 
-    def products(self, described: bool) -> Products:
-        """What is estimated on what; `described`: events tell whole distributions and the features of their actions."""
+    def products(self) -> Products:
+        """The estimators, and the averages of each."""
         if self.left is not None:
             return self.left
-        best: AnyEstimator = StratifiedDR() if described else StratifiedIPS()
         if self.estimators is not None or self.averages is not None:
-            estimators = (*PUBLISHED_ESTIMATORS, best) if self.estimators is None else self.estimators
+            estimators = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS) if self.estimators is None else self.estimators
             averages = (*PUBLISHED_AVERAGES, BEST_AVERAGE) if self.averages is None else self.averages
             return [(estimators, averages)]
-        return [(PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), ((best,), (BEST_AVERAGE,))]
+        return [(PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), (BEST_ESTIMATORS, (BEST_AVERAGE,))]
 
     def with_products(self, products: Products) -> Plan:
         """The plan with these products of its estimators and averages only."""
@@ -150,10 +154,10 @@ class Plan:
             estimators, averages, left = None, None, tuple(products)
         return replace(self, estimators=estimators, averages=averages, left=left, intervals=intervals)
 
-    def grids(self, described: bool) -> tuple[Grid, ...]:
-        """The grids to fold events into; `described`: events tell whole distributions and features of their actions."""
+    def grids(self) -> tuple[Grid, ...]:
+        """The grids to fold events into."""
         grids = []
-        for estimators, averages in self.products(described):
+        for estimators, averages in self.products():
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 some = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
                 grids.append(self._grid(some, averages, needs))
@@ -170,7 +174,7 @@ class Plan:
             for average, bound in zip(averages, bounds, strict=True)
         )
         candidates = tuple(policy != LOGGING for policy in self.policies)
-        return Grid(estimators, averages, bounds, candidates, needs, watches)
+        return Grid(estimators, averages, bounds, candidates, needs, watches, optional=self.implied and bool(needs))
 
     @property
     def errors(self) -> Array:
@@ -209,6 +213,7 @@ class Plan:
             "promotion": None if self.promotion is None else self.promotion.settings(),
             "ranks": {name: self.ranks[name] for name in self.policies[1:]},
             "left": None if self.left is None else _LEFT.dump_python(self.left),
+            "implied": self.implied,
         }
 
     def _candidates(self) -> list[str] | State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,22 +10,17 @@ import numpy as np
 from streameval.common.arrays import Array, State, per_block
 from streameval.events import EventBatch
 from streameval.ope.averages import Mixture
-from streameval.ope.averages.mixture import MixturePath
-from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evaluator.grid import Folded, Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirements
 from streameval.ope.policies import LOGGING
 from streameval.ope.promotion import LiftSeries, PromotionMonitor
 
-PREFERRED = ("stratified_dr", "stratified_ips", "dr", "control_variate", "weighted_pseudo_inverse", "snips")
-"""Kinds of estimators whose lift is best to decide by; then any other that is not biased by intent."""
-
 
 @dataclass(frozen=True)
 class ChosenLift:
-    """The lift to decide by: that of one estimator on one mixture, in one of the grids.
+    """A lift that may be decided by: that of one estimator on one mixture, in one of the grids.
 
     `cell`: both by their labels. `estimator`: its place among the `estimators` of the grid.
     """
@@ -37,46 +32,69 @@ class ChosenLift:
     needs: Requirements
 
     @classmethod
-    def of(cls, grids: Sequence[Grid]) -> ChosenLift | None:
-        """The best one that there is; None without a mixture, or when all estimators are biased by intent."""
-        known = [
-            (_rank(estimator), cls(place, (estimator.label, average.label), column, len(grid.estimators), grid.needs))
+    def of(cls, grids: Sequence[Grid]) -> tuple[ChosenLift, ...]:
+        """The lifts that may be decided by, the preferred one first, each with needs of its own.
+
+        Of the estimators on a mixture that are not biased by intent, the preferred one decides among those that have
+        the evidence. One whose needs include those of a preferred one is left out: it never has evidence that the other
+        has not.
+        """
+        every = [
+            (
+                estimator.preference,
+                cls(place, (estimator.label, average.label), column, len(grid.estimators), grid.needs),
+            )
             for place, grid in enumerate(grids)
             for average in grid.averages
             if isinstance(average, Mixture)
             for column, estimator in enumerate(grid.estimators)
             if not estimator.covers_estimand
         ]
-        return min(known, key=lambda each: each[0])[1] if known else None
+        chosen: list[ChosenLift] = []
+        for _, lift in sorted(every, key=lambda each: each[0]):
+            if not any(better.needs <= lift.needs for better in chosen):
+                chosen.append(lift)
+        return tuple(chosen)
 
-    def path(self, evidence: Evidence, courses: Sequence[Mapping[str, MixturePath]]) -> LiftSeries:
+    @property
+    def name(self) -> str:
+        """The name of the lift: the estimator and the average."""
+        return f"{self.cell[0]} on {self.cell[1]}"
+
+    def path(self, evidence: Evidence, folded: Sequence[Folded]) -> LiftSeries:
         """The lift after each of some blocks, from how all mixtures fared."""
-        course = courses[self.grid][self.cell[1]]
+        _, courses, kept = folded[self.grid]
+        if not kept.any():
+            nothing = np.empty((0, evidence.importance_weight.shape[1] - 1))
+            return LiftSeries(nothing, nothing, nothing, nothing, kept)
+        course = courses[self.cell[1]]
         value, se2, spread2 = map(self._column, (course.value, course.sampling, course.apart))
         both = evidence.of_events_with(self.needs).beside_production().averaging_weight
         counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
-        return LiftSeries(value, se2, spread2, counts)
+        return LiftSeries(value, se2, spread2, counts[kept], kept)
 
     def _column(self, values: Array) -> Array:
         return values[:, self.estimator :: self.estimators]
 
 
-def _rank(estimator: AnyEstimator) -> int:
-    return PREFERRED.index(estimator.kind) if estimator.kind in PREFERRED else len(PREFERRED)
-
-
 @dataclass(frozen=True)
 class PromotionLift:
-    """A contest, and the lift that it looks at, which is known with the first event."""
+    """A contest, and the lifts that it looks at: see `ChosenLift.of`.
+
+    For each candidate the preferred lift decides that could use at least 90 % of the latest events that any of the
+    lifts could use (an average with a horizon of 10,000 events); it yields when it could use less than half of them.
+    All lifts are followed all along. A candidate must hold from zero again when another lift takes over.
+    """
 
     contest: PromotionMonitor
-    chosen: ChosenLift | None = None
+    chosen: tuple[ChosenLift, ...]
 
     @classmethod
-    def of(cls, plan: Plan, grids: Sequence[Grid] = ()) -> PromotionLift | None:
-        """What decides for a plan; None when nothing is to be decided."""
+    def of(cls, plan: Plan, grids: Sequence[Grid] | None = None) -> PromotionLift | None:
+        """What decides for a plan; None when nothing is to be decided. `grids`: those of the plan, if known."""
         if plan.promotion is None or len(plan.policies) < 2:
             return None
+        chosen = ChosenLift.of(plan.grids() if grids is None else grids)
         contest = PromotionMonitor(
             plan.promotion,
             plan.policies,
@@ -85,12 +103,11 @@ class PromotionLift:
             plan.reward_range,
             plan.confidence,
             plan.block,
+            tuple(lift.name for lift in chosen),
         )
-        return cls(contest, ChosenLift.of(grids))
+        return cls(contest, chosen)
 
-    def fold(
-        self, state: State, events: EventBatch, evidence: Evidence, courses: Sequence[Mapping[str, MixturePath]]
-    ) -> State:
+    def fold(self, state: State, events: EventBatch, evidence: Evidence, folded: Sequence[Folded]) -> State:
         """The state of the contest after these whole blocks."""
-        path = None if self.chosen is None else self.chosen.path(evidence, courses)
-        return self.contest.fold(state, evidence, path, events.timestamp, events.propensity)
+        paths = [lift.path(evidence, folded) for lift in self.chosen]
+        return self.contest.fold(state, evidence, paths, events.timestamp, events.propensity)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.common.arrays import Array, ratio
+from streameval.common.arrays import Array, Mask, ratio
 from streameval.ope.averages import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.averages.variance import VarianceRow
@@ -26,8 +26,8 @@ class ReportRows:
     """What all rows share. Columns of a reading are the first policy under all estimators, then the second, ...
 
     `largest_weight` [policies]: the largest importance weight since the start. `supported` [policies]: whether every
-    event told the whole logging distribution, so that the unsupported probability is known. `slot_ratios`: of policies
-    seen slot by slot, sums of the importance ratios in each slot.
+    event told the whole logging distribution, so that the unsupported probability is known. `seen` [policies]: which
+    have rows. `slot_ratios`: of policies seen slot by slot, sums of the importance ratios in each slot.
     """
 
     policies: Sequence[str]
@@ -36,6 +36,7 @@ class ReportRows:
     confidence: float
     largest_weight: Array
     supported: Array
+    seen: Mask
     slot_ratios: Array | None = None
 
     def of(self, read: GridReading) -> Iterator[Estimate]:
@@ -48,6 +49,8 @@ class ReportRows:
         details = {name: _known(column) for name, column in self._details(read).items()}
         places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]
         for place, (estimator, policy) in enumerate(places):
+            if not self.seen[place // len(self.estimators)]:
+                continue
             value, lower, upper, effective_sample_size, weight_mean, weight_max = numbers[place]
             gain, gain_lower, gain_upper = lifts[place]
             yield Estimate(

@@ -20,17 +20,16 @@ from streameval.ope.reward_models import AnyRewardModel, online
 class EvaluatorState:
     """What an evaluator remembers, as it lies in memory: whose evaluator folds more events into it owns the arrays.
 
-    `arrivals`: what came lately, and what was rejected of it. `described`: whether events tell all about their actions;
-    None before the first of them. `pending`: events that do not fill a block. `failures`: by policy and reason, how
-    often its code failed, with an example. `counts`: of each policy. `learned`: of the log, of slates and of units, and
-    the reward model. `decided`: the state of the contest. `grids`: the state of each grid of the plan.
+    `arrivals`: what came lately, and what was rejected of it. `pending`: events that do not fill a block. `failures`:
+    by policy and reason, how often its code failed, with an example. `counts`: of each policy. `learned`: of the log,
+    of slates and of units, and the reward model. `decided`: the state of the contest. `grids`: the state of each grid
+    of the plan.
     """
 
     accepted: int
     rejected: Mapping[str, int]
     arrivals: Arrivals
     newest: float | None
-    described: bool | None
     pending: Sequence[EventBatch]
     failures: Mapping[str, Mapping[str, tuple[int, str]]]
     counts: State
@@ -48,7 +47,6 @@ class EvaluatorState:
                 "newest": self.newest,
                 "arrivals": list(self.arrivals),
             },
-            "described": self.described,
             "pending": EventBatch.concat(self.pending).to_state() if self.pending else None,
             "failures": {policy: dict(told) for policy, told in self.failures.items()},
             "counts": to_plain(self.counts),
@@ -64,8 +62,7 @@ class EvaluatorState:
     @classmethod
     def from_state(cls, state: State, plan: Plan, trusted: AnyRewardModel | None) -> EvaluatorState:
         """The inverse of `to_state`; a reward model that is code of others is loaded only if it is `trusted`."""
-        events, described = state["events"], state["described"]
-        grids = () if described is None else plan.grids(described)
+        events, grids = state["events"], plan.grids()
         deciding, decided = PromotionLift.of(plan, grids), None
         if deciding is not None:
             kept = state.get("promotion")
@@ -75,7 +72,6 @@ class EvaluatorState:
             events["rejected"],
             Arrivals(*events.get("arrivals", ())),
             events["newest"],
-            described,
             [] if state["pending"] is None else [EventBatch.from_state(state["pending"])],
             {policy: {why: (n, text) for why, (n, text) in told.items()} for policy, told in state["failures"].items()},
             from_plain(state["counts"]),

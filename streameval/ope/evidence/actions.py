@@ -10,6 +10,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
+from streameval.events.action_sets import Index
 from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.policies import LOGGING
 
@@ -49,6 +50,18 @@ class Actions:
             targets_known=_of_all_actions(sets, ~np.isnan(probability)),
             logging_known=_of_all_actions(sets, ~np.isnan(sets.propensities)[:, None])[:, 0],
             prediction=np.zeros(len(sets.propensities)),
+        )
+
+    def take(self, events: Index) -> Actions:
+        """The evidence about the actions of these events, in this order."""
+        rows = np.flatnonzero(np.isin(self.sets.owner, events))
+        return Actions(
+            sets=self.sets.take(events),
+            probability=np.asarray(self.probability.T[:, rows].T),
+            propensity=self.propensity[rows],
+            targets_known=self.targets_known[events],
+            logging_known=self.logging_known[events],
+            prediction=self.prediction[rows],
         )
 
     @cached_property
@@ -116,9 +129,3 @@ def _of_all_actions(sets: ActionSets, told: Mask) -> Mask:
     """Whether it is true of all rows of an event that has any, [rows, P] to [n, P]."""
     count = sum_of_actions(sets, told.astype(float))
     return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])
-
-
-def tells(batch: EventBatch, needs: Requirements) -> bool:
-    """Whether every event carries all that is needed, the logging policy being the target."""
-    actions = Actions.from_batch(batch, [LOGGING])
-    return actions is not None and bool(actions.known(needs).all())

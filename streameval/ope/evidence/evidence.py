@@ -11,6 +11,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, per_block, ratio
 from streameval.events import EventBatch
+from streameval.events.action_sets import Index
 from streameval.ope.evidence import recent_moments as recents
 from streameval.ope.evidence.actions import Actions
 from streameval.ope.evidence.recent_moments import RecentMoments
@@ -153,6 +154,30 @@ class Evidence:
         known = False if self.actions is None else self.actions.known(needs)
         return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))
 
+    @property
+    def used_blocks(self) -> Mask:
+        """Whether a block has an event that is not missing for every policy, [blocks]."""
+        return np.asarray((per_block(self.averaging_weight, self.blocks) != 0).any(axis=(1, 2)))
+
+    def of_blocks(self, kept: Mask) -> Evidence:
+        """The evidence of some of these blocks, without that of slates; `kept` [blocks] must not be empty."""
+        if kept.all():
+            return self
+        events = np.flatnonzero(np.repeat(kept, self.block))
+        return replace(
+            self,
+            importance_weight=_taken(self.importance_weight, events),
+            averaging_weight=_taken(self.averaging_weight, events),
+            reward=self.reward[events],
+            unsupported=None if self.unsupported is None else _taken(self.unsupported, events),
+            sampling_weight=self.sampling_weight[events],
+            recent=RecentMoments(*(means[kept] for means in self.recent)),
+            actions=self.actions and self.actions.take(events),
+            slates=None,
+            timestamp=None if self.timestamp is None else self.timestamp[events],
+            signs=None if self.signs is None else self.signs[events],
+        )
+
     @cached_property
     def weighted_reward(self) -> Array:
         """`w r`, [n, P]; estimators that average it share one array."""
@@ -173,6 +198,11 @@ class Evidence:
     def spread_over_events(self, values: Array) -> Array:
         """Values per block [blocks, P] repeated for each of its events, [n, P]."""
         return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
+
+
+def _taken(columns: Array, events: Index) -> Array:
+    """These events of columns [n, P], which stay contiguous."""
+    return np.asarray(columns.T[:, events].T)
 
 
 def _usable(weight: Array, reward: Array) -> Mask:

@@ -155,15 +155,14 @@ def outlook(
     `estimators`: kinds by label, the best to look at first. `horizons`: how many events each average that forgets is
     worth, by label.
     """
-    labels = list(estimators)
-    value = _best(report, report.production, labels)
+    value = _best(report, report.production, estimators)
     earned = None if value is None else value.value
     low, high = exploration.reward_range
     lifts = [wish.absolute(earned) or wish.of_range(high - low).size for wish in wishes]
     asked = PowerRequest(tuple(sorted(set(lifts))), report.confidence, power, span.events_per_second)
     prospects = []
     for counts in report.policies[1:]:
-        estimate = _best(report, counts.policy, labels)
+        estimate = _best(report, counts.policy, estimators)
         reason = _obstacle(counts, estimate)
         if reason or estimate is None:
             prospects.append(CandidatePower(counts.policy, counts.events, reason or "nothing is known of it"))
@@ -184,10 +183,16 @@ def outlook(
     )
 
 
-def _best(report: Report, policy: str, labels: Sequence[str]) -> Estimate | None:
-    """The estimate by the first estimator that knows anything."""
+def _best(report: Report, policy: str, estimators: Mapping[str, str]) -> Estimate | None:
+    """The estimate by the first estimator that has the evidence.
+
+    One with less than half of the effective sample size that the importance weights of all events have is passed over:
+    most events lack what it needs.
+    """
     known = {each.estimator: each for each in report.estimates if each.policy == policy and each.value is not None}
-    return next((known[label] for label in labels if label in known), None)
+    sizes = {label: each.effective_sample_size or 0.0 for label, each in known.items()}
+    most = max((sizes[label] for label in known if estimators.get(label) in BLAMELESS), default=0.0)
+    return next((known[label] for label in estimators if label in known and sizes[label] >= most / 2), None)
 
 
 def _obstacle(counts: PolicyCounts, estimate: Estimate | None) -> str | None:

@@ -23,6 +23,8 @@ class Findings(NamedTuple):
     transitions: tuple[Transition, ...]
 
 
+WORTH_SAYING = 0.02
+"""Share of the events that a preferred lift could use, from which on a reason names the lift that decides."""
 NOTHING_FOUND = Findings((), (), ())
 
 
@@ -31,7 +33,7 @@ def read(contest: PromotionMonitor, state: State, seen: TrustFigures) -> Finding
     recent = trust_checks.recent(state["trust"], contest.block)
     found = tuple(checks(contest.policies, recent, seen, contest.promotion.trust, contest.reward_range))
     decisions = tuple(
-        _decision(contest, rule, state["rules"][name], place, blocking, seen)
+        _decision(contest, rule, state["rules"][name], place, blocking, seen, _decided_by(contest, state, place))
         for place, blocking in enumerate(_blocking(contest, state, found))
         for name, rule in contest.rules.items()
     )
@@ -55,6 +57,7 @@ def _decision(
     place: int,
     blocking: Sequence[str],
     seen: TrustFigures,
+    decided_by: str,
 ) -> Decision:
     lower = rule.lower(state["memory"], state["last"], contest.errors)
     last = {name: float(column[place]) for name, column in {**state["last"], "lower": lower}.items()}
@@ -63,6 +66,7 @@ def _decision(
     reason, promotable = reasons.NO_LIFT, held >= contest.promotion.hold and not blocking
     if seen.has_lift or rule.name not in NEEDS_LIFT:
         reason = _reason(contest, rule, last, held, holding["since"]["event"][place], blocking)
+        reason += decided_by if rule.name in NEEDS_LIFT else ""
     if promotable and rule.proves:
         reason += _caveat(seen, policy)
     return Decision(
@@ -102,6 +106,15 @@ def _reason(
         return f"{rule.says_of_promotable(last, settings.margin)} since event {since:,.0f}"
     said = rule.says(last, settings.margin)
     return f"{said}, {reasons.of_held(held, settings.hold)}" if held else said
+
+
+def _decided_by(contest: PromotionMonitor, state: State, place: int) -> str:
+    """By which lift it is decided, where a preferred one could use some of the latest events, and too few."""
+    by = int(state["by"][place])
+    recent = [state["lifts"][name]["recent"][place] for name in contest.lifts]
+    shares = [count / max(recent) for count in recent[:by]] if by > 0 else []
+    best = next((better for better, share in enumerate(shares) if share >= WORTH_SAYING), None)
+    return "" if best is None else reasons.of_choice(contest.lifts[by], contest.lifts[best], shares[best])
 
 
 def _caveat(seen: TrustFigures, policy: str) -> str:

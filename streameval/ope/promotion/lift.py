@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, decayed_path, ratio
+from streameval.common.arrays import Array, Mask, State, decayed_path, ratio
+from streameval.events.action_sets import Index
 from streameval.ope.promotion.block_sums import running_sum
 
 HORIZON = 30_000.0
@@ -16,17 +17,25 @@ SPREAD, MOVED = 2.0, 1.0 / 3.0
 """How many times each counts as error."""
 
 
+RECENT = 10_000.0
+"""Horizon in events of how many events a lift could use."""
+ENOUGH, TOO_FEW = 0.9, 0.5
+"""Share of the events that any lift could use: with so many a preferred lift takes over; with fewer it yields."""
+
+
 class LiftSeries(NamedTuple):
     """The paired difference to production on the mixture after each block; all are [blocks, candidates].
 
     `value`: the lift. `se2`: its sampling variance, the design effect included; `spread2`: the square of how far the
-    decays disagree. `events`: how many events of the block both policies have.
+    decays disagree. `events`: how many events of the block both policies have. `kept` [all blocks]: which blocks these
+    are, where the others had no event that the estimator could use.
     """
 
     value: Array
     se2: Array
     spread2: Array
     events: Array
+    kept: Mask | None = None
 
 
 class LiftEstimate(NamedTuple):
@@ -42,9 +51,70 @@ class LiftEstimate(NamedTuple):
     events: Array
 
 
-def start(candidates: int) -> Array:
-    """The sums before the first event: of events, and of what is averaged, with its weight."""
-    return np.zeros((candidates, 7))
+def start(candidates: int) -> State:
+    """The state of one lift before the first event.
+
+    `sums`: of events, and of what is averaged, with its weight. `last`: what was `LiftEstimate` at the last block end.
+    `recent`: the decayed number of events that both policies have.
+    """
+    last = np.column_stack([np.full((candidates, 3), np.nan), np.zeros(candidates)])
+    return {"sums": np.zeros((candidates, 7)), "last": last, "recent": np.zeros(candidates)}
+
+
+def follow(path: LiftSeries, state: State, block: int) -> tuple[Array, Array, State]:
+    """`LiftEstimate` after every block [4, blocks, candidates], `recent` [blocks, candidates], and the next state.
+
+    A block that was left out changes nothing but `recent`.
+    """
+    kept, last, sums = path.kept, state["last"].T[:, None], state["sums"]
+    if kept is None or kept.all():
+        events = path.events
+        rows, sums = known(path, sums, block)
+        after = np.stack(rows)
+    elif kept.any():
+        events = np.zeros((len(kept), len(state["recent"])))
+        events[kept] = path.events
+        rows, sums = known(path, sums, block)
+        after = np.concatenate([last, np.stack(rows)], axis=1)[:, np.cumsum(kept)]
+    else:
+        events = np.zeros((len(kept), len(state["recent"])))
+        after = np.repeat(last, len(kept), axis=1)
+    recent = decayed_path(state["recent"], events, math.exp(-block / RECENT))
+    return after, recent, {"sums": sums, "last": after[:, -1].T.copy(), "recent": recent[-1]}
+
+
+def choose(recent: Array, before: Index) -> tuple[Index, Mask]:
+    """Which lift decides after each block, and whether it is another one than before, both [blocks, candidates].
+
+    `recent` [lifts, blocks, candidates]: how many of the latest events each could use, the preferred lift first;
+    `before`: which one decided until now, -1 while none did. A preferred lift takes over when it could use at least
+    90 % of the events that any lift could use; the one that decides yields when it could use less than half of them.
+
+    >>> counts = np.array([[[1.0], [40.0], [60.0], [90.0], [60.0], [49.0]], [[100.0]] * 6])
+    >>> by, switched = choose(counts, np.array([-1]))
+    >>> by.ravel(), switched.ravel()
+    (array([1, 1, 1, 0, 0, 1]), array([False, False, False,  True, False,  True]))
+    """
+    most, first = recent.max(axis=0), before[0]
+    same, better = first >= 0 and (before == first).all(), recent[: max(first, 0)]
+    if same and (recent[first] >= TOO_FEW * most).all() and not (better >= ENOUGH * most).any():  # the usual case
+        return np.full(most.shape, first), np.zeros(most.shape, dtype=bool)
+    fit = np.argmax(recent >= ENOUGH * most, axis=0)
+    by = np.repeat(before[None], len(most), axis=0)
+    if not _changes(recent, most, fit, by).any():
+        return by, np.zeros(by.shape, dtype=bool)
+    now = before
+    for place in range(len(by)):
+        here = slice(place, place + 1)
+        changes = _changes(recent[:, here], most[here], fit[here], now[None])[0]
+        now = by[place] = np.where(changes, fit[place], now)
+    path = np.concatenate([before[None], by])
+    return by, (path[1:] != path[:-1]) & (path[:-1] >= 0)
+
+
+def _changes(recent: Array, most: Array, fit: Index, now: Index) -> Mask:
+    own = np.take_along_axis(recent, np.maximum(now, 0)[None], axis=0)[0]
+    return np.asarray((most > 0) & ((now < 0) | (fit < now) | (own < TOO_FEW * most)))
 
 
 def known(path: LiftSeries, before: Array, block: int) -> tuple[LiftEstimate, Array]:

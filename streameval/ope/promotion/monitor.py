@@ -8,12 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State
 from streameval.common.state_columns import transplanted
+from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.lift_test import LiftTest
 from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
-from streameval.ope.promotion import hold, lift, trust_checks
+from streameval.ope.promotion import hold, trust_checks
+from streameval.ope.promotion import lift as lift_series
 from streameval.ope.promotion.block_sums import BlockSums, differing
 from streameval.ope.promotion.hold import BlockClock
 from streameval.ope.promotion.lift import LiftEstimate, LiftSeries
@@ -26,7 +28,8 @@ class PromotionMonitor:
     """Which of `policies` may replace the first of them, production.
 
     `ranks` [candidates]: the how many-th each is that was ever added. `logged`: production is the policy that took the
-    logged actions. Everything is decided at block ends, from what is known then: when it is asked for changes nothing.
+    logged actions. `lifts`: names of the lifts that may be decided by, the preferred one first. Everything is decided
+    at block ends, from what is known then: when it is asked for changes nothing.
     """
 
     promotion: Promotion
@@ -36,6 +39,7 @@ class PromotionMonitor:
     reward_range: tuple[float, float]
     confidence: float
     block: int
+    lifts: tuple[str, ...] = ("lift",)
 
     @cached_property
     def errors(self) -> Array:
@@ -62,7 +66,8 @@ class PromotionMonitor:
             "asked": self._asked(),
             "events": 0,
             "newest": np.nan,
-            "path": lift.start(candidates),
+            "lifts": {name: lift_series.start(candidates) for name in self.lifts},
+            "by": np.full(candidates, -1),
             "differs": np.zeros(candidates, dtype=bool),
             "trust": trust_checks.start(len(self.policies)),
             "rules": {
@@ -77,19 +82,19 @@ class PromotionMonitor:
         }
 
     def fold(
-        self, state: State, evidence: Evidence, lifts: LiftSeries | None, timestamp: Array, propensity: Array
+        self, state: State, evidence: Evidence, lifts: Sequence[LiftSeries], timestamp: Array, propensity: Array
     ) -> State:
         """The state after some whole blocks.
 
-        `lifts`: the lift after each of them, None where none is averaged on a mixture. `timestamp`, `propensity` [n]:
-        of the events.
+        `lifts`: the lifts after each of them, in the order of their names. `timestamp`, `propensity` [n]: of the
+        events. A rule that looks at a lift must hold from zero again where another lift takes over: see `path.choose`.
         """
         evidence = evidence.slates or evidence
         sums = BlockSums.of(evidence)
         trustworthy, trusted = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        known, followed = (None, state["path"]) if lifts is None else lift.known(lifts, state["path"], self.block)
+        known, by, switched, followed = self._followed(state, lifts)
         facts = self._facts(evidence, sums, known)
         clock = self._clock(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
@@ -97,6 +102,8 @@ class PromotionMonitor:
             before = state["rules"][name]
             judged, memory = rule.judge(before["memory"], facts)
             sound = (judged.events >= self.promotion.min_events) & believed
+            if name in NEEDS_LIFT:
+                sound &= ~switched
             passed, kept = judged.passed & sound, judged.kept & sound
             held, changes = hold.fold(
                 before["holding"], passed, kept, judged.lift, clock, self.promotion.hold, self.block
@@ -111,12 +118,29 @@ class PromotionMonitor:
             "asked": state["asked"],
             "events": int(clock.events[-1]),
             "newest": float(clock.times[-1]),
-            "path": followed,
+            "lifts": followed,
+            "by": by,
             "differs": differs[-1],
             "trust": trusted,
             "rules": rules,
             "transitions": transitions[-hold.KEPT :],
         }
+
+    def _followed(self, state: State, lifts: Sequence[LiftSeries]) -> tuple[LiftEstimate | None, Index, Mask, State]:
+        """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
+        if not lifts:
+            return None, state["by"], np.zeros(len(state["by"]), dtype=bool), state["lifts"]
+        pairs = zip(self.lifts, lifts, strict=True)
+        every, recent, after = zip(
+            *(lift_series.follow(lift, state["lifts"][name], self.block) for name, lift in pairs), strict=True
+        )
+        by, switched = lift_series.choose(np.stack(recent), state["by"])
+        if (by == by[0, 0]).all():
+            known = every[max(0, by[0, 0])]
+        else:
+            places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
+            known = np.take_along_axis(np.stack(every), places, axis=0)[0]
+        return LiftEstimate(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
     def going_on(self, state: State) -> State:
         """A state that was written under other settings, perhaps: what they do not concern is kept.
@@ -154,15 +178,25 @@ class PromotionMonitor:
         names = tuple(map(str, range(policies)))
         return replace(self, policies=names, ranks=tuple(range(1, policies))).start()
 
-    def on_another_lift(self, state: State) -> State:
-        """The state when the lift that rules look at is another one: these begin anew, but for what they have proven of
-        averages, which does not depend on it."""
+    def with_lifts(self, state: State, before: Sequence[str]) -> State:
+        """The state when the lifts were others `before`; those with the same name are the same.
+
+        When one is gone that decides, the rules that look at a lift start from zero, but for what they have proven of
+        averages, which does not depend on it.
+        """
+        if tuple(before) == self.lifts:
+            return state
         fresh = self.start()
+        names = [before[place] if place >= 0 else None for place in state["by"]]
+        followed = {name: state["lifts"].get(name, begun) for name, begun in fresh["lifts"].items()}
+        if all(name is None or name in self.lifts for name in names):
+            by = np.array([-1 if name is None else self.lifts.index(name) for name in names], dtype=int)
+            return {**state, "lifts": followed, "by": by}
         rules = {
             name: {**fresh["rules"][name], "memory": kept["memory"]} if name in NEEDS_LIFT else kept
             for name, kept in state["rules"].items()
         }
-        return {**state, "path": fresh["path"], "rules": rules}
+        return {**state, "lifts": followed, "by": fresh["by"], "rules": rules}
 
     def _asked(self) -> State:
         """The settings that decide what a rule must pass."""

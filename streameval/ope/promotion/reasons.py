@@ -124,6 +124,15 @@ def of_too_few(events: float, least: int) -> str:
     return f"only {events:,.0f} of {counted(least, 'event')}"
 
 
+def of_choice(by: str, preferred: str, share: float) -> str:
+    """Which lift decides, though another one is preferred.
+
+    >>> of_choice("stratified_ips on mixture", "stratified_dr on mixture", 0.123)
+    '; decided by stratified_ips on mixture, as stratified_dr on mixture can use only 12 % of the events'
+    """
+    return f"; decided by {by}, as {preferred} can use only {100 * share:.0f} % of the events"
+
+
 def of_held(held: float, hold: int) -> str:
     """While a rule passes, and has not done so for long enough.
 

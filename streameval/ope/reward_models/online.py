@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.errors import StateError
 from streameval.events.raw_fields import RawFields
@@ -24,11 +26,23 @@ def fold(
     evidence: Evidence,
     choices: RawFields | None,
     reward_range: tuple[float, float],
+    kept: Mask,
 ) -> tuple[Evidence, State]:
-    """The evidence with predictions, each from the blocks before its own, and the state after these events."""
-    actions = evidence.actions
-    if actions is None:
+    """The evidence with predictions, each from the blocks before its own, and the state after these events.
+
+    `kept` [blocks]: the others are left out, and have predictions of 0.
+    """
+    if evidence.actions is None or not kept.any():
         return evidence, state
+    if not kept.all():
+        events = np.repeat(kept, evidence.block)
+        some = choices and choices.take(np.flatnonzero(events).tolist())
+        learned, after = fold(model, state, evidence.of_blocks(kept), some, reward_range, kept[kept])
+        assert learned.actions is not None
+        prediction = np.zeros_like(evidence.actions.prediction)
+        prediction[events[evidence.actions.sets.owner]] = learned.actions.prediction
+        return evidence.with_predictions(prediction), after
+    actions = evidence.actions
     reward, weight, block = evidence.reward, evidence.sampling_weight, evidence.block
     prediction, after = model.fold(state["model"], actions.sets, reward, weight, block, reward_range, choices)
     known: Mask = actions.sets.index >= 0

@@ -129,6 +129,7 @@ class Choice:
         configured others, and its last estimator."""
         pairs = list(dict.fromkeys((each.average, each.estimator) for each in report.estimates))
         known = {(each.average, each.estimator) for each in report.estimates if is_known(each.value)}
+        known -= {(average, estimator) for estimator, average in report.thin()}
         if not pairs:
             return None
         ranked = sorted(

@@ -361,9 +361,9 @@ def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
     found = []
     for told in (log.names(), None):
         evaluator = evaluated(log, told, averages=[Mixture()])
-        (grid,) = evaluator._grids
+        grid = evaluator._grids[0]
         evidence, _ = evaluator._evidence(log.batch(0, None, told).with_policies(["a", "b"]))
-        _, courses = grid.fold(grid.start(BLOCK), evidence)
+        courses = grid.fold(grid.start(BLOCK), evidence).courses
         found.append(courses["mixture"].sampling[-1] if "mixture" in courses else None)
     assert (found[0] > 1.5 * found[1]).all()
 

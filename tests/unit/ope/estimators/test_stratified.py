@@ -222,15 +222,18 @@ def test_events_without_whole_distributions_are_missing_for_stratified_dr_alone(
     )
 
 
-@pytest.mark.parametrize(("described", "best"), [(True, "stratified_dr"), (False, "stratified_ips")])
-def test_the_first_event_decides_what_the_default_estimates(described: bool, best: str) -> None:
+@pytest.mark.parametrize(
+    ("features", "rows"), [(True, {"stratified_ips", "stratified_dr"}), (False, {"stratified_ips"})]
+)
+def test_by_default_an_estimator_without_evidence_has_no_rows(features: bool, rows: set[str]) -> None:
     offers = Offers(7, 300)
     evaluator = Evaluator(["a"])
-    evaluator.update(offers.batch() if described else offers.batch(features=None))
-    on_mixture = {each.estimator for each in evaluator.report().estimates if each.average == "mixture"}
-    assert on_mixture == {best}
+    evaluator.update(offers.batch() if features else offers.batch(features=None))
+    report = evaluator.report()
+    assert {each.estimator for each in report.estimates if each.average == "mixture"} == rows
+    assert (report.reward_model is not None) == features
     resumed = Evaluator.from_state(evaluator.state())
-    assert resumed.report().to_json() == evaluator.report().to_json()
+    assert resumed.report().to_json() == report.to_json()
 
 
 @pytest.mark.parametrize("every", [1, 33, 250])

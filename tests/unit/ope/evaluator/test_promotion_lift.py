@@ -117,18 +117,6 @@ def test_a_state_from_before_there_were_decisions_begins_to_decide_now() -> None
     assert decisions(report)["second", "paired"].reason == "only 1,000 of 10,000 events"
 
 
-def test_a_state_from_before_the_lift_was_followed_like_this_begins_to_follow_it_now() -> None:
-    batch = log(7_000)
-    state = evaluated(batch).state()
-    for key in ("path", "differs"):
-        del state["promotion"][key]
-    del state["events"]["arrivals"]
-    evaluator = se.Evaluator.from_state(state)
-    evaluator.update(batch)
-    decision = decisions(evaluator.report())["second", "paired"]
-    assert (decision.promotable, decision.events) == (True, 8_000)  # whole blocks of 6,000 events had been folded
-
-
 def test_nothing_is_decided_when_promotion_is_off() -> None:
     evaluator = evaluated(log(500), promotion=None)
     report = evaluator.report()
@@ -147,25 +135,23 @@ def test_stale_data_blocks_promotion_when_the_time_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("described", "options", "cell"),
+    ("options", "cells"),
     [
-        (False, {}, ("stratified_ips", "mixture")),
-        (True, {}, ("stratified_dr", "mixture")),
-        (False, {"estimators": [se.IPS(), se.SNIPS()]}, None),
-        (False, {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Mixture(name="mix")]}, ("snips", "mix")),
-        (False, {"estimators": [se.ClippedIPS(cap=2)], "averages": [se.Mixture()]}, None),
-        (False, {"averages": [se.Cumulative()]}, None),
+        ({}, (("stratified_dr", "mixture"), ("stratified_ips", "mixture"))),
+        ({"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Window()]}, ()),
+        ({"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Mixture(name="mix")]}, (("snips", "mix"),)),
+        ({"estimators": [se.IPS(), se.DR()], "averages": [se.Mixture()]}, (("dr", "mixture"), ("ips", "mixture"))),
+        ({"estimators": [se.DR(), se.StratifiedIPS()], "averages": [se.Mixture()]}, (("stratified_ips", "mixture"),)),
+        ({"estimators": [se.ClippedIPS(cap=2)], "averages": [se.Mixture()]}, ()),
+        ({"averages": [se.Cumulative()]}, ()),
     ],
 )
-def test_the_best_unbiased_lift_on_a_mixture_is_decided_by(
-    described: bool, options: dict[str, Any], cell: tuple[str, str] | None
+def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
+    options: dict[str, Any], cells: tuple[tuple[str, str], ...]
 ) -> None:
-    if cell is None and "averages" not in options:
-        options = {**options, "averages": [se.Window()]}
     evaluator = se.Evaluator(list(TARGETS), **options)
-    chosen = ChosenLift.of(evaluator.plan.grids(described))
-    assert (chosen and chosen.cell) == cell
-    assert evaluator.decides_by(described) == cell
+    assert tuple(lift.cell for lift in ChosenLift.of(evaluator.plan.grids())) == cells
+    assert evaluator.decides_by == cells
 
 
 def plan(*candidates: str, **options: Any) -> Plan:

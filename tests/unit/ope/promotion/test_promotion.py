@@ -68,7 +68,7 @@ class Log:
         path = LiftSeries(self.value[blocks], *self.variance[:, blocks], counts[blocks])
         evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
         state = contest.start() if state is None else state
-        return contest.fold(state, evidence, path, self.timestamp[events], self.propensity[events])
+        return contest.fold(state, evidence, [path], self.timestamp[events], self.propensity[events])
 
 
 def seen(**more: Any) -> TrustFigures:
@@ -312,7 +312,7 @@ def test_paired_says_when_more_events_are_of_no_use(lift: float, spread2: float,
     log = constant_path([lift] * 10)
     log.variance[0], log.variance[1] = 1e-4, spread2
     state = contest.start()
-    state["path"][:, 0] = 30_000  # events
+    state["lifts"]["lift"]["sums"][:, 0] = 30_000  # events
     assert said in found(contest, log.folded(contest, state))["candidate-1", "paired"].reason
 
 
@@ -339,7 +339,7 @@ def test_sea_needs_about_as_many_events_as_it_says() -> None:
 def test_without_a_mixture_paired_says_that_no_lift_is_known() -> None:
     contest, log = make_contest(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
     evidence = Evidence.of(log.weight, log.reward, BLOCK)
-    state = contest.fold(contest.start(), evidence, None, log.timestamp, log.propensity)
+    state = contest.fold(contest.start(), evidence, [], log.timestamp, log.propensity)
     decision = found(contest, state)["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.lift is None
@@ -577,7 +577,7 @@ def open_bandit_checks(planted: float | None) -> dict[str, Any]:
     policies = ("logging", "random")
     contest = PromotionMonitor(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
     evidence = Evidence.from_batch(batch, policies, BLOCK)
-    state = contest.fold(contest.start(), evidence, None, batch.timestamp, batch.propensity)
+    state = contest.fold(contest.start(), evidence, [], batch.timestamp, batch.propensity)
     return checks_of(contest, state, "random")
 
 

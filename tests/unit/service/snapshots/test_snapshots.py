@@ -407,7 +407,8 @@ names = [f"candidate-{number}" for number in range(9)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
 roster = CohortEvaluator(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
 taken = []
-checkpoints = SnapshotWriter(SnapshotStore(Path(sys.argv[1])), 0.0, after=taken.append, capacity=lambda: roster.capacity)
+store = SnapshotStore(Path(sys.argv[1]))
+checkpoints = SnapshotWriter(store, 0.0, after=taken.append, capacity=lambda: roster.capacity)
 rng = np.random.default_rng(1)
 for _ in range(4):
     policies = {name: rng.random(6000) for name in names}

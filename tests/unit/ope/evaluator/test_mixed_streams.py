@@ -1,0 +1,357 @@
+"""Streams in which some events have whole distributions and features, and others the logged action's numbers alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import streameval as se
+from streameval.cli.plots.values import Picture
+from streameval.events import JsonDecoder
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.power import Exploration, LogSpan, TargetLift, outlook
+from streameval.ope.report import Decision
+from streameval.service.status_page.overview import Choice
+
+EARLY = {"min_events": 2_000, "hold": 5}
+DR, IPS = 0, 1
+"""Places of the lifts that may be decided by: of `stratified_dr`, of `stratified_ips`."""
+EVENTS = 12_000
+
+
+class Log:
+    """Events twice: as they are with whole distributions and features, and without."""
+
+    def __init__(self, count: int, seed: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        propensities, better, worse = (rng.dirichlet(np.full(4, 2.0), count) * 0.8 + 0.05 for _ in range(3))
+        better[:, 0] += 1.0
+        better /= 2.0
+        action = (rng.random(count)[:, None] > propensities.cumsum(axis=1)).sum(axis=1).clip(0, 3)
+        reward = (rng.random(count) < np.where(action == 0, 0.6, 0.2)).astype(float)
+        rows = np.arange(count)
+        self.full = se.EventBatch.from_arrays(
+            reward=reward,
+            action=action,
+            propensities=propensities,
+            policies={"better": better, "worse": worse},
+            features=np.broadcast_to(np.eye(4), (count, 4, 4)),
+        )
+        self.plain = se.EventBatch.from_arrays(
+            reward=reward,
+            propensity=propensities[rows, action],
+            policies={"better": better[rows, action], "worse": worse[rows, action]},
+        )
+
+    def mixed(self, full: NDArray[np.bool_]) -> se.EventBatch:
+        """The events, those of the mask with all that they have."""
+        both = se.EventBatch.concat([self.plain, self.full])
+        return both.take(np.arange(len(full)) + len(full) * full)
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return Log(EVENTS)
+
+
+def evaluated(batch: se.EventBatch, **options: Any) -> se.Evaluator:
+    evaluator = se.Evaluator(["better", "worse"], **{"promotion": EARLY, "drift": None, **options})
+    evaluator.update(batch)
+    evaluator.report()
+    return evaluator
+
+
+def decided_by(evaluator: se.Evaluator) -> list[int]:
+    return np.asarray(evaluator.progress().decided["by"]).tolist()  # type: ignore[index]
+
+
+def decisions(report: se.Report) -> dict[str, Decision]:
+    return {each.policy: each for each in report.promotion}
+
+
+def rows(report: se.Report) -> dict[tuple[str, str, str], float | None]:
+    return {(each.policy, each.estimator, each.average): each.value for each in report.estimates}
+
+
+def choices(batch: se.EventBatch) -> list[int]:
+    """By which lift it was decided for the first candidate, after every block."""
+    evaluator = se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
+    found = []
+    for first in range(0, len(batch), 100):
+        evaluator.update(batch[first : first + 100])
+        found.append(decided_by(evaluator)[0])
+    return found
+
+
+def full_at(*places: int) -> NDArray[np.bool_]:
+    full = np.zeros(EVENTS, dtype=bool)
+    full[list(places)] = True
+    return full
+
+
+ORDERS = {
+    "one full event first": full_at(0),
+    "one plain event first": ~full_at(0),
+    "alternating": np.arange(EVENTS) % 2 == 0,
+    "full, then plain": np.arange(EVENTS) < EVENTS // 2,
+    "plain, then full": np.arange(EVENTS) >= EVENTS // 2,
+    "one in twenty full": np.random.default_rng(5).random(EVENTS) < 0.05,
+    "bursts": np.arange(EVENTS) // 700 % 2 == 0,
+}
+
+
+def test_what_runs_is_known_before_the_first_event() -> None:
+    evaluator = se.Evaluator(["better"])
+    before = {(estimator, average) for _, estimator, average in rows(evaluator.report())}
+    assert ("stratified_ips", "mixture") in before
+    assert not any(estimator == "stratified_dr" for estimator, _ in before)
+    assert evaluator.decides_by == (("stratified_dr", "mixture"), ("stratified_ips", "mixture"))
+
+
+@pytest.mark.parametrize("place", [0, 1, 99, 100, 6_000, EVENTS - 1])
+def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Log, place: int) -> None:
+    plain, odd = evaluated(log.plain), evaluated(log.mixed(full_at(place)))
+    assert decided_by(odd) == [IPS, IPS]
+    assert decisions(odd.report()) == decisions(plain.report())
+    assert odd.report().transitions == plain.report().transitions
+    assert decisions(plain.report())["better"].promotable
+    others = {key: value for key, value in rows(odd.report()).items() if key[1] != "stratified_dr"}
+    assert others == rows(plain.report())
+
+
+def test_what_is_shown_first_is_not_what_one_event_says(log: Log) -> None:
+    picture = Picture(Path("plot.png"), [("stratified_dr", "mixture"), ("stratified_ips", "mixture")], None, {})
+    for batch, shown in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
+        report = evaluated(batch).report()
+        choice = Choice.of(report, {})
+        assert choice is not None
+        assert (choice.estimator, choice.average) == (shown, "mixture")
+        assert picture.choice(report) == (shown, "mixture")
+
+
+def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
+    for batch, planned in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
+        kinds = {name: name for name in ("stratified_dr", "stratified_ips", "snips", "ips")}
+        planner = se.Evaluator(["better", "worse"], averages=[se.Cumulative()], intervals={"cumulative": "normal"})
+        planner.update(batch)
+        exploration = Exploration(("logging", "better", "worse"), {}, (0.0, 1.0))
+        exploration.update(batch)
+        found = outlook(planner.report(), kinds, [TargetLift.read("0.01")], 0.8, LogSpan(), exploration, {})
+        assert [each.estimator for each in found.candidates] == [planned, planned]
+
+
+@pytest.mark.parametrize("place", [0, 1, 6_000, EVENTS - 1])
+def test_one_plain_event_among_full_ones_leaves_the_decision_to_the_better_estimator(log: Log, place: int) -> None:
+    odd = evaluated(log.mixed(~full_at(place)))
+    assert decided_by(odd) == [DR, DR]
+    one, other = decisions(odd.report())["better"], decisions(evaluated(log.full).report())["better"]
+    assert (one.promotable, one.events) == (other.promotable, EVENTS - 1) == (True, other.events - 1)
+    assert one.lift == pytest.approx(other.lift, abs=0.01)
+
+
+def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) -> None:
+    for batch, name in ((log.plain, "stratified_ips"), (log.full, "stratified_dr")):
+        estimators = {"stratified_ips": [se.StratifiedIPS()], "stratified_dr": [se.StratifiedDR()]}[name]
+        named = evaluated(batch, estimators=estimators, averages=[se.Mixture()]).report()
+        found = evaluated(batch).report()
+        for one, other in zip(found.promotion, named.promotion, strict=True):
+            assert (one.promotable, one.reason, one.held) == (other.promotable, other.reason, other.held)
+            assert (one.lift, one.lower) == pytest.approx((other.lift, other.lower), rel=1e-12)
+        for each in named.estimates:
+            row = found.get(each.policy, name, "mixture")
+            assert (row.value, row.lower) == pytest.approx((each.value, each.lower), rel=1e-12)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
+    path = choices(log.mixed(ORDERS[order]))
+    changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
+    assert len(changes) <= 1, changes
+    if order in ("one in twenty full", "alternating", "full, then plain", "bursts"):
+        assert path[-1] == IPS or order == "bursts"
+
+
+def test_a_slow_change_from_one_form_to_the_other_changes_once_what_is_decided_by() -> None:
+    long = Log(60_000, seed=3)
+    draws = np.random.default_rng(4).random(60_000)
+    ramp = np.clip((np.arange(60_000) - 5_000) / 25_000, 0, 1)
+    for share, last in ((ramp, DR), (1 - ramp, IPS)):
+        path = choices(long.mixed(draws < share))
+        assert np.count_nonzero(np.diff(path)) == 1
+        assert path[-1] == last
+
+
+def test_after_a_change_a_candidate_must_hold_again_and_the_reason_names_the_lift() -> None:
+    long = Log(24_000, seed=3)
+    batch = long.mixed(np.arange(24_000) < 12_000)
+    evaluator = se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
+    found = []
+    for first in range(0, 24_000, 100):
+        evaluator.update(batch[first : first + 100])
+        decision = decisions(evaluator.report())["better"]
+        found.append((decided_by(evaluator)[0], decision.promotable, decision.held, decision.reason))
+    place = next(place for place in range(1, 240) if found[place][0] != found[place - 1][0])
+    assert found[place - 1][1:2] == (True,)
+    assert [each[1:3] for each in found[place : place + 7]] == [
+        (False, 0), (False, 1), (False, 2), (False, 3), (False, 4), (True, 5), (True, 6)
+    ]  # fmt: skip
+    said = "; decided by stratified_ips on mixture, as stratified_dr on mixture can use only 50 % of the events"
+    assert found[place][3].endswith(said)
+    assert "decided by" not in found[place - 1][3]
+
+
+def pieces(batch: se.EventBatch, cuts: Sequence[int]) -> Iterator[se.EventBatch]:
+    ends = [0, *cuts, len(batch)]
+    for first, last in pairwise(ends):
+        yield batch[first:last]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "options", [{}, {"averages": [se.Window(tau=1_000), se.Mixture()]}], ids=["default", "one list"]
+)
+def test_cuts_and_restarts_change_nothing(log: Log, order: str, options: dict[str, Any]) -> None:
+    batch = log.mixed(ORDERS[order])
+    settings = {"promotion": EARLY, "drift": None, **options}
+    whole, cut, resumed = (se.Evaluator(["better", "worse"], **settings) for _ in range(3))
+    whole.update(batch)
+    cuts = sorted(np.random.default_rng(6).integers(1, EVENTS, 9).tolist())
+    for part in pieces(batch, cuts):
+        cut.update(part)
+        resumed = se.Evaluator.from_state(resumed.state())
+        resumed.update(part)
+    assert cut.report().to_json() == whole.report().to_json()
+    assert resumed.report().to_json() == whole.report().to_json()
+    assert decided_by(resumed) == decided_by(whole)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_reports_in_between_change_nothing(log: Log, order: str) -> None:
+    batch = log.mixed(ORDERS[order])
+    whole, watched = evaluated(batch), se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
+    for part in pieces(batch, range(130, EVENTS, 370)):
+        watched.update(part)
+        watched.report()
+    one, other = rows(watched.report()), rows(whole.report())
+    assert one.keys() == other.keys()
+    assert [one[key] for key in one] == pytest.approx([other[key] for key in one], rel=1e-9)
+    assert decided_by(watched) == decided_by(whole)
+
+
+def test_blocks_without_evidence_are_left_out(log: Log) -> None:
+    alone = log.full[3_000:5_000]
+    among = se.EventBatch.concat([log.plain[:3_000], alone, log.plain[5_000:]])
+    one, other = evaluated(among), evaluated(alone)
+    for policy in ("logging", "better", "worse"):
+        values = [each.report().get(policy, "stratified_dr", "mixture").value for each in (one, other)]
+        assert values[0] == pytest.approx(values[1], abs=0.02)  # the start-up value knows the events before, too
+    assert one.state()["predictions"]["model"] == other.state()["predictions"]["model"]
+
+
+def test_a_policy_without_evidence_has_no_row_beside_others_that_have() -> None:
+    log = Log(500)
+    batch = se.EventBatch.from_arrays(
+        reward=log.full.reward,
+        action=np.zeros(500, dtype=int),
+        propensities=np.full((500, 4), 0.25),
+        policies={"better": np.full((500, 4), 0.25)},
+        features=np.broadcast_to(np.eye(4), (500, 4, 4)),
+    )
+    found = {policy for policy, estimator, _ in rows(evaluated(batch).report()) if estimator == "stratified_dr"}
+    assert found == {"logging", "better"}
+    named = evaluated(batch, estimators=[se.StratifiedDR()], averages=[se.Mixture()])
+    assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as ever
+
+
+def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: Log) -> None:
+    events = log.full
+    assert events.action_sets is not None
+    bare = se.EventBatch.from_arrays(
+        reward=events.reward,
+        action=events.action_sets.index,
+        propensities=events.action_sets.propensities.reshape(-1, 4),
+        policies={
+            name: events.action_sets.probabilities[:, place].reshape(-1, 4)
+            for place, name in enumerate(events.policies)
+        },
+    )
+    report = evaluated(bare).report()
+    assert report.reward_model is None
+    assert rows(report) == pytest.approx(rows(evaluated(log.plain).report()))
+
+
+@pytest.mark.parametrize("order", ["one full event first", "plain, then full", "alternating"])
+def test_a_candidate_that_comes_late_has_the_rows_of_a_stream_that_began_then(log: Log, order: str) -> None:
+    batch = log.mixed(ORDERS[order])
+    plans = [se.Evaluator(names, promotion=EARLY, drift=None).plan for names in (["better"], ["better", "worse"])]
+    roster = CohortEvaluator(plans[0])
+    roster.update(batch[:5_000])
+    late = roster.change(plans[1])
+    assert late is not None
+    roster.join(late)
+    roster.update(batch[5_000:])
+    fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
+    fresh.update(batch[5_000:])
+    expected = {key: value for key, value in rows(fresh.report()).items() if key[0] == "worse"}
+    assert {key: value for key, value in rows(roster.report()).items() if key[0] == "worse"} == expected
+    again = CohortEvaluator.from_state(roster.state())
+    assert again.report().to_json() == roster.report().to_json()
+
+
+def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: Log) -> None:
+    batch = log.mixed(ORDERS["one in twenty full"])
+    roster = CohortEvaluator(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
+    roster.update(batch)
+    before = {each.policy: each for each in roster.report().promotion}
+    some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
+    roster.adopt(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    after = {each.policy: each for each in roster.report().promotion}
+    for name in before:
+        assert after[name].since_event == before[name].since_event
+        assert after[name].held == before[name].held
+    roster.update(batch)
+    assert {each.estimator for each in roster.report().estimates} == {"stratified_ips"}
+
+
+def test_the_estimator_that_is_decided_by_goes_and_the_other_holds_from_zero(log: Log) -> None:
+    roster = CohortEvaluator(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
+    roster.update(log.full)
+    assert roster.report().promotion[0].promotable
+    some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
+    roster.adopt(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    assert roster.report().promotion[0].held == 0
+    roster.update(log.full[:1_000])
+    assert roster.report().promotion[0].promotable
+
+
+def test_slates_among_plain_and_full_events_are_missing_for_the_best_estimator() -> None:
+    rng, lines = np.random.default_rng(8), []
+    for number in range(3_000):
+        event: dict[str, Any] = {"event_id": number, "timestamp": number, "reward": int(rng.random() < 0.3)}
+        match number % 3:
+            case 0:
+                event |= {"action": 1, "propensity": 0.5, "policies": {"better": 0.25}}
+            case 1:
+                event |= {"actions": ["a", "b"], "features": [[0.0], [1.0]], "propensities": [0.5, 0.5]}
+                event |= {"action": "a", "policies": {"better": [0.25, 0.75]}}
+            case _:
+                slot = {"actions": ["a", "b"], "action": "b", "propensities": [0.5, 0.5]}
+                event |= {"slots": [slot | {"policies": {"better": [0.25, 0.75]}}] * 2}
+        lines.append(json.dumps(event).encode())
+    batch = JsonDecoder(["better"]).decode_batch(lines)
+    assert not batch.rejected
+    reports = []
+    for cuts in ([], [1], [2], [3, 1_234]):
+        evaluator = se.Evaluator(["better"], drift=None, promotion=EARLY)
+        for part in pieces(batch, cuts):
+            evaluator.update(part)
+        assert decided_by(evaluator) == [IPS]
+        reports.append(evaluator.report().to_json())
+    assert len(set(reports)) == 1
