@@ -1,0 +1,255 @@
+"""Logs for the recorded Reports, the same on every processor: random integers and plain arithmetic only.
+
+The generator makes the same integers everywhere. Probabilities are ratios of small integers, times are multiples of a
+quarter of a second. Nothing here takes an exponential or a logarithm, whose last bits differ between processors.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Columns = dict[str, Any]
+
+START = 1_700_000_000.0
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The generator of a log."""
+    return np.random.Generator(np.random.PCG64(seed))
+
+
+def times(rng: np.random.Generator, events: int) -> Array:
+    """About 2 seconds apart, with a pause of an hour in the middle, and slightly out of order."""
+    gaps = rng.integers(0, 17, events) / 4.0
+    gaps[events // 2] = 3_600.0
+    return np.asarray(START + np.cumsum(gaps) - rng.integers(0, 9, events) / 4.0)
+
+
+def draws(rng: np.random.Generator, probabilities: Array) -> NDArray[np.int64]:
+    """An action for each row of `probabilities`, [n, actions]."""
+    passed = np.cumsum(probabilities, axis=1) <= rng.random(len(probabilities))[:, None]
+    return np.minimum(passed.sum(axis=1), probabilities.shape[1] - 1)
+
+
+def distributions(rng: np.random.Generator, least: int, most: int, *shape: int) -> Array:
+    """Random distributions over the last axis of `shape`, as ratios of integers."""
+    parts = rng.integers(least, most, shape)
+    return np.asarray(parts / parts.sum(axis=-1, keepdims=True))
+
+
+def plain(
+    seed: int,
+    events: int,
+    low: float = 0.0,
+    high: float = 1.0,
+    rare: bool = False,
+    percent: tuple[int, int] = (30, 45),
+) -> Columns:
+    """Probabilities of the logged action only; `new` takes rewarded actions more often, `other` less often.
+
+    `rare`: a few importance weights are large. `percent`: of actions that are rewarded, in each half. Each policy lacks
+    some events, the log was downsampled, and some events belong to a session.
+    """
+    rng = generator(seed)
+    chance = np.where(np.arange(events) < events // 2, *percent)
+    rewarded = rng.integers(0, 100, events) < chance
+    tilt = np.where(rewarded, 1.0, 0.0) - chance / 100.0
+    propensity = rng.integers(2, 16, events) / 128.0 if rare else rng.integers(8, 64, events) / 128.0
+    ratio = rng.integers(0, 257, (3, events)) / 128.0
+    if rare:
+        ratio = np.where(rng.integers(0, 16, (3, events)) == 0, 8.0, ratio * 0.53125)
+    policies = {
+        "now": propensity * ratio[0],
+        "new": propensity * (ratio[1] / 4.0 + 0.75 + 0.5 * tilt),
+        "other": propensity * (ratio[2] / 2.0 + 0.5 - 0.25 * tilt),
+    }
+    for column in policies.values():
+        column[rng.integers(0, 20, events) == 0] = np.nan
+    sessions = rng.integers(0, 4, events)
+    return {
+        "reward": np.where(rewarded, high, low)
+        + (high - low) * rng.integers(0, 5, events) / 64.0 * (0.5 - rewarded) * 2,
+        "propensity": propensity,
+        "policies": policies,
+        "sampling_probability": np.where(rng.integers(0, 3, events) == 0, 0.25, 1.0),
+        "timestamp": times(rng, events),
+        "unit": [None if sessions[event] == 0 else f"session-{event // 20}" for event in range(events)],
+    }
+
+
+def without(columns: Columns, *names: str) -> Columns:
+    """The columns but these."""
+    return {name: column for name, column in columns.items() if name not in names}
+
+
+def described(seed: int, events: int, actions: int = 4, width: int = 3) -> Columns:
+    """Whole distributions and features; `partial` lacks some events, and `blind` gives no whole distribution."""
+    rng = generator(seed)
+    features = rng.integers(-16, 17, (events, actions, width)) / 16.0
+    logging = distributions(rng, 4, 33, events, actions)
+    good = np.where(features[:, :, 0] == features[:, :, 0].max(axis=1, keepdims=True), 24, 2) + rng.integers(
+        1, 9, (events, actions)
+    )
+    policies: Columns = {
+        "good": good / good.sum(axis=1, keepdims=True),
+        "partial": distributions(rng, 1, 33, events, actions),
+    }
+    policies["partial"][rng.integers(0, 10, events) == 0] = np.nan
+    action = draws(rng, logging)
+    chosen = features[np.arange(events), action]
+    earned = 96 + 64 * chosen[:, 0] - 24 * chosen[:, 1] + 16 * action - rng.integers(0, 64, events)
+    return {
+        "reward": np.clip(earned / 256.0, 0.0, 1.0),
+        "action": action,
+        "propensities": logging,
+        "policies": policies,
+        "features": features,
+        "timestamp": times(rng, events),
+        "sampling_probability": np.where(rng.integers(0, 4, events) == 0, 0.5, 1.0),
+    }
+
+
+def slots(seed: int, events: int, places: int = 3, choices: int = 3) -> Columns:
+    """Slates of slots that are filled independently; `tilted` prefers the last choice in each slot."""
+    rng = generator(seed)
+    logging = distributions(rng, 4, 17, events, places, choices)
+    tilted = logging + np.where(np.arange(choices) == choices - 1, 0.5, 0.0)
+    action = draws(rng, logging.reshape(-1, choices)).reshape(events, places)
+    return {
+        "reward": (2.0 * action.sum(axis=1) + rng.integers(0, 8, events)) / (2.0 * places * (choices - 1) + 8.0),
+        "action": action,
+        "propensities": logging,
+        "policies": {
+            "tilted": tilted / tilted.sum(axis=2, keepdims=True),
+            "any": distributions(rng, 1, 17, events, places, choices),
+        },
+        "timestamp": times(rng, events),
+    }
+
+
+def shown(columns: Columns) -> Columns:
+    """The same slates with nothing but the probabilities of what each slot shows."""
+
+    def of_shown(given: Array) -> Array:
+        return np.take_along_axis(given, columns["action"][:, :, None], axis=2)[:, :, 0]
+
+    return {
+        "reward": columns["reward"],
+        "propensity": of_shown(columns["propensities"]),
+        "policies": {name: of_shown(given) for name, given in columns["policies"].items()},
+    }
+
+
+def rankings(seed: int, events: int, places: int = 2, choices: int = 4) -> Columns:
+    """Slates drawn uniformly from all rankings; the candidate prefers the first action in the first slot."""
+    rng = generator(seed)
+    ranked = np.array(list(permutations(range(choices), places)))
+    action = ranked[rng.integers(0, len(ranked), events)]
+    marginals = np.full((events, places, choices), 1.0 / choices)
+    target = np.tile(np.array([[0.5, 0.25, 0.125, 0.125], [0.25, 0.25, 0.25, 0.25]]), (events, 1, 1))
+    return {
+        "reward": (choices - action[:, 0] + rng.integers(0, 4, events)) / (choices + 4.0),
+        "action": action,
+        "propensities": marginals,
+        "policies": {"top": target},
+        "slate_logging": "uniform_ranking",
+    }
+
+
+def write_lines(path: Path, messages: list[Any]) -> None:
+    """The messages as lines of JSON; strings are written as they are."""
+    path.write_text("".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in messages))
+
+
+def listed_messages(seed: int, events: int) -> list[Any]:
+    """Slates with a list of all that could have been shown, some plain slates and some plain events among them."""
+    rng = generator(seed)
+    slates = [list(slate) for slate in permutations("abc", 2)]
+    messages: list[Any] = []
+    for event in range(events):
+        shares = distributions(rng, 2, 17, 1, len(slates))
+        slate = slates[int(draws(rng, shares)[0])]
+        reward = ((slate[0] == "a") * 4 + (slate[1] == "b") * 2 + int(rng.integers(0, 3))) / 8.0
+        told: Columns = {"event_id": f"e-{event}", "timestamp": START + 2.0 * event, "reward": reward}
+        target = distributions(rng, 1, 9, 2, 3).tolist()
+        if event % 7 == 3:
+            sides = rng.integers(0, 2, 2)
+            coins = [{"action": int(side), "propensity": 0.5, "policies": {"top": 0.25 + 0.5 * side}} for side in sides]
+            messages.append(told | {"slots": coins})
+        elif event % 11 == 5:
+            side = int(rng.integers(0, 2))
+            messages.append(told | {"action": side, "propensity": 0.5, "policies": {"top": 0.75 - 0.5 * side}})
+        else:
+            places = [
+                {"action": action, "actions": ["a", "b", "c"], "policies": {"top": chosen}}
+                for action, chosen in zip(slate, target, strict=True)
+            ]
+            messages.append(told | {"slots": places, "slates": slates, "slate_propensities": shares[0].tolist()})
+    return messages
+
+
+def scored_messages(seed: int, events: int) -> list[Any]:
+    """Events with named actions, scores and features for policies in code, and some lines that are no events.
+
+    The number of actions varies; some events lack scores, features, or the probabilities of `shadow`.
+    """
+    rng = generator(seed)
+    names = ["news", "sport", "music", "film", "games"]
+    messages: list[Any] = []
+    for event in range(events):
+        count = int(rng.integers(2, 6))
+        logging = distributions(rng, 4, 17, 1, count)
+        action = int(draws(rng, logging)[0])
+        scores = rng.integers(-8, 9, count) / 8.0
+        features = np.stack([scores, rng.integers(0, 17, count) / 16.0], axis=1)
+        earned = 0.375 + 0.25 * scores[action] + 0.0625 * action - int(rng.integers(0, 17)) / 128.0
+        message: Columns = {
+            "event_id": event,
+            "timestamp": START + 1.5 * event,
+            "action": names[action],
+            "actions": names[:count],
+            "propensities": logging[0].tolist(),
+            "reward": float(np.clip(earned, 0.0, 1.0)),
+            "policies": {"shadow": distributions(rng, 1, 33, 1, count)[0].tolist()},
+            "scores": scores.tolist(),
+            "features": features.tolist(),
+            "unit": f"user-{event // 5}",
+            "context": {"hour": event % 24},
+        }
+        if event % 41 == 7:
+            del message["scores"]
+        if event % 43 == 9:
+            del message["features"]
+        if event % 13 == 4:
+            del message["policies"]
+        messages.append(message)
+        if event % 500 == 250:
+            messages += ["no json", message | {"reward": 7}, message | {"propensities": [2.0] * count}]
+    return messages
+
+
+def compact_messages(seed: int, events: int) -> list[Any]:
+    """The plain log as lines."""
+    columns = plain(seed, events)
+    messages: list[Any] = []
+    for event in range(events):
+        policies = {name: float(column[event]) for name, column in columns["policies"].items()}
+        message: Columns = {
+            "event_id": event,
+            "timestamp": float(columns["timestamp"][event]),
+            "action": event % 7,
+            "propensity": float(columns["propensity"][event]),
+            "gain": float(np.clip(columns["reward"][event], 0.0, 1.0)),
+            "sampling_probability": float(columns["sampling_probability"][event]),
+            "policies": {name: share for name, share in policies.items() if share == share},
+        }
+        unit = columns["unit"][event]
+        messages.append(message if unit is None else message | {"unit": unit})
+    return messages
