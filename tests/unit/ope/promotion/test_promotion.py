@@ -378,7 +378,7 @@ def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
         weight, propensity = make(rng, 6000, streams)
         rewards = (rng.random(6000) < 0.3) * 1.0
         evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
-        state = contest.fold(state, evidence, sure_path(60, streams), np.full(6000, np.nan), propensity)
+        state = contest.fold(state, evidence, [sure_path(60, streams)], np.full(6000, np.nan), propensity)
     return float((state["rules"]["anytime"]["holding"]["times"] > 0).mean())
 
 
@@ -600,7 +600,7 @@ def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Ar
     for done in range(6000, events + 1, 6000):
         weight, propensity = make(rng, 6000, streams)
         evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
-        state = contest.fold(state, evidence, None, nothing, np.minimum(propensity * wrong, 1.0))
+        state = contest.fold(state, evidence, [], nothing, np.minimum(propensity * wrong, 1.0))
         blamed = [not each.ok for each in read(contest, state, seen()).trust if each.check == "mean_weight"]
         first = np.where(np.array(blamed) & np.isinf(first), done, first)
     return first
@@ -622,7 +622,7 @@ def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_a
         wrong = 0.8 if 20 <= span < 24 else 1.0
         weight, propensity = smooth_weights(rng, 1_000, 2)
         evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
-        state = contest.fold(state, evidence, None, np.full(1_000, np.nan), propensity)
+        state = contest.fold(state, evidence, [], np.full(1_000, np.nan), propensity)
         check = checks_of(contest, state)["mean_weight"]
         said.append(check.ok)
         events.append(int(check.reason.partition(" over ")[2].partition(" events")[0].replace(",", "")))
