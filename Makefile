@@ -13,19 +13,28 @@ WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 # tests, which come early in order. At the end there should be many small files, so that all processors have work.
 IN_ORDER = --no-loadscope-reorder
 
+PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER)
+
 # Our matrices are small: threads would only wait for each other.
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint tests bench fuzz soak lock dashboards manifests clean
+.PHONY: help demo quick test test-all lint tests bench fuzz soak lock dashboards manifests clean
 
 help:  ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
 	.venv/bin/streameval demo $(ARGS)
 
-test: lint tests  ## everything CI checks: lint, types, import contracts; tests, doctests and documents against the wheel
+quick: .venv/ready  ## the inner loop: unit tests and doctests of this checkout, without a broker or servers
+	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers" --doctest-modules streameval tests $(ARGS)
+
+test: lint tests  ## what decides: lint, types, import contracts; tests, doctests and documents against the wheel
+
+test-all: export HYPOTHESIS_PROFILE = every
+test-all: .venv-test/ready .venv-test/go  ## the rest: long simulations, soak, kills, builds, and every example of the properties
+	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
 lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/ruff check .
@@ -39,7 +48,7 @@ lint: .venv/ready  ## style, formatting, types, import contracts
 	.venv/bin/lint-imports --no-logo
 
 tests: .venv-test/ready .venv-test/go
-	$(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER) --doctest-modules --pyargs streameval tests $(ARGS)
+	$(PYTEST) -m "not slow" --doctest-modules --pyargs streameval tests $(ARGS)
 
 bench: export PYTHONPATH = tests/benchmarks
 bench: .venv-test/ready  ## throughput and memory, measured on this machine

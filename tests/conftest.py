@@ -16,14 +16,18 @@ from hypothesis import HealthCheck, settings
 
 import streameval
 from support.integration.which_broker import expected_broker
-from support.paths import ROOT
+from support.paths import ROOT, TESTS
 
 CHECKOUT = ROOT / "streameval"
 PACKAGE = Path(*streameval.__path__)
 
-# How long an example takes, to draw or to run, says how busy a machine is.
-settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+# No deadline for an example: the time that it takes depends on how busy the machine is.
+settings.register_profile("few", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=30)
+settings.register_profile("every", settings.get_profile("few"), max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
+
+SERVERS = (TESTS / "integration", TESTS / "deploy", TESTS / "documents")
+"""Folders whose tests start brokers, browsers or other programs."""
 
 THREADS_END_WITHIN = 60.0
 """Seconds. What takes longer goes on by itself; a busy machine takes some to end what was told to end."""
@@ -35,6 +39,12 @@ def pytest_report_header() -> str:
     kind = "this checkout" if PACKAGE == CHECKOUT else "installed"
     libraries = ", ".join(f"{name} {version(name)}" for name in ("numpy", "msgspec", "kafka-python"))
     return f"streameval {version('streameval')} ({kind}): {PACKAGE}\nwith: {libraries}\nkafka: {expected_broker()}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in SERVERS):
+            item.add_marker(pytest.mark.servers)
 
 
 def pytest_sessionstart() -> None:

@@ -48,6 +48,7 @@ def test_the_go_that_is_taken_where_none_is_installed_can_build_the_reader() -> 
     assert Version(taken) >= Version(oldest[1])
 
 
+@pytest.mark.slow
 def test_the_file_is_accepted_also_by_docker_compose_where_it_is_installed(reader: str) -> None:
     output(reader, str(COMPOSE))
     docker = shutil.which("docker")
@@ -55,6 +56,7 @@ def test_the_file_is_accepted_also_by_docker_compose_where_it_is_installed(reade
         output(docker, "compose", "--file", str(COMPOSE), "config", "--quiet", seconds=300)
 
 
+@pytest.mark.slow
 def test_the_project_has_all_services_and_volumes_of_the_file(project: dict[str, Any]) -> None:
     assert project["name"] == "streameval"
     assert sorted(project["services"]) == NAMES
@@ -65,16 +67,19 @@ def volumes() -> list[str]:
     return list(yaml.safe_load(COMPOSE.read_text())["volumes"])
 
 
+@pytest.mark.slow
 @services
 def test_ports_are_published_to_this_machine_alone(project: dict[str, Any], name: str) -> None:
     assert {port["host_ip"] for port in project["services"][name].get("ports", ())} <= {"127.0.0.1"}
 
 
+@pytest.mark.slow
 def test_no_two_services_publish_the_same_port(project: dict[str, Any]) -> None:
     published = [port["published"] for each in project["services"].values() for port in each.get("ports", ())]
     assert sorted(set(published)) == sorted(published) == ["3000", "9090", "9092", "9093", "9108"]
 
 
+@pytest.mark.slow
 @services
 def test_what_is_mounted_from_the_checkout_is_there_and_only_read(project: dict[str, Any], name: str) -> None:
     for mount in project["services"][name].get("volumes", ()):
@@ -86,6 +91,7 @@ def test_what_is_mounted_from_the_checkout_is_there_and_only_read(project: dict[
             assert (mount["type"], mount["source"] in project["volumes"]) == ("volume", True)
 
 
+@pytest.mark.slow
 @services
 def test_who_is_waited_for_gets_there(project: dict[str, Any], name: str) -> None:
     for other, how in (project["services"][name].get("depends_on") or {}).items():
@@ -99,6 +105,7 @@ def test_who_is_waited_for_gets_there(project: dict[str, Any], name: str) -> Non
                 assert (condition, waited_for["restart"]) == ("service_started", "unless-stopped")
 
 
+@pytest.mark.slow
 def test_the_image_is_built_from_the_checkout(project: dict[str, Any]) -> None:
     (building,) = [each["build"] for each in project["services"].values() if "build" in each]
     assert Path(building["context"]).samefile(DEPLOY.parent)
@@ -115,6 +122,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_file_is_refused_with_the_reason(reader: str, tmp_path: Path, what: str) -> None:
     right, wrong, reason = BROKEN[what]

@@ -231,11 +231,13 @@ def test_every_metric_on_a_dashboard_is_exported() -> None:
     assert unexplained(each for board in DASHBOARDS.values() for each in everything_asked(board)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
 def test_the_dashboards_have_the_types_of_grafana(type_checker: Path, board: dict[str, Any]) -> None:
     assert check_types(type_checker, board) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "value"), [("type", "time-series"), ("titel", "a word that does not exist"), ("id", "1"), ("options", {})]
 )
@@ -245,6 +247,7 @@ def test_a_wrong_type_would_be_noticed(type_checker: Path, key: str, value: Any)
     assert "error TS" in check_types(type_checker, wrong, code=2)
 
 
+@pytest.mark.slow
 def test_an_override_of_what_there_is_not_would_be_noticed(type_checker: Path) -> None:
     properties = [{"id": "unit", "value": 1}, {"id": "custom.fillBelow", "value": "lift"}]
     override = {"matcher": {"id": "byName", "options": "lift"}, "properties": properties}
@@ -255,6 +258,7 @@ def test_an_override_of_what_there_is_not_would_be_noticed(type_checker: Path) -
     assert '"custom.fillBelow"' in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
 def test_grafana_knows_every_unit_color_and_reducer_and_finds_what_overrides_are_about(
     type_checker: Path, board: dict[str, Any]
@@ -265,6 +269,7 @@ def test_grafana_knows_every_unit_color_and_reducer_and_finds_what_overrides_are
     assert [title for title, panel in made.items() if [] in panel["matched"]] == []
 
 
+@pytest.mark.slow
 def test_grafana_makes_a_table_with_one_row_a_candidate(type_checker: Path) -> None:
     table = understood(type_checker, json.dumps(MAIN))["Candidates now"]["fields"]
     assert table == {
@@ -279,6 +284,7 @@ def test_grafana_makes_a_table_with_one_row_a_candidate(type_checker: Path) -> N
     }
 
 
+@pytest.mark.slow
 def test_grafana_writes_words_for_states_and_enough_digits_for_alpha(type_checker: Path) -> None:
     main, pipeline = understood(type_checker, json.dumps(MAIN)), understood(type_checker, json.dumps(PIPELINE))
     assert main["Promotable"]["fields"] == {"a-policy (a-rule)": ["no", "promotable"]}
@@ -287,6 +293,7 @@ def test_grafana_writes_words_for_states_and_enough_digits_for_alpha(type_checke
     assert main["Decay (alpha)"]["fields"] == {"a-policy a-average": ["0.000000", "1.000000"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), [("unit", "eventspersecond"), ("color", {"mode": "palette-of-mine"})])
 def test_what_grafana_does_not_know_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
     panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")

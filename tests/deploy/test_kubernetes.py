@@ -113,12 +113,14 @@ def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str
     )
 
 
+@pytest.mark.slow
 def test_every_manifest_is_of_the_published_types_and_schemas(published: Path) -> None:
     parts = [*FOUND.values(), SECRET, *with_tls()]
     assert compile_as_types(published, parts) == ""
     assert validate(published, parts) == ""
 
 
+@pytest.mark.slow
 def test_a_wrong_key_or_value_would_be_noticed(published: Path) -> None:
     monitor = FOUND["ServiceMonitor", "streameval"]
     (endpoint,) = monitor["spec"]["endpoints"]

@@ -48,6 +48,7 @@ def test_a_lint_would_be_noticed(promtool: str, tmp_path: Path) -> None:
     assert "duplicate" in output(promtool, "check", "rules", *LINTS, str(tmp_path / "twice.yml"), code=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", UNIT_TESTS, ids=lambda path: path.stem)
 def test_the_rules_do_what_their_unit_tests_say(promtool: str, path: Path) -> None:
     assert "SUCCESS" in output(promtool, "test", "rules", str(path))

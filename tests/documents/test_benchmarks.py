@@ -16,6 +16,7 @@ assert TARGET, "make bench says where its modules lie"
 SCRIPTS = sorted(set(re.findall(r"\$\(WHEEL_PYTHON\) (\S+\.py)", TARGET[2])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_benchmark_says_what_it_measures(script: str) -> None:
     assert TARGET

@@ -50,6 +50,7 @@ def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Ev
         yield Evaluator(**settings, **mixed), kind
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["drifting-heavy-0.3", "crowd-named-mild-0.3"])
 def test_reading_all_looks_at_once_says_what_an_evaluator_says_look_by_look(worlds: ModuleType, name: str) -> None:
     intervals, looks = import_module("intervals"), 6
@@ -76,6 +77,7 @@ def test_reading_all_looks_at_once_says_what_an_evaluator_says_look_by_look(worl
     assert compared == 2 * looks * 3 * (2 * (5 * 4 + 2) + 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["drifting-heavy-0.03", "learning-heavy-0.3"])
 def test_time_uniform_intervals_seldom_ever_miss_and_others_do(worlds: ModuleType, name: str) -> None:
     intervals, runs = import_module("intervals"), import_module("runs")

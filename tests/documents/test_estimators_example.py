@@ -41,23 +41,27 @@ def of(errors: dict[str, float], label: str) -> list[float]:
     return [errors[f"{label} {cap:g}"] for cap in CAPS]
 
 
+@pytest.mark.slow
 def test_cab_has_its_least_error_between_the_model_and_the_weights(errors: dict[str, float]) -> None:
     cab = of(errors, "cab")
     assert 0 < int(np.argmin(cab)) < len(CAPS) - 1
     assert min(cab) < 0.8 * min(errors["dm"], errors["ips"])
 
 
+@pytest.mark.slow
 def test_cab_lies_below_clipped_ips_for_every_cap_that_cuts(errors: dict[str, float]) -> None:
     *cutting, (cab_at_last, clipped_at_last) = zip(of(errors, "cab"), of(errors, "clipped_ips"), strict=True)
     assert all(cab < clipped for cab, clipped in cutting), cutting
     assert cab_at_last == pytest.approx(clipped_at_last, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_the_ends_of_the_static_blend_are_the_model_and_the_weights(errors: dict[str, float]) -> None:
     assert errors["static_blend 0"] == pytest.approx(errors["dm"], rel=1e-9)
     assert errors["static_blend 1"] == pytest.approx(errors["ips"], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_where_a_third_of_the_actions_is_logged_those_that_ask_the_model_come_nearer(example: ModuleType) -> None:
     digits, found = example.with_support(3, logs=4, events=5_000, cap=20.0)
     error = {label: abs(float(np.mean(values)) - digits.value) for label, values in found.items()}

@@ -56,6 +56,7 @@ def study(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_experiment_goes_on_where_it_stopped_and_writes_its_table(prepared: Path, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path))
     first = study("run", str(prepared), *RUN, *AVERAGES, *results)
@@ -70,6 +71,7 @@ def test_the_experiment_goes_on_where_it_stopped_and_writes_its_table(prepared: 
     assert "| ips / cumulative |" in (tmp_path / "small.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_streams(
     example: ModuleType, prepared: Path
 ) -> None:

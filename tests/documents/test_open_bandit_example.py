@@ -26,6 +26,7 @@ def replayed(config: str, log: str, capfd: pytest.CaptureFixture[str]) -> dict[s
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "log", "ips", "snips"),
     [

@@ -139,6 +139,7 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
     assert summary.fill_in(document, scores, outcomes, told) == document
 
 
+@pytest.mark.slow
 def test_what_has_moved_is_known_less(example: ModuleType) -> None:
     errors = import_module("errors")
     value = np.stack([np.full(400, 0.02), 1e-3 * np.arange(400)], axis=1)
@@ -153,6 +154,7 @@ def test_what_has_moved_is_known_less(example: ModuleType) -> None:
     assert (correlation["paired"], size["paired"]) == pytest.approx((1.0, 1.0))
 
 
+@pytest.mark.slow
 def test_errors_are_looked_at_on_seeds_that_no_rule_is_judged_by(example: ModuleType, tmp_path: Path) -> None:
     runs = import_module("runs")
     store = runs.Store(tmp_path / "errors.jsonl", runs.Told)
@@ -165,6 +167,7 @@ def test_errors_are_looked_at_on_seeds_that_no_rule_is_judged_by(example: Module
     assert max(import_module("study").SEEDS) < runs.FIRST_SEED
 
 
+@pytest.mark.slow
 def test_few_candidates_of_the_same_worth_are_ever_proven_better(example: ModuleType) -> None:
     streams = import_module("aa_streams")
     found = [streams.follow(kind, 1_000, candidates=60, events=12_000) for kind in streams.KINDS]
@@ -185,6 +188,7 @@ def test_weights_of_the_streams_have_mean_one(example: ModuleType) -> None:
         assert abs(drawn.mean() - 1.0) < 4 * error
 
 
+@pytest.mark.slow
 def test_a_study_of_a_small_world_runs_once_and_fills_in_its_tables(example: ModuleType, tmp_path: Path) -> None:
     results = ("--results", str(tmp_path))
     few = ("--settings", "smooth", "--seeds", "1", "--events", "20000", "--processes", "1")

@@ -45,6 +45,7 @@ def events(log: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_items_are_drawn_as_often_as_the_log_says(events: list[dict[str, Any]], recommender: ModuleType) -> None:
     for number, item in enumerate(recommender.NAMES):
         shown = sum(event["action"] == item for event in events) / EVENTS
@@ -52,11 +53,13 @@ def test_items_are_drawn_as_often_as_the_log_says(events: list[dict[str, Any]], 
         assert abs(shown - logged) < 4 * (logged / EVENTS) ** 0.5
 
 
+@pytest.mark.slow
 def test_no_item_is_shown_with_less_than_the_floor(events: list[dict[str, Any]], recommender: ModuleType) -> None:
     floor = recommender.EXPLORATION / len(recommender.NAMES)
     assert min(min(event["propensities"]) for event in events) > floor
 
 
+@pytest.mark.slow
 def test_every_candidate_is_asked_about_every_decision(events: list[dict[str, Any]], recommender: ModuleType) -> None:
     for event in events:
         assert list(event["policies"]) == list(recommender.CANDIDATES)
@@ -64,6 +67,7 @@ def test_every_candidate_is_asked_about_every_decision(events: list[dict[str, An
     assert len({event["event_id"] for event in events}) == EVENTS
 
 
+@pytest.mark.slow
 def test_its_true_values_lie_in_the_intervals(log: Path, recommender: ModuleType) -> None:
     evaluator = se.Evaluator(
         candidates=list(recommender.CANDIDATES), averages=[se.Cumulative()], estimators=[se.SNIPS()]
@@ -79,12 +83,14 @@ def test_its_true_values_lie_in_the_intervals(log: Path, recommender: ModuleType
         assert estimate.interval.upper - estimate.interval.lower < 0.02
 
 
+@pytest.mark.slow
 def test_the_truth_is_what_happens_to_a_policy_that_is_shown(recommender: ModuleType) -> None:
     rng = random.Random(5)
     clicks = sum(recommender.visit(0.0, rng)["reward"] for _ in range(20_000)) / 20_000
     assert clicks == pytest.approx(recommender.value(recommender.production, 0.0), abs=0.006)
 
 
+@pytest.mark.slow
 def test_most_people_want_something_else_after_a_while(recommender: ModuleType) -> None:
     best = {
         max(recommender.GENRES, key=dict(zip(recommender.GENRES, recommender.tastes(moment), strict=True)).__getitem__)

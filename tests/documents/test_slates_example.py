@@ -27,6 +27,7 @@ def simulation() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peak", [0.0, 1.0])
 def test_the_covariance_of_a_log_is_that_of_all_its_slates(simulation: ModuleType, peak: float) -> None:
     log = simulation.Log(simulation.world(3, 5, queries=2), peak)
@@ -38,6 +39,7 @@ def test_the_covariance_of_a_log_is_that_of_all_its_slates(simulation: ModuleTyp
     assert log.covariance == pytest.approx(np.einsum("s,si,sj->ij", log.propensity(slates), shown, shown))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peak", [0.0, 1.0])
 def test_the_pseudo_inverse_is_unbiased_for_a_sum_over_slots_and_for_no_other(
     simulation: ModuleType, peak: float
@@ -49,6 +51,7 @@ def test_the_pseudo_inverse_is_unbiased_for_a_sum_over_slots_and_for_no_other(
     assert abs(other / simulation.value(log.world, simulation.err) - 1) > 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peak", [0.0, 1.0])
 def test_with_many_documents_the_weighted_pseudo_inverse_beats_ips_by_an_order_of_magnitude(
     simulation: ModuleType, peak: float
@@ -61,6 +64,7 @@ def test_with_many_documents_the_weighted_pseudo_inverse_beats_ips_by_an_order_o
     assert errors["on-policy"][0] < errors["PI"][0] < 0.08
 
 
+@pytest.mark.slow
 def test_with_few_documents_errors_fall_with_the_root_of_the_events(simulation: ModuleType) -> None:
     log = simulation.Log(simulation.world(5, 10), 0.0)
     found = simulation.runs(log, simulation.ndcg, [2_000, 32_000], count=30)

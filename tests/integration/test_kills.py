@@ -27,7 +27,7 @@ from support.factories import wait_until
 from support.integration.broker import Broker
 from support.integration.lives import PATIENCE, Lives, assert_same, final_state, settled
 
-pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
 EVENTS = 1_000_000
 FEWER = 100_000
@@ -153,6 +153,7 @@ def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
     assert report["events"]["rejected"] == {"duplicate": log.events // DUPLICATED}
 
 
+@pytest.mark.slow
 def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_of_time(
     log: Log, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_
     assert_same(final_state(lives.state), log.state_in_order_of_time())
 
 
+@pytest.mark.slow
 def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills(log: Log, tmp_path: Path) -> None:
     lives = Lives(tmp_path / "disturbed", log.config(order="arrival"))
     lives.disturbed(random.Random(2), kills=4)
@@ -177,6 +179,7 @@ def tear(path: Path, chance: random.Random) -> None:
     path.write_bytes(content[:kept] if chance.random() < 0.7 else content[:kept] + bytes(len(content) - kept))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_torn_snapshots_cost_time_and_no_event(shorter: Log, undisturbed: Any, tmp_path: Path, order: str) -> None:
     chance = random.Random(3)

@@ -92,12 +92,14 @@ def test_the_error_of_the_default_has_not_grown(kind: DriftKind) -> None:
     assert course(kind, features=True).error("stratified_dr", "mixture") < TOLERATED * REACHED[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_error_of_the_default_without_features_has_not_grown(kind: DriftKind) -> None:
     reached = course(kind, features=False).error("stratified_ips", "mixture")
     assert reached < TOLERATED * REACHED_WITHOUT_FEATURES[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_default_is_better_than_every_published_form(kind: DriftKind) -> None:
     run = course(kind, features=False)
@@ -108,6 +110,7 @@ def test_the_default_is_better_than_every_published_form(kind: DriftKind) -> Non
     assert course(kind, features=True).error("stratified_dr", "mixture") < published
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_intervals_cover_the_value_of_the_moment(kind: DriftKind) -> None:
     assert course(kind, features=True).covered("stratified_dr").mean() >= 0.95
@@ -142,6 +145,7 @@ def test_early_intervals_cover_too() -> None:
     assert pooled(covered, 500, 2_001) >= 0.93
 
 
+@pytest.mark.slow
 def test_early_intervals_without_features_cover_a_little_later() -> None:
     covered = early(features=False)
     assert pooled(covered, 200, 500) >= 0.85

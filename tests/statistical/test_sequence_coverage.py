@@ -109,18 +109,21 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "mean"), CASES)
 def test_the_robust_sequence_seldom_ever_misses_the_mean_since_the_start(weights: Weights, mean: Array) -> None:
     missed, _ = ever_missed(HeavyTailed(), SinceStart(), weights, mean, runs=200)
     assert as_promised(missed, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "mean"), CASES)
 def test_the_restarted_sequence_seldom_ever_misses_the_mean_of_its_window(weights: Weights, mean: Array) -> None:
     missed, _ = ever_missed(HeavyTailed(), Restarted(1000, BLOCK), weights, mean, runs=200)
     assert as_promised(missed, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "mean"), CASES[::2])
 def test_the_empirical_bernstein_sequence_seldom_ever_misses(weights: Weights, mean: Array) -> None:
     missed, _ = ever_missed(BernsteinWealth(), SinceStart(), weights, mean, runs=200, scale=weights.weight.max() + 1)
@@ -147,6 +150,7 @@ def test_the_simulation_finds_bounds_that_promise_too_much() -> None:
     assert not as_promised(missed, 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weights", "times"), [(MILD, 2.2), (HEAVY, 3.0)], ids=["mild", "heavy"])
 def test_being_watched_costs_about_twice_the_width(weights: Weights, times: float) -> None:
     mean = 0.3
@@ -191,6 +195,7 @@ def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[floa
     return {name: len(policies) / CANDIDATES for name, policies in missed.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("weights", "chances"), [((0.5, 1.5), (0.5, 0.5)), ((0.0, 1.11, 50.0), (0.1872, 0.8108, 0.002))]
 )

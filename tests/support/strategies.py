@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 POLICIES = ("a", "b", "c d")
 OVERFLOW = "@1e999"  # a number that JSON can say and a float cannot hold
+
+EVERY_EXAMPLE = os.environ.get("HYPOTHESIS_PROFILE") == "every"
+
+
+def examples(number: int) -> settings:
+    """Settings of a property: `number` examples in `make test-all`, a third of them (at least 8) elsewhere."""
+    return settings(max_examples=number if EVERY_EXAMPLE else max(8, number // 3))
+
 
 identifiers = st.text(max_size=5) | st.integers(-(2**70), 2**70)
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**70), 2**70)

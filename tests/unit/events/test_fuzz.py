@@ -27,6 +27,7 @@ def test_mutated_messages_crash_nothing_and_leave_finite_numbers(
         assert 0.2 < verdicts[f"{kind} accepted"] * len(FORMATS) / 34_000 < 0.8, "mutations that hit too much or little"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["open", "scored", "dsjson"])
 def test_an_extreme_message_takes_bounded_time_and_memory_and_costs_no_other(form: str) -> None:
     script = str(TESTS / "support" / "extreme_messages.py")

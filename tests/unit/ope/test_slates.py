@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -34,6 +34,7 @@ from streameval.events import JsonDecoder, Rejected
 from streameval.events.slates import SlateColumns
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
 from support.paths import DATA
+from support.strategies import examples
 from support.streams import close
 
 Array = NDArray[np.float64]
@@ -41,7 +42,7 @@ POLICY = "candidate"
 CASES = json.loads((DATA / "estimators.json").read_text())["cases"]
 AVERAGES = [Cumulative(), Window(tau=500), Decay(alpha=0.99), AdaptiveWindow(), AdaptiveDecay(), Mixture()]
 BOTH = [PseudoInverse(), WeightedPseudoInverse()]
-quickly = settings(max_examples=40, deadline=None)
+quickly = examples(40)
 
 
 def message(**fields: Any) -> bytes:

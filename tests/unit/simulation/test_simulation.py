@@ -249,6 +249,7 @@ def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pyte
     np.testing.assert_array_equal(other.theta, world.theta)
 
 
+@pytest.mark.slow
 def test_the_score_is_the_mean_squared_error_on_990_points_of_a_full_run() -> None:
     grid = scoring_batches(1_000_000)
     assert (grid[0], grid[1], grid[-1], len(grid)) == (100, 110, 9_990, 990)

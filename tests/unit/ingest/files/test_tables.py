@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.cli.replay import Replay
@@ -23,6 +23,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.ope.report import Report
 from support.commands import command
+from support.strategies import examples
 
 CONFIGURED = """
 policies: {candidates: [challenger, even]}
@@ -125,7 +126,7 @@ def test_a_format_that_is_asked_for_beats_the_ending(tmp_path: Path) -> None:
     assert replayed(tmp_path, named, written="csv").events.accepted == 500
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(group=st.integers(1, 700), n=st.integers(1, 600))
 def test_row_groups_change_nothing(tmp_path_factory: pytest.TempPathFactory, group: int, n: int) -> None:
     directory = tmp_path_factory.mktemp("groups")

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.events import EventBatch
 from streameval.ingest.stages import EventTimeOrder
 from streameval.ingest.stages.watermark import CONFIRMED_BY
 from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, logs, merged, readings, through_a_file
+from support.strategies import examples
 
 LATENESS, IDLE = 5.0, 10.0
 PLENTY = 1 << 30
@@ -40,7 +41,7 @@ def read(polls: Sequence[Sequence[Arrival]], partitions: int, restarts: bool = F
 
 
 @given(data=st.data(), partitions=logs())
-@settings(max_examples=80)
+@examples(80)
 def test_what_is_on_time_comes_out_sorted_whatever_is_read_first(data: st.DataObject, partitions: list) -> None:
     expected = [tuple(each[:3]) for each in merged(partitions, LATENESS, CONFIRMED_BY)]
     passed, rejected = read(data.draw(readings(partitions)), len(partitions))
@@ -51,7 +52,7 @@ def test_what_is_on_time_comes_out_sorted_whatever_is_read_first(data: st.DataOb
 
 
 @given(data=st.data(), partitions=logs(most=25))
-@settings(max_examples=40)
+@examples(40)
 def test_a_restart_after_every_poll_changes_nothing(data: st.DataObject, partitions: list) -> None:
     polls = data.draw(readings(partitions))
     assert read(polls, len(partitions), restarts=True) == read(polls, len(partitions))
@@ -62,7 +63,7 @@ def steady(partition: int, count: int, every: float = 0.1, start: float = 0.0) -
 
 
 @given(st.data())
-@settings(max_examples=25)
+@examples(25)
 def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
     """Live: every event is read up to ten seconds after it happened, partitions fall silent, and their end is seen."""
     delays = [data.draw(st.floats(0.0, 10.0)) for _ in range(3)]

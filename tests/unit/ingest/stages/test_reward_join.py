@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.events import EventBatch
@@ -18,6 +18,7 @@ from streameval.ingest.stages import Deduplication, RewardCounts
 from streameval.ingest.stages.watermark import CONFIRMED_BY
 from support.arrivals import TOPIC, Arrival, batch_of, on_time, readings, through_a_file
 from support.rewards import IDLE, LATENESS, REWARDS, WINDOW, Earned, fresh, rewards_of
+from support.strategies import examples
 
 
 def outcome(batch: EventBatch) -> list[tuple[float, int, int, float]]:
@@ -99,7 +100,7 @@ def two_topics(draw: st.DrawFn) -> tuple[list[list[Arrival]], list[list[Earned]]
 
 
 @given(data=st.data(), topics=two_topics(), combine=st.sampled_from(["first", "sum", "last"]))
-@settings(max_examples=150)
+@examples(150)
 def test_a_join_is_that_of_a_loop_over_all_pairs(data: st.DataObject, topics: Any, combine: str) -> None:
     decisions, earned = topics
     polls = data.draw(readings([*decisions, *earned]))
@@ -107,7 +108,7 @@ def test_a_join_is_that_of_a_loop_over_all_pairs(data: st.DataObject, topics: An
 
 
 @given(data=st.data(), topics=two_topics())
-@settings(max_examples=60)
+@examples(60)
 def test_a_restart_at_every_point_changes_nothing(data: st.DataObject, topics: Any) -> None:
     decisions, earned = topics
     polls = data.draw(readings([*decisions, *earned]))

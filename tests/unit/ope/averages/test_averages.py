@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,6 +32,7 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, Cont
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Estimate
 from support.reference import brute_force
+from support.strategies import examples
 from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream
 
 BLOCK = 20
@@ -173,7 +174,7 @@ def test_blocks_that_lack_the_policy_teach_nothing_about_its_drift(average: AnyA
     assert rates == [rates[0]] * 3
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 120))
 def test_a_downsampled_event_counts_as_often_as_the_events_it_stands_for(seed: int, n: int) -> None:
     stream = random_stream(seed, n, missing=0.2, downsampled=True)
@@ -454,7 +455,7 @@ def folded(average: Average, stream: Stream) -> State:
     return average.fold(state, blocks_of(stream, count), UNKNOWN) if count else state
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     seed=st.integers(0, 10_000),
     blocks=st.tuples(st.integers(0, 15), st.integers(0, 15)),

@@ -232,6 +232,7 @@ def test_units_inside_of_blocks_add_nothing_to_blocks() -> None:
 # What a stream may look like.
 
 
+@pytest.mark.slow
 def test_without_units_there_is_nothing_to_keep() -> None:
     log = Log(6, consecutive(np.random.default_rng(6), 1_000))
     plain, nameless = (evaluated(log, told, averages=AVERAGES).state() for told in (None, [None] * len(log)))
@@ -478,6 +479,7 @@ def _kept(given: Array, truth: float) -> tuple[float, float]:
     return float(ratio), float(np.mean((lower <= truth) & (truth <= upper)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", [Cumulative(), Decay(alpha=0.9995)], ids=["cumulative", "decay"])
 @pytest.mark.parametrize("arrange", [consecutive, side_by_side])
 def test_with_units_intervals_are_as_wide_as_they_must_be(arrange: Any, average: AnyAverage) -> None:
@@ -487,6 +489,7 @@ def test_with_units_intervals_are_as_wide_as_they_must_be(arrange: Any, average:
         assert 0.91 <= covered <= 0.98
 
 
+@pytest.mark.slow
 def test_without_units_intervals_of_sessions_side_by_side_are_half_as_wide() -> None:
     course = Course(side_by_side, False, 20240702, Cumulative())
     ratio, covered = course.value("logging")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,6 +21,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Estimate
 from support.reference import brute_force
+from support.strategies import examples
 from support.streams import CANDIDATE, Array, Stream, close, cuttings, random_stream
 
 BLOCK = 20
@@ -108,7 +109,7 @@ def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(mi
 
 
 @given(cuts=cuttings(6), seed=st.integers(0, 1000), restarts=st.booleans())
-@settings(max_examples=25)
+@examples(25)
 def test_how_the_stream_is_cut_makes_no_difference(cuts: list[float], seed: int, restarts: bool) -> None:
     stream, time = random_stream(seed, 410, missing=0.2), times(410, seed)
     whole, parts = evaluator_of(), evaluator_of()

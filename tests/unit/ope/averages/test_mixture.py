@@ -323,6 +323,7 @@ def horizon(kind: DriftKind, seed: int) -> float:
     )
 
 
+@pytest.mark.slow
 def test_horizons_are_short_in_a_world_that_drifts_and_long_in_one_that_rests() -> None:
     resting = horizon("stationary", seed=1)
     assert resting > 70_000

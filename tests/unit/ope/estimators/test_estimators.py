@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,6 +34,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.policies import LOGGING
 from support.reference import brute_force
+from support.strategies import examples
 from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream, streams
 
 BLOCK = 20
@@ -49,7 +50,7 @@ OF_ACTIONS: list[AnyEstimator] = [
     StratifiedDR(threshold=CAP),
 ]
 AVERAGES = [Cumulative(), Window(tau=60, resolution=1), Decay(alpha=0.98)]
-quickly = settings(max_examples=40, deadline=None)
+quickly = examples(40)
 
 
 def values(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.reward_models import Ridge, Tabular
 from support.bandits import CANDIDATE, Bandit, logging_with, random_bandit
+from support.strategies import examples
 
 Array = NDArray[np.float64]
 
@@ -51,7 +52,7 @@ FAMILY: list[AnyEstimator] = [
     CAB(cap=CAP),
     CABDR(cap=CAP),
 ]
-exactly = settings(max_examples=60, deadline=None)
+exactly = examples(60)
 
 
 def distributions(events: int, actions: int, shares: st.SearchStrategy[float]) -> st.SearchStrategy[Array]:
@@ -235,6 +236,7 @@ UNBIASED: list[AnyEstimator] = [IPS(), DR(), StratifiedDR(), CABDR(cap=math.inf,
 LOGS, EVENTS = 200, 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Ridge(), Tabular()], ids=lambda model: model.kind)
 @pytest.mark.parametrize("smallest", [0.2, 0.01, 0.001])
 def test_the_unbiased_ones_meet_the_truth_whatever_is_logged_rarely(smallest: float, model: Ridge | Tabular) -> None:
@@ -248,6 +250,7 @@ def test_the_unbiased_ones_meet_the_truth_whatever_is_logged_rarely(smallest: fl
         assert abs(estimates.mean() - bandit.value) < 3 * error, estimator.label
 
 
+@pytest.mark.slow
 def test_a_model_lessens_the_noise_and_a_cap_lessens_it_further() -> None:
     bandit = random_bandit(seed=17, smallest=0.001)
     estimators: list[AnyEstimator] = [IPS(), DR(), CABDR(cap=10), CAB(cap=10)]
@@ -267,6 +270,7 @@ def third_supported(seed: int) -> Bandit:
     return Bandit(logging, target, rng.uniform(0.4, 0.6, (contexts, actions)))
 
 
+@pytest.mark.slow
 def test_where_a_third_of_the_actions_is_supported_only_those_that_ask_the_model_come_near() -> None:
     bandit = third_supported(seed=5)
     unsupported = (bandit.target * (bandit.logging == 0)).sum(axis=1).mean()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -16,6 +16,7 @@ from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
 from support.reference.slow_mixture import Part, SlowMixture, decayed_mean, slope_before
+from support.strategies import examples
 
 Array = NDArray[np.float64]
 THRESHOLD = 3.0
@@ -145,7 +146,7 @@ def evidence(offers: Offers, action: Array, reward: Array, prediction: Array | N
 
 
 @given(seed=st.integers(0, 10_000), threshold=st.floats(0.1, 50.0), wild=st.floats(-1e3, 1e3))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_both_are_unbiased_whatever_the_model_says_and_wherever_the_threshold_lies(
     seed: int, threshold: float, wild: float
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streameval.common.arrays import from_plain
@@ -31,6 +31,7 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, Cont
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies import LOGGING
 from streameval.ope.report import Estimate, Report
+from support.strategies import examples
 from support.streams import (
     CANDIDATE,
     Array,
@@ -116,7 +117,7 @@ def resumed(evaluator: Evaluator) -> Evaluator:
     return Evaluator.from_state(msgspec.msgpack.decode(packed(evaluator)))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(stream=streams(most=1_500), cutting=cuttings())
 def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(stream: Stream, cutting: list[float]) -> None:
     in_pieces = Evaluator([CANDIDATE], **EVERYTHING)
@@ -143,7 +144,7 @@ def test_a_constant_reward_gives_the_same_numbers_however_it_is_cut(
     assert_same(evaluated(stream, every=every, **wanted).report(), evaluated(stream, **wanted).report())
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(stream=streams(most=300), cutting=cuttings())
 def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float]) -> None:
     asked, silent = Evaluator([CANDIDATE], **EVERYTHING), Evaluator([CANDIDATE], **EVERYTHING)
@@ -154,7 +155,7 @@ def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float
     assert_same(asked.report(), silent.report())
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(stream=streams(most=900), cutting=cuttings(most=4), stop=st.integers(0, 4))
 def test_resumed_equals_uninterrupted_to_the_last_bit(stream: Stream, cutting: list[float], stop: int) -> None:
     straight = interrupted = Evaluator([CANDIDATE], **EVERYTHING)
@@ -310,7 +311,7 @@ def test_a_policy_that_appears_late_is_as_if_it_had_been_missing(wanted: dict[st
     assert_same(evaluator.report(), evaluated(missing, **wanted).report())
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(seed=st.integers(0, 1_000), n=st.integers(1, 700))
 def test_a_policy_missing_from_some_events_has_the_cumulative_numbers_of_the_others(seed: int, n: int) -> None:
     stream = random_stream(seed, n, missing=0.4)
@@ -418,7 +419,7 @@ def test_a_large_weight_is_kept_and_everything_stays_finite(weight: float) -> No
     assert_same(evaluated(stream, every=333, **EVERYTHING).report(), report, rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.lists(
         st.tuples(

@@ -91,6 +91,7 @@ def missed(ends: Bounds, truth: float) -> float:
 PROMISED = 0.05 + 3 * np.sqrt(0.05 * 0.95 / RUNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("events", [300, 2_000, 20_000])
 @pytest.mark.parametrize("value", [0.3, 0.03])
 @pytest.mark.parametrize("world", WORLDS)
@@ -110,6 +111,7 @@ def gaussian(means: Means) -> Bounds:
     return Bounds(means.term - width, means.term + width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "value", "at_least"), [("heavy", 0.03, 0.7), ("heavy", 0.3, 0.3), ("mild", 0.03, 0.1)]
 )
@@ -119,12 +121,14 @@ def test_the_gaussian_interval_fails_where_it_holds(world: str, value: float, at
     assert missed(interval(means), truth) <= PROMISED
 
 
+@pytest.mark.slow
 def test_it_is_not_wider_than_the_gaussian_one_by_much_where_that_holds() -> None:
     means, _ = simulated(WORLDS["mild, better where it differs"], 0.3, 20_000, seed=7)
     ours, other = interval(means), gaussian(means)
     assert np.mean(ours.upper - ours.lower) < np.mean(other.upper - other.lower)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.997, 0.9995])
 @pytest.mark.parametrize("world", ["production", "mild", "heavy", "hardly ever heavy"])
 def test_decayed_sums_hold_what_is_promised_too(world: str, alpha: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +28,7 @@ from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, Normal
 from streameval.ope.policies import LOGGING
 from streameval.ope.report import Estimate
 from support.reference import brute_force
+from support.strategies import examples
 from support.streams import CANDIDATE, Array, Stream, evaluated, from_weights, random_stream, streams
 
 WIDE = (-1e6, 1e6)
@@ -68,7 +69,7 @@ def fading(n: int, horizon: float) -> Array:
     return np.exp(-BLOCK / horizon) ** np.maximum(ends_since, 0)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(stream=streams(most=9 * BLOCK + 19, downsampled=st.just(False)))
 def test_the_normal_interval_is_z_standard_errors_wide(stream: Stream) -> None:
     n, everything = len(stream), brute_force.cumulative(len(stream))
@@ -314,12 +315,14 @@ def coverage(kind: str, seed: int, repeats: int) -> dict[tuple[str, str], float]
     return {key: count / repeats for key, count in covered.items()}
 
 
+@pytest.mark.slow
 def test_normal_intervals_cover_as_often_as_they_say() -> None:
     found = coverage("normal", seed=20240611, repeats=REPEATS)
     assert len(found) == 6
     assert {key: share for key, share in found.items() if not 0.93 <= share <= 0.97} == {}
 
 
+@pytest.mark.slow
 def test_empirical_bernstein_covers_at_least_as_often_as_it_says() -> None:
     found = coverage("empirical_bernstein", seed=20240612, repeats=150)
     assert len(found) == 6
@@ -346,6 +349,7 @@ def design_effects(rng: np.random.Generator, block: int, correlation: float) -> 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.05, 0.2, 0.6])
 @pytest.mark.parametrize("block", [20, 100])
 def test_the_design_effect_of_sessions_is_1_plus_m_minus_1_rho(block: int, correlation: float) -> None:
@@ -354,6 +358,7 @@ def test_the_design_effect_of_sessions_is_1_plus_m_minus_1_rho(block: int, corre
     assert mean == pytest.approx(1 + 19 * correlation, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_interval_of_clustered_events_covers_because_it_is_wider() -> None:
     rng = np.random.default_rng(20240614)
     covered, width = 0, []

@@ -96,6 +96,7 @@ def test_half_the_lift_takes_four_times_the_events() -> None:
     assert events_needed(1.0, 1.0, 0.01, **SURE) == pytest.approx(4 * events_needed(1.0, 1.0, 0.02, **SURE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
 @pytest.mark.parametrize("world", [MILD, HEAVY], ids=["mild weights", "heavy weights"])
 def test_the_events_it_takes_show_the_lift_as_often_as_promised(world: World, estimator: AnyEstimator) -> None:
@@ -107,6 +108,7 @@ def test_the_events_it_takes_show_the_lift_as_often_as_promised(world: World, es
     assert power == pytest.approx(0.8, abs=3 * np.sqrt(0.8 * 0.2 / runs) + 0.03)
 
 
+@pytest.mark.slow
 def test_where_no_lift_is_hardly_any_is_shown() -> None:
     nothing = MILD._replace(reward=np.full(3, 0.3))
     events = round(needed(nothing.log(100_000, seed=1), 0.03, SNIPS()).events)

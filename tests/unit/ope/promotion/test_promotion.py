@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,6 +24,7 @@ from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionM
 from streameval.ope.promotion.hold import held
 from support.factories import make_estimate
 from support.paths import ROOT
+from support.strategies import examples
 
 Array = NDArray[np.float64]
 
@@ -190,7 +191,7 @@ def test_paired_equals_a_loop_over_the_path() -> None:
 
 
 @given(seed=st.integers(0, 10_000), step=st.integers(1, 40), hold=st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_decisions_do_not_depend_on_how_many_blocks_are_folded_at_once(seed: int, step: int, hold: int) -> None:
     log, contest = Log(blocks=40, seed=seed), make_contest(hold=hold, min_events=500)
     whole, cut = history(contest, log, step=40), history(contest, log, step=step)
@@ -382,6 +383,7 @@ def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
     return float((state["rules"]["anytime"]["holding"]["times"] > 0).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [smooth_weights, greedy_weights])
 def test_another_policy_of_the_same_value_is_promoted_by_anytime_no_more_often_than_promised(make: Any) -> None:
     assert ever_promoted(make, 24_000, streams=500, seed=17) <= 0.05
@@ -606,6 +608,7 @@ def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Ar
     return first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "events"), [(smooth_weights, 30_000), (greedy_weights, 120_000)])
 def test_sound_logs_are_blamed_no_more_often_than_promised(make: Any, events: int) -> None:
     blamed = np.isfinite(tripped(make, events, streams=200, wrong=1.0, seed=14))
@@ -633,17 +636,20 @@ def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_a
     assert all(said[30:])
 
 
+@pytest.mark.slow
 def test_sound_logs_are_blamed_no_more_often_over_many_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 1_000)
     blamed = np.isfinite(tripped(smooth_weights, 30_000, streams=200, wrong=1.0, seed=22))
     assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0.9, 1.1])
 def test_propensities_wrong_by_a_tenth_are_found_within_six_thousand_events(wrong: float) -> None:
     assert np.isfinite(tripped(smooth_weights, 6_000, streams=100, wrong=wrong, seed=15)).mean() >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [0.9, 1.1])
 def test_with_weights_up_to_125_it_takes_some_hundred_thousand_events(wrong: float) -> None:
     first = tripped(greedy_weights, 240_000, streams=60, wrong=wrong, seed=16)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, generate_latest
@@ -37,6 +37,7 @@ from streameval.service.metrics import StreamevalCollector
 from streameval.service.status import DaemonStatus
 from support import own_models
 from support.bandits import CANDIDATE, Bandit, cut, logging_with
+from support.strategies import examples
 
 Array = NDArray[np.float64]
 
@@ -87,7 +88,7 @@ def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None
 
 
 @by_kind
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(places=st.lists(st.integers(0, 130), max_size=6).map(sorted), asked=st.booleans())
 def test_predictions_do_not_depend_on_how_the_stream_is_cut(
     model: AnyRewardModel, places: list[int], asked: bool

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,6 +17,7 @@ from streameval.ope.averages import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.reward_models import Ridge
+from support.strategies import examples
 
 Array = NDArray[np.float64]
 ACTIONS, FEATURES, BLOCK = 5, 3, 20
@@ -174,7 +175,7 @@ def test_nonsense_features_leave_every_number_finite(nonsense: str) -> None:
     other=st.floats(-1e300, 1e300, allow_nan=False),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_no_feature_can_bring_anything_that_is_not_finite(scale: float, other: float, seed: int) -> None:
     offers = Offers(seed, 100)
     with np.errstate(over="ignore"):
