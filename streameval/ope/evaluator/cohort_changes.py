@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from streameval.common.arrays import State
 from streameval.common.state_columns import transplanted
 from streameval.events import EventBatch
-from streameval.ope.averages.mixture_bank import ColumnLayout
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan, Products
@@ -51,12 +46,12 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
         return Evaluator.going_on(plan, fresh)
     alone = places[0] != 0
     memory = transplanted(
-        _memory(before, progress, alone),
-        lambda count: _fresh(before, progress, count, alone),
+        _memory(progress, alone),
+        lambda count: _fresh(before, count, alone),
         len(before.policies),
         places,
     )
-    grids = zip(plan.grids(), memory["grids"], strict=True)
+    grids = zip(before.grids(), progress.grids, strict=True)
     progress = replace(
         fresh,
         pending=[_of_policies(batch, plan, known) for batch in progress.pending],
@@ -65,7 +60,7 @@ def changed(evaluator: Evaluator, plan: Plan) -> Evaluator:
         learned={**progress.learned, **memory["learned"]},
         watch=None if progress.watch is None else progress.watch.of_some(places),
         decided=fresh.decided if alone else _decided(before, progress, fresh, places),
-        grids=[grid.with_lifts(state, plan.block) if alone else state for grid, state in grids],
+        grids=[grid.select_policies(state, places, plan.block) for grid, state in grids],
     )
     return Evaluator.going_on(plan, progress)
 
@@ -76,26 +71,24 @@ def with_new_production(evaluator: Evaluator) -> Evaluator:
     return changed(changed(evaluator, replace(plan, policies=(LOGGING, *plan.policies[1:]))), plan)
 
 
-def _memory(plan: Plan, progress: EvaluatorState, alone: bool) -> State:
+def _memory(progress: EvaluatorState, alone: bool) -> State:
     """What is remembered of each policy; `alone`: nothing that compares it with production."""
-    learned, grids = progress.learned, progress.grids
+    learned = progress.learned
     kept = {name: learned[name] for name in ("recent", "slates")}
     if alone:
         kept = {
             "recent": recent_moments.alone(learned["recent"]),
             "slates": {**learned["slates"], "recent": recent_moments.alone(learned["slates"]["recent"])},
         }
-        pairs = zip(plan.grids(), grids, strict=True)
-        grids = [grid.without_lifts(state) for grid, state in pairs]
-    return {"counts": progress.counts, "learned": kept, "grids": list(grids)}
+    return {"counts": progress.counts, "learned": kept}
 
 
-def _fresh(plan: Plan, progress: EvaluatorState, policies: int, alone: bool) -> State:
+def _fresh(plan: Plan, policies: int, alone: bool) -> State:
     """The same before the first event, of so many policies."""
     names = (LOGGING, *map(str, range(1, policies)))
     ranks = {name: place for place, name in enumerate(names)}
     some = replace(plan, policies=names, coded={}, ranks=ranks)
-    return _memory(some, Evaluator.of(some).progress(), alone)
+    return _memory(Evaluator.of(some).progress(), alone)
 
 
 def _decided(
@@ -131,7 +124,7 @@ def left_with(evaluator: Evaluator, products: Products) -> Evaluator:
         learned=_learned(plan, progress, after),
         decided=_decided_by_kept(evaluator.plan, progress, before, plan, after),
         grids=[
-            part_of(part, before[place], progress.grids[place], plan.block)
+            before[place].restrict(progress.grids[place], part, plan.block)
             for part, place in zip(after, whole, strict=True)
         ],
     )
@@ -160,63 +153,3 @@ def _decided_by_kept(
     if earlier is None or deciding is None or progress.decided is None:
         return progress.decided
     return deciding.contest.with_lifts(progress.decided, earlier.contest.lifts)
-
-
-class Columns(NamedTuple):
-    """Which columns stay of so many `policies` and all estimators of a layout, when these of its estimators stay.
-
-    >>> Columns(2, ColumnLayout((1, 2, 1), (True, True)), [1]).of(6).tolist()
-    [1, 4]
-    >>> Columns(2, ColumnLayout((1, 2, 1), (True, True)), [1]).of(8).tolist()
-    [1, 2, 5, 6]
-    """
-
-    policies: int
-    layout: ColumnLayout
-    kept: Sequence[int]
-
-    def of(self, columns: int) -> NDArray[np.intp]:
-        """Their places, where there is a column for each estimator, or one for each of its components."""
-        per_policy = columns // self.policies
-        estimators = np.arange(len(self.layout.components))
-        owner = estimators if per_policy == len(estimators) else np.repeat(estimators, self.layout.components)
-        return np.flatnonzero(np.tile(np.isin(owner, self.kept), self.policies))
-
-
-def part_of(part: Grid, whole: Grid, state: State, block: int) -> State:
-    """The state of a grid of some of the estimators and averages of another one, of that one's state."""
-    averages = [whole.averages.index(each) for each in part.averages]
-    kept = [whole.estimators.index(each) for each in part.estimators]
-    wide = replace(part, estimators=whole.estimators, watches=tuple(whole.watches[place] for place in averages))
-    measures = [whole.measures.index(each) for each in part.measures]
-    some = {name: [state[name][place] for place in averages] for name in ("averages", "lifts", "watched")}
-    some["drift"] = [state["drift"][place] for place in measures]
-    fresh, fewer = wide.start(block), part.start(block)
-    policies = {"averages": len(whole.candidates), "lifts": len(whole.candidates) - 1, "drift": len(whole.candidates)}
-    cut = {
-        name: _cut(some[name], fresh[name], fewer[name], Columns(count, wide.layout, kept))
-        for name, count in policies.items()
-    }
-    watches = zip(part.watches, wide.watches, some["watched"], strict=True)
-    return {
-        **cut,
-        "seen": state["seen"],
-        "estimators": [state["estimators"][place] for place in kept],
-        "watched": [
-            None if watch is None or other is None else watch.of_some(seen, other, kept)
-            for watch, other, seen in watches
-        ],
-    }
-
-
-def _cut(state: Any, wide: Any, narrow: Any, columns: Columns) -> Any:
-    """The columns that stay; `wide` and `narrow` are fresh states, which differ in the axis that counts columns."""
-    if isinstance(state, dict):
-        return {key: _cut(state[key], wide[key], narrow[key], columns) for key in state}
-    if isinstance(state, list):
-        return [_cut(*each, columns) for each in zip(state, wide, narrow, strict=True)]
-    if not isinstance(state, np.ndarray):
-        return state
-    shapes = zip(wide.shape, narrow.shape, strict=True)
-    axis = next((axis for axis, (one, other) in enumerate(shapes) if one != other), None)
-    return state if axis is None else np.take(state, columns.of(state.shape[axis]), axis=axis)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
+from streameval.common.state_columns import transplanted
 from streameval.ope.averages import AnyAverage, Average, Mixture, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
@@ -221,7 +223,29 @@ class Grid:
         ]
         return {**state, "averages": [average.from_state(kept) for average, kept in pairs], "watched": watched}
 
-    def without_lifts(self, state: State) -> State:
+    def select_policies(self, state: State, index: Sequence[int | None], block: int) -> State:
+        """The state for other policies, production first; `index`: their places here, None for a new one.
+
+        Lifts, and what else compares policies with production, are kept where production stays the first policy, and
+        start from zero otherwise.
+        """
+        lifts_stay = index[0] == 0
+
+        def values(grid: Grid, state: State) -> State:
+            return state if lifts_stay else grid._without_lifts(state)
+
+        def start(policies: int) -> State:
+            grid = replace(self, candidates=(True,) * policies)
+            return values(grid, grid.start(block))
+
+        selected: State = transplanted(values(self, state), start, len(self.candidates), index)
+        return (
+            selected
+            if lifts_stay
+            else {**selected, "lifts": replace(self, candidates=(True,) * len(index)).start(block)["lifts"]}
+        )
+
+    def _without_lifts(self, state: State) -> State:
         """What the state says of values."""
         watched = [
             None if watch is None else watch.without_lifts(before)
@@ -231,9 +255,30 @@ class Grid:
         kept = {name: state[name] for name in ("seen", "estimators", "drift")}
         return {**kept, "averages": averages, "watched": watched}
 
-    def with_lifts(self, values: State, block: int) -> State:
-        """The state that says this of values, and nothing yet of lifts."""
-        return {**values, "lifts": self.start(block)["lifts"]}
+    def restrict(self, state: State, part: Grid, block: int) -> State:
+        """The state of `part`, a grid of some of these estimators on some of these averages."""
+        averages = [self.averages.index(each) for each in part.averages]
+        kept = [self.estimators.index(each) for each in part.estimators]
+        wide = replace(part, estimators=self.estimators, watches=tuple(self.watches[place] for place in averages))
+        measures = [self.measures.index(each) for each in part.measures]
+        some = {name: [state[name][place] for place in averages] for name in ("averages", "lifts", "watched")}
+        some["drift"] = [state["drift"][place] for place in measures]
+        fresh, fewer = wide.start(block), part.start(block)
+        policies = {"averages": len(self.candidates), "lifts": len(self.candidates) - 1, "drift": len(self.candidates)}
+        cut = {
+            name: _cut(some[name], fresh[name], fewer[name], _Columns(count, wide.layout, kept))
+            for name, count in policies.items()
+        }
+        watches = zip(part.watches, wide.watches, some["watched"], strict=True)
+        return {
+            **cut,
+            "seen": state["seen"],
+            "estimators": [state["estimators"][place] for place in kept],
+            "watched": [
+                None if watch is None or other is None else watch.of_some(seen, other, kept)
+                for watch, other, seen in watches
+            ],
+        }
 
 
 def _seen(state: State, visible: Evidence) -> Mask:
@@ -269,3 +314,37 @@ def _blocks(evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], pai
         paired,
         signs=evidence.signs if paired else None,
     ).at(evidence.timestamp)
+
+
+class _Columns(NamedTuple):
+    """Which columns stay of so many `policies` and all estimators of a layout, when these of its estimators stay.
+
+    >>> _Columns(2, ColumnLayout((1, 2, 1), (True, True)), [1]).of(6).tolist()
+    [1, 4]
+    >>> _Columns(2, ColumnLayout((1, 2, 1), (True, True)), [1]).of(8).tolist()
+    [1, 2, 5, 6]
+    """
+
+    policies: int
+    layout: ColumnLayout
+    kept: Sequence[int]
+
+    def of(self, columns: int) -> NDArray[np.intp]:
+        """Their places, where there is a column for each estimator, or one for each of its components."""
+        per_policy = columns // self.policies
+        estimators = np.arange(len(self.layout.components))
+        owner = estimators if per_policy == len(estimators) else np.repeat(estimators, self.layout.components)
+        return np.flatnonzero(np.tile(np.isin(owner, self.kept), self.policies))
+
+
+def _cut(state: Any, wide: Any, narrow: Any, columns: _Columns) -> Any:
+    """The columns that stay; `wide` and `narrow` are fresh states, which differ in the axis that counts columns."""
+    if isinstance(state, dict):
+        return {key: _cut(state[key], wide[key], narrow[key], columns) for key in state}
+    if isinstance(state, list):
+        return [_cut(*each, columns) for each in zip(state, wide, narrow, strict=True)]
+    if not isinstance(state, np.ndarray):
+        return state
+    shapes = zip(wide.shape, narrow.shape, strict=True)
+    axis = next((axis for axis, (one, other) in enumerate(shapes) if one != other), None)
+    return state if axis is None else np.take(state, columns.of(state.shape[axis]), axis=axis)
