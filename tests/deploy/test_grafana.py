@@ -132,7 +132,7 @@ def test_the_main_dashboard_answers_from_the_top_to_the_bottom() -> None:
     rows = sorted((panel for panel in MAIN["panels"] if panel["type"] == "row"), key=lambda row: row["gridPos"]["y"])
     assert [row["title"] for row in rows] == [
         "Which candidate to ship?",
-        "What is each worth, against production?",
+        "How does each compare with production?",
         "What is adaptation doing?",
         "Can the numbers be trusted?",
         "Is the pipeline healthy?",

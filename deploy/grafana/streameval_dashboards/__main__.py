@@ -1,4 +1,4 @@
-"""`python -m streameval_dashboards DIRECTORY` writes one JSON file a dashboard."""
+"""`python -m streameval_dashboards DIRECTORY` writes one JSON file per dashboard."""
 
 import json
 import sys
@@ -10,11 +10,11 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from streameval_dashboards import pipeline, policies
 
 UNKNOWN = {"auto", "auto_count", "auto_min", "footer"}
-"""What the SDK adds to every variable and table by default, and Grafana's own types have not (or no longer)."""
+"""Fields that the SDK adds to every variable and table by default, but that Grafana's own types do not have."""
 
 
 def write(directory: Path) -> None:
-    """All dashboards, each to a file that has its uid as name."""
+    """Write all dashboards, each to a file named after its uid."""
     for board in (policies.dashboard(), pipeline.dashboard()):
         known = _known(json.loads(JSONEncoder().encode(board)))
         (directory / f"{board.uid}.json").write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")

@@ -1,4 +1,4 @@
-"""What both dashboards are made of: queries, panels with a title, a description and a unit, rows of them."""
+"""Building blocks of both dashboards: queries, rows, and panels with a title, a description and a unit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Placed = list[tuple[int, int, AnyPanel]]
 
 @dataclass(frozen=True)
 class Query:
-    """An expression and the name of what it gives; `{{label}}` stands for the value of a label."""
+    """An expression and the name of its series; `{{label}}` stands for the value of a label."""
 
     expression: str
     legend: str
@@ -30,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True)
 class About:
-    """What every panel says: its title, what it means, and the unit of its numbers."""
+    """The title of a panel, its description, and the unit of its numbers."""
 
     title: str
     description: str
@@ -39,7 +39,7 @@ class About:
 
 @dataclass(frozen=True)
 class Band:
-    """A line of which two others are the ends: `name`, `name, upper` and `name, lower`."""
+    """A value with its interval, as three lines: `name`, `name, upper` and `name, lower`."""
 
     name: str
     color: str
@@ -59,7 +59,7 @@ class Band:
 def lines(
     about: About, *queries: Query, log_scale: bool = False, zero: bool = False, names_beside: bool = False
 ) -> timeseries.Panel:
-    """Lines over time; `names_beside`, where there are many, for names below would leave them no room."""
+    """Lines over time. `names_beside` puts a long legend beside the lines, where it takes no height from them."""
     panel = (
         timeseries.Panel()
         .line_width(1)
@@ -73,12 +73,12 @@ def lines(
     if zero:
         panel.axis_soft_min(0)
         if about.unit == "percentunit":
-            panel.axis_soft_max(0.01)  # else an axis of a share that is always 0 goes up to 10,000 %
+            panel.axis_soft_max(0.01)  # otherwise the axis of a share that is always 0 goes up to 10,000 %
     return _with(panel, about, queries)
 
 
 def bands(about: About, *bands: Band) -> timeseries.Panel:
-    """Lines with the area between their ends filled."""
+    """Values with the area between their lower and upper bounds filled."""
     panel = lines(about, *(query for band in bands for query in band.queries()))
     for band in bands:
         panel.override_by_name(band.name, _look(color=_fixed(band.color), lineWidth=2))
@@ -90,7 +90,7 @@ def bands(about: About, *bands: Band) -> timeseries.Panel:
 
 
 def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
-    """The panel with a dashed line at the value that means something."""
+    """The panel with a dashed line at a reference value."""
     steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=at, color="orange")]
     return panel.thresholds(
         dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
@@ -98,9 +98,9 @@ def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
 
 
 def number(about: About, query: Query, *steps: tuple[float, str], first: str = "green") -> stat.Panel:
-    """The number of now, in the color of the last step (from, color) that it has reached.
+    """The current number, in the color of the last step (from, color) that it has reached.
 
-    Where nobody tells it any more, it says so: the last number that was told would look like that of now.
+    If the series has ended, the panel shows "not known": the last number would look like a current one.
     """
     unknown = models.DashboardSpecialValueMapOptions(
         match=models.SpecialValueMatch.NULL_AND_NAN,
@@ -119,7 +119,7 @@ def number(about: About, query: Query, *steps: tuple[float, str], first: str = "
 
 
 def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> statetimeline.Panel:
-    """What was the case from when to when; `texts` gives a word and a color for each value."""
+    """States over time; `texts` gives a word and a color for each value."""
     panel = (
         statetimeline.Panel()
         .show_value(shapes.VisibilityMode.AUTO)
@@ -136,7 +136,7 @@ def columns(
 ) -> table.Panel:
     """A table with a row for each value of the label `key` and a column for each query.
 
-    `yes_or_no` gives the colors of yes and of no to the columns that say one of them.
+    `yes_or_no` gives the colors of yes and of no for the columns that have these values.
     """
     names = {f"Value #{_letter(place)}": query.legend for place, query in enumerate(queries)}
     panel = (
@@ -167,7 +167,7 @@ def steps_of(first: str, *steps: tuple[float, str]) -> dashboard.ThresholdsConfi
 
 
 def words(texts: dict[str, tuple[str, str]]) -> list[models.ValueMapping]:
-    """Words and colors in place of values."""
+    """Mappings from values to words and colors."""
     results = {
         value: models.ValueMappingResult(text=text, color=color, index=place)
         for place, (value, (text, color)) in enumerate(texts.items())
@@ -176,7 +176,7 @@ def words(texts: dict[str, tuple[str, str]]) -> list[models.ValueMapping]:
 
 
 def place(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
-    """Puts rows of panels (width, height, panel) onto the dashboard, and numbers them."""
+    """Place rows of panels (width, height, panel) on the dashboard, and number the panels."""
     top, identity = 0, 0
     for title, panels in rows.items():
         board.with_row(dashboard.Row(title).grid_pos(models.GridPos(x=0, y=top, w=WIDTH, h=1)))
@@ -191,7 +191,7 @@ def place(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
 
 
 def repeated(panel: AnyPanel, variable: str, direction: Literal["h", "v"] = "h") -> AnyPanel:
-    """One such panel for each value of the variable."""
+    """Repeat the panel for each value of the variable."""
     return panel.repeat(variable).repeat_direction(direction).max_per_row(3)
 
 

@@ -1,4 +1,4 @@
-"""The dashboard of those who operate the pipeline: does it run, keep up, refuse, and what does it cost."""
+"""The dashboard for operators: whether the pipeline runs and keeps up, its rejections, and its cost."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from streameval_dashboards.selection import INSTANCE
 
 
 def dashboard() -> models.Dashboard:
-    """Is the pipeline healthy."""
+    """Build the pipeline dashboard."""
     return selection.board(
         "streameval: pipeline",
         "streameval-pipeline",
-        "From the log to the metrics: whether events come, are read, are accepted, and are kept.",
+        "The pipeline from the log to the metrics: whether events arrive, are read, are accepted, and are saved.",
         other=("Candidates", "streameval"),
         variables=selection.of_instance(),
         rows={
             "Does it run?": _running(),
             "Does it keep up?": _keeping_up(),
-            "What does it refuse?": _refused(),
+            "What does it reject?": _refused(),
             "What does it cost?": _cost(),
         },
         of_policies=False,
@@ -32,7 +32,7 @@ def _running() -> Placed:
     ready = states(
         About(
             "Ready",
-            "Whether each instance has reached its source and has a Report. /readyz says why not.",
+            "Whether each instance has reached its source and has a Report. If not, /readyz gives the reason.",
             "bool_yes_no",
         ),
         Query(f"streameval_ready{{{INSTANCE}}}", "{{instance}}"),
@@ -41,7 +41,7 @@ def _running() -> Placed:
     alerts = states(
         About(
             "Alerts",
-            "Which alerts fired, and when. Each has a runbook of its name, in deploy/runbooks/.",
+            "Alerts that fired, over time. Each has a runbook with its name in deploy/runbooks/.",
             "bool_yes_no",
         ),
         Query(
@@ -51,13 +51,13 @@ def _running() -> Placed:
         texts={"0": ("quiet", "green"), "1": ("firing", "red")},
     )
     started = number(
-        About("Running since", "Time since the last start, of the instance that started last.", "s"),
+        About("Uptime", "Time since the last start of the instance that started most recently.", "s"),
         Query(f"min({age('process_start_time_seconds')})", "running"),
     )
     state = number(
         About(
             "Events in the state",
-            "Events that the estimates stand on, over restarts; the instance that has fewest.",
+            "Events that the estimates use, across restarts, of the instance with the fewest.",
             "short",
         ),
         Query(f"min(streameval_events_since_start{{{INSTANCE}}})", "events"),
@@ -67,7 +67,7 @@ def _running() -> Placed:
 
 def _keeping_up() -> Placed:
     events = lines(
-        About("Events per second", "Events used, and events refused for any reason.", "eps"),
+        About("Events per second", "Accepted events, and events rejected for any reason.", "eps"),
         Query(
             rate("streameval_events_accepted_total", "instance"),
             "{{instance}}",
@@ -79,7 +79,7 @@ def _keeping_up() -> Placed:
         zero=True,
     )
     lag = lines(
-        About("Lag by partition", "Events of the partition that wait to be read.", "short"),
+        About("Lag by partition", "Unread events of the partition.", "short"),
         Query(
             total("streameval_consumer_lag_events", "instance", "topic", "partition"),
             "{{instance}} {{topic}}/{{partition}}",
@@ -92,14 +92,14 @@ def _keeping_up() -> Placed:
         zero=True,
     )
     delay = lines(
-        About("Delay", "From the time of an event to the moment it is counted.", "s"),
+        About("Delay", "Time from the timestamp of an event until it is counted.", "s"),
         *(_faster("streameval_event_delay_seconds", share) for share in (0.5, 0.9, 0.99)),
         log_scale=True,
     )
     waiting = lines(
         About(
-            "Back-fill",
-            "Events of the past that a candidate that came late has still to be given; `none` without one.",
+            "Backfill",
+            "Past events that a new candidate has yet to read; `none` if no backfill runs.",
             "short",
         ),
         Query(or_none(total("streameval_backfill_waiting_events", "policy"), "policy"), "{{policy}}"),
@@ -108,8 +108,7 @@ def _keeping_up() -> Placed:
     held = lines(
         About(
             "Held back",
-            "Events that wait for their turn in the order of time, or for rewards that come later; `none` where none "
-            "has to wait.",
+            "Events buffered for event-time order or for delayed rewards; `none` if the daemon buffers no events.",
             "short",
         ),
         Query(or_none(total("streameval_events_held", "instance"), "instance"), "{{instance}}"),
@@ -118,8 +117,8 @@ def _keeping_up() -> Placed:
     rewards = lines(
         About(
             "Rewards that come later",
-            "Rewards per second that were joined to their decision, came after its window (late), or have no decision "
-            "(unmatched); `none` where rewards come with the events.",
+            "Rewards per second that were joined to their decision, arrived after its window (late), or have no "
+            "decision (unmatched); `none` if rewards are part of the events.",
             "eps",
         ),
         Query(
@@ -130,9 +129,9 @@ def _keeping_up() -> Placed:
     )
     connection = lines(
         About(
-            "Trouble with the source",
-            "Since the process began: events that were deleted before they could be read, connections that were built "
-            "anew, and gaps by kind (deleted, cut, replaced). What a long stop has cost is there from the start.",
+            "Source problems",
+            "Since the process started: events deleted before they were read, reconnects, and gaps by kind (deleted, "
+            "cut, replaced). Losses during downtime are included from the start.",
             "short",
         ),
         Query(total("streameval_consumer_lost_events_total", "instance"), "{{instance}}, lost"),
@@ -148,7 +147,7 @@ def _refused() -> Placed:
     rejected = lines(
         About(
             "Rejected by reason",
-            "Events per second that could not be used. The runbook of StreamevalRejectsHigh explains the reasons.",
+            "Rejected events per second. The runbook StreamevalRejectsHigh explains the reasons.",
             "eps",
         ),
         Query(rate("streameval_events_rejected_total", "reason"), "{{reason}}"),
@@ -157,7 +156,7 @@ def _refused() -> Placed:
     missing = lines(
         About(
             "Missing by policy",
-            "Events per second that said nothing usable about the policy; its estimates leave them out.",
+            "Events per second without a usable probability of the policy; its estimates exclude them.",
             "eps",
         ),
         Query(
@@ -169,11 +168,11 @@ def _refused() -> Placed:
     letters = lines(
         About(
             "Dead letters",
-            "Rejected messages per second that were put aside or could not be, and how many wait for it; 0 where "
+            "Rejected messages per second that were stored or dropped, and the number that waits to be stored; 0 if "
             "they are not kept.",
             "short",
         ),
-        Query(or_none(rate("streameval_dead_letters_written_total")), "put aside"),
+        Query(or_none(rate("streameval_dead_letters_written_total")), "stored"),
         Query(or_none(rate("streameval_dead_letters_dropped_total")), "dropped"),
         Query(or_none(total("streameval_dead_letters_waiting")), "waiting"),
         zero=True,
@@ -184,7 +183,9 @@ def _refused() -> Placed:
 def _cost() -> Placed:
     busy = lines(
         About(
-            "Busy", "Share of the time in which the loop decodes and computes; near 1 it can do no more.", "percentunit"
+            "Busy",
+            "Share of the time that the loop spends decoding and computing; near 1 it is at full capacity.",
+            "percentunit",
         ),
         Query(
             rate("streameval_batch_duration_seconds_sum", "instance"),
@@ -193,17 +194,21 @@ def _cost() -> Placed:
         zero=True,
     )
     batches = lines(
-        About("Time for a batch", "Time to decode the events of one poll and to update every estimate.", "s"),
+        About("Time for a batch", "Time to decode the events of one poll and update every estimate.", "s"),
         *(_faster("streameval_batch_duration_seconds", share) for share in (0.5, 0.99)),
         log_scale=True,
     )
     snapshots = lines(
-        About("Age of the newest snapshot", "After a crash, events since then are read again.", "s"),
+        About(
+            "Age of the newest snapshot",
+            "Time since the newest snapshot. After a crash, all later events are read again.",
+            "s",
+        ),
         Query(age("streameval_snapshot_timestamp_seconds"), "{{instance}}"),
         zero=True,
     )
     written = lines(
-        About("Snapshots", "Time to write a snapshot, and how many could not be written, of those of an hour.", "s"),
+        About("Snapshots", "Time to write a snapshot, and number of failures, over the last hour.", "s"),
         Query(
             f"histogram_quantile(0.9, {in_an_hour('streameval_snapshot_duration_seconds_bucket', 'le')})",
             "90% are faster",
@@ -220,15 +225,15 @@ def _cost() -> Placed:
         zero=True,
     )
     processor = lines(
-        About("Processor", "Cores that the process uses; the loop itself can use one.", "short"),
+        About("Processor", "CPU cores in use by the process; the loop can use one.", "short"),
         Query(f"rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval])", "{{instance}}"),
         zero=True,
     )
     model = lines(
         About(
             "Reward model",
-            "Mean squared error of the reward model before it learns, and that of the mean reward. A model that is not "
-            "below the mean is of no use.",
+            "Mean squared error of the reward model's predictions before it learns from each event, and that of the "
+            "mean reward. A model that does not beat the mean has no value.",
             "sci",
         ),
         Query(f"avg by (model) (streameval_reward_model_squared_error{{{INSTANCE}}})", "{{model}}"),

@@ -1,4 +1,4 @@
-"""The main dashboard, from top to bottom: whom to ship, what they earn, what adapts, what to trust, is it healthy."""
+"""The main dashboard, from top to bottom: decisions, values, adaptation, trust, health of the pipeline."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from streameval_dashboards.promql import age, in_an_hour, or_none, quantile, rat
 from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, POLICY
 
 PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
-"""Candidates have a lift over production; production has none over itself."""
+"""Selects production: candidates have a lift over production, and production has none."""
 
 
 def dashboard() -> models.Dashboard:
-    """Which candidate to ship, and why one may believe it."""
+    """Build the main dashboard."""
     return selection.board(
         "streameval: which candidate to ship",
         "streameval",
-        "Off-policy estimates of candidates against the policy in production, read from the top to the bottom.",
+        "Off-policy estimates of candidates compared with the production policy. Read it from top to bottom.",
         other=("Pipeline", "streameval-pipeline"),
         variables=(*selection.of_instance(), *selection.of_estimate()),
         rows={
             "Which candidate to ship?": _ship(),
-            "What is each worth, against production?": _worth(),
+            "How does each compare with production?": _worth(),
             "What is adaptation doing?": _adaptation(),
             "Can the numbers be trusted?": _trust(),
             "Is the pipeline healthy?": _health(),
@@ -58,10 +58,10 @@ def _ship() -> Placed:
     table = columns(
         About(
             "Candidates now",
-            "One line a candidate, the surest first. Lift is reward per event above production, with the ends of its "
-            "interval. Promotable: the promotion rule holds; once it does, it takes more than an interval that reaches "
-            "a little below 0 to end it. All checks passed: the numbers can be trusted. With two instances, it is "
-            "promotable where one says so; of the numbers these are the more careful ones.",
+            "One row per candidate, the highest lower bound first. Lift is the extra reward per event over production, "
+            "with the bounds of its interval. Promotable: the promotion rule holds; an interval that reaches slightly "
+            "below 0 does not end it. All checks passed: the estimates can be trusted. With two instances, a candidate "
+            "is promotable if one of them reports it; the numbers are the more cautious of the two.",
             "short",
         ),
         "policy",
@@ -72,8 +72,8 @@ def _ship() -> Placed:
     promotable = states(
         About(
             "Promotable",
-            "When the promotion rule recommended a candidate in place of production. Why not is told by the status "
-            "page and by /api/v1/report.",
+            "Times at which the promotion rule recommended the candidate over production. The status page and "
+            "/api/v1/report give the reason if it does not.",
             "bool_yes_no",
         ),
         Query(f"max by (policy, rule) (streameval_policy_promotable{{{POLICY}}})", "{{policy}} ({{rule}})"),
@@ -89,8 +89,8 @@ def _ship() -> Placed:
     against_zero = bands(
         About(
             "Lift of $policy over production",
-            "Reward per event that the candidate gains over production, from both on the same events, with its "
-            "interval. The whole band above 0: better. The whole band below 0: worse. Across 0: not known yet.",
+            "Extra reward per event over production, estimated on the same events, with its interval. The whole "
+            "interval above 0: better. The whole interval below 0: worse. An interval that includes 0: not known yet.",
             "short",
         ),
         lift,
@@ -115,8 +115,8 @@ def _worth() -> Placed:
     )
     about = About(
         "Value of $policy and of production",
-        "Mean reward per event if the policy had chosen the actions, with its interval. Bands that overlap do not "
-        "mean that the difference is unknown: the lift, from both on the same events, is known far better.",
+        "Mean reward per event if the policy had chosen the actions, with its interval. Overlapping intervals do not "
+        "mean that the difference is unknown: the lift, estimated on the same events, is far more precise.",
         "short",
     )
     return [(8, 9, repeated(bands(about, candidate, production), "policy"))]
@@ -133,7 +133,7 @@ def _adaptation() -> Placed:
     horizon = of_averages(
         "streameval_policy_horizon_events",
         "Horizon",
-        "Number of latest events that decaying averages look back over; of the mixture, the mean of its decays. It "
+        "Number of latest events that a decaying average looks back over; for the mixture, the mean of its decays. It "
         "falls when users change, and grows while they do not.",
         "short",
         log_scale=True,
@@ -141,27 +141,27 @@ def _adaptation() -> Placed:
     window = of_averages(
         "streameval_policy_window_events",
         "Window",
-        "Number of latest events that windows look back over; adaptive ones are short while values move.",
+        "Number of latest events in a window; adaptive windows are short while values change.",
         "short",
         log_scale=True,
     )
     alpha = of_averages(
         "streameval_policy_decay_alpha",
         "Decay (alpha)",
-        "Factor by which the weight of an event falls with each event after it; nearer to 1 remembers more.",
+        "Factor by which the weight of an event falls with each later event; nearer to 1 looks back further.",
         "none",
         decimals=6,
     )
     drift = of_averages(
         "streameval_policy_lipschitz_per_event",
         "Drift per event (k)",
-        "Measured bound on the change of the value with one event, which adaptive averages follow.",
+        "Measured bound on the change of the value per event, used by adaptive averages.",
         "sci",
     )
     detections = lines(
         About(
             "Drift detections in an hour",
-            "Changes in what a policy earns, by the drift detector. An annotation: no estimate depends on it.",
+            "Changes of a policy's reward found by the drift detector. An annotation: no estimate depends on it.",
             "short",
         ),
         Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
@@ -174,8 +174,8 @@ def _trust() -> Placed:
     checks = states(
         About(
             "Trust checks",
-            "Whether the numbers of each policy pass all checks, and under its name each check that has failed in the "
-            "time that is shown. While one fails, nothing is promotable.",
+            "Whether the estimates of each policy pass all checks, followed by each check that has failed in the "
+            "displayed time range. While one fails, nothing is promotable.",
             "bool_yes_no",
         ),
         Query(_checks(), "{{policy}}: {{check}}"),
@@ -184,8 +184,8 @@ def _trust() -> Placed:
     size = lines(
         About(
             "Effective sample size",
-            "Number of equally weighted events that would carry as much evidence as the chosen average has. The fewer, "
-            "the wider the interval; the check among those above asks for 100 within a few hundred thousand events.",
+            "Number of equally weighted events with as much evidence as the chosen average. The fewer, the wider the "
+            "interval. The trust check requires 100 within a few hundred thousand events.",
             "short",
         ),
         Query(f"min by (policy) (streameval_policy_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
@@ -194,8 +194,9 @@ def _trust() -> Placed:
     mean_weight = lines(
         About(
             "Mean importance weight, against 1",
-            "Mean of policy probability over logged propensity, by the average that has most evidence. A few per cent "
-            "are chance. Further from 1 propensities, probabilities or the support are wrong, and values as much.",
+            "Mean of policy probability divided by logged propensity, on the average with the most evidence. "
+            "Deviations of a few per cent are chance. Larger ones mean that propensities, probabilities or the support "
+            "are wrong, and values are wrong by as much.",
             "short",
         ),
         Query(_mean_weight(), "{{policy}}"),
@@ -204,7 +205,7 @@ def _trust() -> Placed:
     largest = lines(
         About(
             "Largest importance weight",
-            "Largest ratio of policy probability to logged propensity; a few large ones make estimates unsteady.",
+            "Largest ratio of policy probability to logged propensity; a few large weights make estimates noisy.",
             "short",
         ),
         Query(f"max by (policy) (streameval_policy_importance_weight_max{{{POLICY}}})", "{{policy}}"),
@@ -213,18 +214,18 @@ def _trust() -> Placed:
     design = lines(
         About(
             "Design effect",
-            "How many times larger the variance is than if events were independent, by blocks of consecutive events "
-            "and, where events name their unit (a user, a session), by clusters of those far apart. Intervals are "
-            "widened by it where it is above 1.",
+            "Ratio of the variance to that of independent events, measured on blocks of consecutive events and, if "
+            "events have a unit (the id of a user or session), on clusters: all events of one unit, however far "
+            "apart. Above 1, it widens the intervals.",
             "short",
         ),
         Query(f"max by (policy) (streameval_policy_design_effect{{{OF_ALL}}})", "{{policy}}"),
     )
     unsupported = lines(
         About(
-            "What production never does",
-            "Mean probability that the candidate gives to actions that were never tried; nothing is known of them, and "
-            "no estimate can make up for it. Only where events carry whole distributions.",
+            "Unsupported probability",
+            "Mean probability of the candidate for actions that production never takes. The log has no evidence about "
+            "them, and no estimator can replace it. Only known if events carry full distributions.",
             "percentunit",
         ),
         Query(f"max by (policy) (streameval_policy_unsupported_probability{{{POLICY}}})", "{{policy}}"),
@@ -232,9 +233,9 @@ def _trust() -> Placed:
     )
     left_out = lines(
         About(
-            "Events left out",
-            "Share of events that were rejected (repeated deliveries not counted), or that said nothing usable about "
-            "a policy. Estimates stand on the others.",
+            "Excluded events",
+            "Share of events that were rejected (excluding repeated deliveries), or that had no usable probability of "
+            "a policy. Estimates use the other events only.",
             "percentunit",
         ),
         Query(_rejected_share(), "rejected"),
@@ -253,7 +254,7 @@ def _trust() -> Placed:
 
 
 def _checks() -> str:
-    """All checks of a policy in one, and one by one those that have failed in the time shown."""
+    """All checks of a policy combined, and each check that has failed in the displayed time range."""
     checks = f"streameval_policy_trust_check_ok{{{INSTANCE}}}"
     together = f'label_replace(min by (policy) ({checks}), "check", "all checks", "", "")'
     failed = f"min by (policy, check) (min_over_time({checks}[$__range] @ end())) == 0"
@@ -261,7 +262,7 @@ def _checks() -> str:
 
 
 def _mean_weight() -> str:
-    """The mean weight over the average with the largest effective sample size: those of short ones are mostly noise."""
+    """The mean weight on the average with the largest effective sample size: short averages are mostly noise."""
     sizes = f"min by (policy, average) (streameval_policy_effective_sample_size{{{POLICY}}})"
     most = f"{sizes} == on (policy) group_left () max by (policy) ({sizes})"
     weights = f"avg by (policy, average) (streameval_policy_importance_weight_mean{{{POLICY}}})"
@@ -288,29 +289,29 @@ def _health() -> Placed:
         first="red",
     )
     events = number(
-        About("Events", "Events used per second, all instances together.", "eps"),
+        About("Events", "Accepted events per second, summed over all instances.", "eps"),
         Query(rate("streameval_events_accepted_total"), "accepted"),
     )
     lag = number(
-        About("Lag", "Events that wait to be read, of the instance that has most.", "short"),
+        About("Lag", "Unread events of the instance with the most.", "short"),
         Query(f"max(sum by (job, instance) (streameval_consumer_lag_events{{{INSTANCE}}}))", "lag"),
         (10_000.0, "orange"),
         (100_000.0, "red"),
     )
     newest = number(
-        About("Newest event", "How long ago the newest event happened, of the instance that is behind most.", "s"),
+        About("Newest event", "Age of the newest event of the instance that is furthest behind.", "s"),
         Query(f"max({age('streameval_last_event_timestamp_seconds')})", "age"),
         (300.0, "orange"),
         (900.0, "red"),
     )
     delay = number(
-        About("Delay", "From the time of an event to the moment it is counted: 99 of 100 are faster.", "s"),
+        About("Delay", "Time from the timestamp of an event until it is counted; 99 of 100 are faster.", "s"),
         Query(quantile("streameval_event_delay_seconds", 0.99), "delay"),
         (60.0, "orange"),
         (900.0, "red"),
     )
     snapshot = number(
-        About("Newest snapshot", "How long ago the state was written; after a crash it is read again from there.", "s"),
+        About("Newest snapshot", "Age of the newest snapshot. After a crash, all later events are read again.", "s"),
         Query(f"max({age('streameval_snapshot_timestamp_seconds')})", "age"),
         (120.0, "orange"),
         (300.0, "red"),

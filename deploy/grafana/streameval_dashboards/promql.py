@@ -1,4 +1,4 @@
-"""Expressions of PromQL that panels share; each is about the chosen instances unless `of` says otherwise."""
+"""PromQL expressions that panels share. Each selects the chosen instances unless `of` selects others."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from streameval_dashboards.selection import INSTANCE
 
 
 def rate(counter: str, *labels: str, of: str = INSTANCE) -> str:
-    """By how much a counter rises per second, all series with the same values of `labels` together."""
+    """Increase of a counter per second, summed over all series with the same values of `labels`."""
     return f"{_sum(labels)}(rate({counter}{{{of}}}[$__rate_interval]))"
 
 
 def in_an_hour(counter: str, *labels: str, of: str = INSTANCE) -> str:
-    """By how much a counter has risen within an hour."""
+    """Increase of a counter within an hour."""
     return f"{_sum(labels)}(increase({counter}{{{of}}}[1h]))"
 
 
@@ -21,17 +21,17 @@ def total(metric: str, *labels: str, of: str = INSTANCE) -> str:
 
 
 def age(moment: str) -> str:
-    """How long ago something was, from a metric that says when; 0 where a clock elsewhere is ahead."""
+    """Seconds since the time in a metric; 0 if the clock of another machine is ahead."""
     return f"clamp_min(time() - {moment}{{{INSTANCE}}}, 0)"
 
 
 def quantile(histogram: str, share: float) -> str:
-    """What this share of the observations of late is below."""
+    """Quantile of the recent observations of a histogram."""
     return f"histogram_quantile({share}, {rate(f'{histogram}_bucket', 'le')})"
 
 
 def or_none(expression: str, label: str = "") -> str:
-    """0, under the name `none`, where nobody asked for what the expression is about."""
+    """The expression, or 0 with the label `none` if the feature is not in use."""
     nothing = f'label_replace(vector(0), "{label}", "none", "", "")' if label else "vector(0)"
     return f"{expression} or on () {nothing}"
 

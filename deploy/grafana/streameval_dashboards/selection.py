@@ -1,4 +1,4 @@
-"""What is looked at: the variables of the dashboards, and the selectors that use them."""
+"""The variables of the dashboards, and the selectors that use them."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ INSTANCE = 'job=~"$job", instance=~"$instance"'
 POLICY = f'{INSTANCE}, policy=~"$policy"'
 ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average"'
 OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average"'
-"""The chosen estimates of all policies, production with them."""
+"""The chosen estimates of all policies, including production."""
 OFTEN = "60s"
-"""How far from each other moments are at least at which annotations are asked for."""
+"""Minimum interval between the evaluations of annotations."""
 
 
 def datasource() -> dashboard.DatasourceVariable:
-    """Which Prometheus."""
+    """Variable: the Prometheus data source."""
     return dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
 
 
 def several(name: str, label: str, values_of: str) -> dashboard.QueryVariable:
-    """A variable of which all values are chosen at first."""
+    """A variable with all values selected by default."""
     everything = models.VariableOption(text="All", value="$__all", selected=True)
     return _variable(name, label, values_of).multi(True).include_all(True).current(everything)
 
 
 def one(name: str, label: str, values_of: str, first: str) -> dashboard.QueryVariable:
-    """A variable with one value: `first` where it exists, else the last in the alphabet."""
+    """A variable with one value: `first` if it exists, otherwise the last in alphabetical order."""
     chosen = models.VariableOption(text=first, value=first, selected=True)
     variable = _variable(name, label, values_of).multi(False).include_all(False).current(chosen)
     return variable.sort(models.VariableSort.ALPHABETICAL_DESC)
 
 
 def of_instance() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable]:
-    """Which Prometheus, which job, which instance."""
+    """Variables: data source, job, instance."""
     return [
         datasource(),
         several("job", "Job", "label_values(streameval_ready, job)"),
@@ -46,7 +46,7 @@ def of_instance() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable
 
 
 def of_estimate() -> list[dashboard.QueryVariable]:
-    """Which candidates, by which estimator, over which average."""
+    """Variables: candidates, estimator, average."""
     estimates = f"streameval_policy_value{{{INSTANCE}}}"
     chosen = f'streameval_policy_value{{{INSTANCE}, estimator="$estimator"}}'
     return [
@@ -57,21 +57,21 @@ def of_estimate() -> list[dashboard.QueryVariable]:
 
 
 def annotation(name: str, color: str, expression: str, title: str, shown: bool) -> dashboard.AnnotationQuery:
-    """Marks at the moments at which the expression is above 0, `shown` at first or only when asked for.
+    """Marks at the times at which the expression is above 0; `shown` enables them by default.
 
-    Grafana asks at 100 moments of the time shown, however long it is: expressions look back to the one before, by
-    `$__interval`.
+    Grafana evaluates the expression at 100 times in the displayed range, however long it is: expressions look back to
+    the previous one by `$__interval`.
     """
     query = prometheus.Dataquery().expr(expression).interval(OFTEN).ref_id("Anno").range()
     marks = dashboard.AnnotationQuery().name(name).enable(shown).icon_color(color).title_format(title)
-    marks.expr(expression).step(OFTEN)  # Grafana 11 knows no other place for them
+    marks.expr(expression).step(OFTEN)  # Grafana 11 accepts them only here
     return marks.datasource(SOURCE).target(query.datasource(SOURCE))
 
 
 def moments(of_policies: bool) -> list[dashboard.AnnotationQuery]:
-    """When candidates became promotable or ceased to be, when values changed, when the daemon started.
+    """Annotations: promotable from and until, drift, restarts of the daemon.
 
-    Where the dashboard is not `of_policies`, only the last are shown at first.
+    Unless the dashboard is `of_policies`, only restarts are enabled by default.
     """
     promotable = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}})"
     before = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}} offset $__interval)"
