@@ -1,6 +1,6 @@
-"""Ends with 0 while the daemon beside it says that its loop turns, else with 1: the health check of deploy/Dockerfile.
+"""Exit with 0 if /healthz of the daemon in the same container succeeds, otherwise with 1; used by deploy/Dockerfile.
 
-HEALTHZ_URL says where to ask, where http.port or TLS are not as in the image.
+Set HEALTHZ_URL if http.port or TLS differ from the defaults of the image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import urllib.request
 URL = os.environ.get("HEALTHZ_URL", "http://127.0.0.1:9108/healthz")
 
 trusting = ssl.create_default_context()
-trusting.check_hostname = False  # it asks its own container, and the certificate names another host
+trusting.check_hostname = False  # the request stays inside the container, and the certificate is for another host
 trusting.verify_mode = ssl.CERT_NONE
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting))
 try:

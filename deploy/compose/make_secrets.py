@@ -1,7 +1,7 @@
-"""Makes a token for programs and a login for people in a directory, unless they are there: for deploy/compose.yaml.
+"""Create a token for programs and a login for people in a directory, unless they exist: for deploy/compose.yaml.
 
-`token` is for Prometheus, `users` for streameval, `password` for Grafana. All containers of this machine's compose
-project may read them; in production, secrets come from where yours are kept.
+`token` is for Prometheus, `users` for streameval, `password` for Grafana. All containers of this compose project may
+read them; in production, use your own secret store.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ USER = "streameval"
 
 
 def make(directory: Path) -> str:
-    """Write what is missing; the password."""
+    """Write missing files; return the password."""
     known = directory / "password"
     if not known.exists():
         password = secrets.token_urlsafe(12)
         (directory / "token").write_text(f"{secrets.token_hex(32)}\n")
         (directory / "users").write_text(f"{USER}:{PasswordHash.of(password)}\n")
-        known.write_text(password)  # last: whoever finds it finds all
+        known.write_text(password)  # last: if this file exists, all files exist
     return known.read_text()
 
 

@@ -1,4 +1,4 @@
-"""Prints what Alertmanager posts, one line an alert, in place of a pager: for deploy/compose.yaml."""
+"""Print the messages of Alertmanager, one line per alert, as a stand-in for a pager: for deploy/compose.yaml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST = 1 << 20
 
 
 class Printing(BaseHTTPRequestHandler):
-    """Answers every POST, whatever is in it."""
+    """Accepts every POST, whatever its content."""
 
     def do_POST(self) -> None:
         """/page or /ticket: the receivers of deploy/alertmanager/alertmanager.yml."""
@@ -24,11 +24,11 @@ class Printing(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The alerts are enough."""
+        """No access log: the alerts are enough."""
 
 
 def lines(path: str, body: bytes) -> list[str]:
-    """What to print of a message."""
+    """The lines to print for a message."""
     try:
         alerts = json.loads(body)["alerts"]
         return [f"{path} {alert['status']}: {alert['annotations'].get('summary', alert['labels'])}" for alert in alerts]
