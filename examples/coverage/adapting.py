@@ -1,4 +1,4 @@
-"""What averages that adapt themselves know at every look of a run, and which events they are about."""
+"""Readings of adaptive averages at every look of a run, and the events that they cover."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from streameval.ope.averages.variance import LONGER
 
 Adaptive = AdaptiveWindow | AdaptiveDecay
 Kernel = Callable[[Floats], Floats]
-"""The means over what an average has weighed at each look, of something at each event; both [columns, ...]."""
+"""Means over the kernel of an average at each look, of a quantity per event; both [columns, ...]."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Some blocks in a row: of these, what is added to a spread."""
+    """A range of blocks: the part of it that is added to a spread."""
 
     spread: Floats
     clusters: ClusterRows | None
@@ -37,13 +37,13 @@ class Stretch:
 
     @classmethod
     def of(cls, blocks: Blocks, part: slice) -> Stretch:
-        """Some of these blocks."""
+        """A subset of these blocks."""
         units = None if blocks.clusters is None else ClusterRows(*(rows[part] for rows in blocks.clusters))
         return cls(blocks.spread[part], units, blocks.size)
 
 
 def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, Kernel]:
-    """The readings of an adaptive average after each so many blocks, and its kernel at these looks."""
+    """The readings of an adaptive average by number of blocks, and its kernel at these looks."""
     measure = average.drift
     pace, _ = measure.fold(measure.start(blocks.moments.shape[1], BLOCK), blocks)
     if isinstance(average, AdaptiveWindow):
@@ -55,7 +55,7 @@ def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, K
 
 
 def _spreads(blocks: Blocks, horizon: Floats, every: int) -> Floats:
-    """The spread at each look, from a past that fades with this horizon, [blocks, columns]."""
+    """The spread at each look, with a memory that fades with this horizon, [blocks, columns]."""
     state, found = spreads.nothing(blocks.moments.shape[1]), []
     for first in range(0, len(blocks), every):
         part = slice(first, first + every)
@@ -87,7 +87,7 @@ def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: DriftRate, every: 
 
 
 def _on_decay(average: AdaptiveDecay, blocks: Blocks, pace: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
-    """As of the window."""
+    """As for the window."""
     events = BLOCK * np.arange(1.0, len(blocks) + 1)
     chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, average.choose(pace, events))
     alpha = np.concatenate([np.full_like(chosen[:1], DEFAULT_ALPHA), chosen[:-1]])

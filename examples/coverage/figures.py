@@ -1,4 +1,4 @@
-"""The pictures: how often intervals miss and how wide they are, and what becomes of them when they are watched."""
+"""Figures: miss rates and widths of intervals, and misses over all looks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OF_KIND = dict(zip(KINDS, (COLOURS[1], COLOURS[2], COLOURS[0], COLOURS[4], COLOU
 WATCHED = ("still-mild-0.3", "still-heavy-0.3", "still-heavy-0.03")
 WATCHED_PARTS = ("fixed", "watched", "mixture")
 NUDGE = 0.13
-"""Between the shapes of worlds in one line of the picture."""
+"""Gap between the shapes of worlds in one line of the figure."""
 
 
 def misses(rows: Sequence[Row], path: Path) -> None:
-    """Every interval of values and lifts in every world as a dot, line by line of one kind."""
+    """Every interval of values and lifts in every world as a dot, one line per kind."""
     figure = Figure(figsize=(10.5, 5.4), dpi=150, facecolor="white")
     panels = figure.subplots(1, 3, sharey=True)
     normal = {
@@ -72,7 +72,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
 
 
 def watched(runs: int, path: Path) -> None:
-    """The share of runs in which an interval has missed by the time of each look."""
+    """Share of runs in which an interval has missed, by look."""
     figure = Figure(figsize=(10.5, 3.9), dpi=150, facecolor="white")
     for axes, name in zip(figure.subplots(1, len(WATCHED), sharey=True), WATCHED, strict=True):
         world = WORLDS[name]

@@ -1,4 +1,4 @@
-"""The intervals of a run: every kind on every average that it fits, at every look, and whether it holds the truth."""
+"""The intervals of a run: every kind on every average that it supports, at every look, and their misses."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ WATCHED: tuple[Cumulative | Window, ...] = (Cumulative(), Window(tau=TAU))
 ADAPTIVE = (AdaptiveWindow(drift_span=TAU), AdaptiveDecay(drift_span=TAU))
 LIMITED = "empirical_likelihood, max_weight"
 OF_WINDOW = "confidence_sequence, of the window"
-"""The confidence sequence of a window, held against the mean over the window instead of over its own events."""
+"""The confidence sequence on a window, compared with the mean over the window instead of over its own events."""
 
 
 class Cell(NamedTuple):
-    """An interval and what it is about: a `value`, or the lift over a policy."""
+    """An interval and its quantity: a `value`, or the lift over a policy."""
 
     estimator: str
     average: str
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The intervals of both candidates, and the truth that they claim to hold, [candidates, looks] each."""
+    """The intervals of both candidates, and the true values that they claim to cover, [candidates, looks] each."""
 
     lower: Floats
     upper: Floats
@@ -61,20 +61,20 @@ class Answer(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What is true of the columns, at each look: of values, and of lifts over the first policy."""
+    """True values of the columns at each look: of values, and of lifts over the first policy."""
 
     value: Floats
     lift: Floats
 
     @classmethod
     def of(cls, truth: Floats, kernel: Kernel, estimators: int) -> Target:
-        """The means of the truth [policies, events] over a kernel."""
+        """Means of the true values [policies, events] over a kernel."""
         value = np.repeat(truth, estimators, axis=0)
         return cls(kernel(value), kernel(np.repeat(truth[1:] - truth[0], estimators, axis=0)))
 
 
 class Run(NamedTuple):
-    """What there is to know of a run: of `policies`, production first; `truth` [policies, events]."""
+    """The data of a run: `policies`, production first; `truth` [policies, events]."""
 
     world: World
     evidence: Evidence
@@ -84,7 +84,7 @@ class Run(NamedTuple):
 
     @property
     def every(self) -> int:
-        """Blocks from one look to the next."""
+        """Blocks between two looks."""
         return self.evidence.blocks // self.looks
 
     @property
@@ -99,11 +99,11 @@ class Run(NamedTuple):
 
 
 Said = tuple[Sequence[str], str, str, Target, Bounds, Bounds]
-"""Estimators, average, kind, what is true, and the ends of values and of lifts."""
+"""Estimators, average, kind, true values, and the bounds of values and of lifts."""
 
 
 def _on_fixed(run: Run) -> Iterator[Said]:
-    """On averages whose kernel does not depend on what they see."""
+    """Intervals on averages with a fixed kernel."""
     blocks = blocks_of(run.evidence)
     for average in AVERAGES:
         known = on_average(average, blocks, run.every)
@@ -113,7 +113,7 @@ def _on_fixed(run: Run) -> Iterator[Said]:
 
 
 def _watched(run: Run) -> Iterator[Said]:
-    """The kind that may be watched, where there is one."""
+    """The kind that is valid under continuous monitoring, if any."""
     blocks, labels, every = blocks_of(run.evidence), _labels(PLAIN), run.every
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
     for average in WATCHED:
@@ -137,7 +137,7 @@ def _on_adaptive(run: Run) -> Iterator[Said]:
 
 
 def _on_mixture(run: Run) -> Iterator[Said]:
-    """All held against the value now."""
+    """All compared with the current value."""
     known = on_mixture(run.evidence, run.policies, run.every)
     now = Target.of(run.truth, partial(_at, run.places), len(MIXED))
     for kind, bound in of_mixture(run.world).items():
@@ -150,13 +150,13 @@ PARTS: Mapping[str, Callable[[Run], Iterator[Said]]] = {
     "mixture": _on_mixture,
     "adaptive": _on_adaptive,
 }
-"""What a run may be asked about, each apart: who adds to one does not run the others again."""
+"""The parts of a run, each computed and stored separately."""
 
 
 def answers(
     world: World, stream: Stream, looks: int = LOOKS, parts: Iterable[str] = tuple(PARTS)
 ) -> Iterator[tuple[Cell, Answer]]:
-    """All that is said in a run about these PARTS, lifts over the logging policy and over a named one."""
+    """All intervals of a run for these PARTS, with lifts over the logging policy and over a named one."""
     for production in (LOGGING, DEPLOYED):
         policies = (production, *CANDIDATES)
         evidence = evidence_of(stream.batch, policies)
@@ -178,7 +178,7 @@ def _labels(estimators: Sequence[Estimator]) -> list[str]:
 
 
 def kinds(world: World) -> Mapping[str, AnyInterval]:
-    """Those that are computed from what any average knows."""
+    """Intervals that any average supports."""
     return {
         "normal": Normal(),
         "empirical_bernstein": EmpiricalBernstein(),
@@ -188,7 +188,7 @@ def kinds(world: World) -> Mapping[str, AnyInterval]:
 
 
 def of_mixture(world: World) -> Mapping[str, AnyInterval]:
-    """Those that a mixture knows enough for."""
+    """Intervals that a mixture supports."""
     return {"drift_aware": DriftAware()} | {
         kind: bound for kind, bound in kinds(world).items() if not isinstance(bound, EmpiricalBernstein)
     }
@@ -197,7 +197,7 @@ def of_mixture(world: World) -> Mapping[str, AnyInterval]:
 def _ends(
     bound: AnyInterval, known: Known, estimators: Sequence[Estimator], seen: Floats, kept: TrackedBounds | None = None
 ) -> tuple[Bounds, Bounds]:
-    """The intervals of values and of lifts, as reports make them; `seen` [policies, looks]: the largest weights."""
+    """The intervals of values and lifts, as in reports; `seen` [policies, looks]: the largest weights."""
     limit = bound.largest_weight(seen)
     term_range = _by_column([each.term_range(REWARDS, limit) for each in estimators])
     ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
@@ -219,12 +219,12 @@ def _ends(
 
 
 def _estimates(kept: TrackedBounds | None, side: int, columns: slice = slice(None)) -> Bounds | None:
-    """What the lower ends of confidence sequences lie below, and the upper ones above."""
+    """Upper limits of the lower bounds of confidence sequences, and lower limits of their upper bounds."""
     return None if kept is None or kept.estimates is None else Bounds(*kept.estimates[side : side + 2, columns])
 
 
 def _extremes(estimators: Sequence[Estimator], limit: Floats) -> TermRange:
-    """Between which lines terms lie, [columns, looks]; they do not change with the looks but for the heaviest."""
+    """The range of terms, [columns, looks]; constant over the looks except for the largest weight."""
     found = [each.extremes(REWARDS, limit) for each in estimators]
     low = LinearBound(_by_column([each.low.offset for each in found]), _by_column([each.low.slope for each in found]))
     high = LinearBound(
@@ -235,7 +235,7 @@ def _extremes(estimators: Sequence[Estimator], limit: Floats) -> TermRange:
 
 
 def _by_column(estimators: Sequence[Floats]) -> Floats:
-    """[policies, looks] of several estimators as columns, all estimators of a policy and then the next's."""
+    """[policies, looks] of several estimators as columns: all estimators of a policy, then of the next."""
     stacked = np.stack(estimators, axis=1)
     return stacked.reshape(-1, stacked.shape[-1])
 
@@ -245,7 +245,7 @@ def _at(looks: slice, values: Floats) -> Floats:
 
 
 def _averaged(average: Cumulative | Window | Decay, looks: slice, values: Floats) -> Floats:
-    """The means of values [columns, events] over what the average weighs, at the looks."""
+    """The means of values [columns, events] over the kernel of the average, at the looks."""
     if isinstance(average, Decay):
         recursion = ([1.0], [1.0, -average.decay])
         return np.asarray(lfilter(*recursion, values) / lfilter(*recursion, np.ones_like(values)))[:, looks]
@@ -258,7 +258,7 @@ def _averaged(average: Cumulative | Window | Decay, looks: slice, values: Floats
 
 
 def _over_last(events: Floats, every: int, values: Floats) -> Floats:
-    """The means of values [columns, events] over the last so many `events` [columns, looks] of each look."""
+    """The means of values [columns, events] over the last `events` [columns, looks] of each look."""
     counts = events[-len(values) :]
     total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
     end = np.arange(1, counts.shape[1] + 1) * every * BLOCK

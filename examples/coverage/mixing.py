@@ -1,4 +1,4 @@
-"""What a mixture knows at every look of a run, all looks at once."""
+"""Readings of a mixture at every look of a run, all looks at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
 
 
 def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known:
-    """The readings of the mixture after each so many blocks."""
+    """The readings of the mixture by number of blocks."""
     mixture, count = Mixture(), len(policies)
     layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
     terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
@@ -57,7 +57,7 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
 def _at_looks(
     mixture: Mixture, course: MixturePath, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout, every: int
 ) -> Reading:
-    """What a mixture knows of some terms after each so many blocks, having fared so."""
+    """The reading of a mixture for some terms, by number of blocks, given its losses."""
     moments = _moments(mixture, blocks, parts, layout, every)
     spread = spreads.path(mixture.start(layout, BLOCK)["spread"], blocks, MEMORY)[every - 1 :: every]
     return reading_of(moments, spread, _deviations(course, slice(every - 1, None, every)))
@@ -97,7 +97,7 @@ def _side_by_side(values: Floats) -> Floats:
 def _mixed(
     mixture: Mixture, start: dict[str, Floats], parts: ComponentBlocks, layout: ColumnLayout
 ) -> tuple[DecayBank, BankReading]:
-    """The bank and the mixture before the first block and after each."""
+    """The decays and the mixture before the first block and after each."""
     component = parts.blocks.moments
     weight, mean = component[..., MomentRow.WEIGHT], ratio(component[..., MomentRow.U], component[..., MomentRow.V])
     bank = DecayBank.after(start, parts, slice(None), weight, mean)

@@ -1,6 +1,6 @@
-"""What averages know at every look of a run, all looks at once: arrays are [columns, looks].
+"""Readings of averages at every look of a run, all looks at once: arrays are [columns, looks].
 
-An evaluator that is asked after each look says the same (a test compares the two), but takes ten times as long.
+An evaluator that reports after each look gives the same result (a test compares the two), but takes ten times as long.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Plain = Cumulative | Window | Decay
 
 
 class Known(NamedTuple):
-    """What is known of the values of all policies, and of the lifts of all but the first, production."""
+    """Readings of the values of all policies, and of the lifts of all except the first, production."""
 
     value: Reading
     lift: Reading
 
 
 def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
-    """What the events of a run say of these policies."""
+    """The evidence of a run about these policies."""
     marks, _ = signs.follow(signs.start(), batch.unit, len(batch), BLOCK)
     plain = Evidence.from_batch(batch, policies, BLOCK)
     return replace(plain.learning(recent.start(len(policies)))[0], signs=marks)
 
 
 def on_average(average: Plain, blocks: Blocks, every: int) -> Known:
-    """The readings of a plain average after each so many blocks."""
+    """The readings of a plain average by number of blocks."""
     moments = np.array(list(_moments(average, blocks, every)))
     horizon = _horizon(average)
     spread = spreads.path(spreads.nothing(moments.shape[1]), blocks, horizon)[every - 1 :: every]
@@ -87,7 +87,7 @@ def _moments(average: Plain, blocks: Blocks, every: int) -> Iterator[Floats]:
 
 
 def _horizon(average: Plain) -> float:
-    """How long variances are remembered."""
+    """Horizon of the variances."""
     if isinstance(average, Cumulative):
         return np.inf
     return LONGER * average.tau if isinstance(average, Window) else LONGER / (1 - average.decay)
@@ -103,7 +103,7 @@ def reading_of(moments: Floats, spread: Floats, parts: dict[str, Floats] | None 
 def watched(
     average: Cumulative | Window, evidence: Evidence, logging: bool, errors: Floats, every: int
 ) -> TrackedBounds:
-    """The confidence sequences after each so many blocks; their columns are those of the plain estimators."""
+    """The confidence sequences by number of blocks; their columns are those of the plain estimators."""
     sequences = watch(ConfidenceSequence(), average, PLAIN, REWARDS, BLOCK, logging)
     (group,) = sequences.groups
     policies = len(errors)

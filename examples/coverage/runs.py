@@ -1,4 +1,4 @@
-"""Many runs on many processes, stored as one line for every chunk of runs; what is there already is not done again."""
+"""Runs on several processes, stored as one line per chunk of runs; stored chunks are not repeated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from intervals import EVENTS, PARTS, Answer, Cell, answers
 from worlds import WORLDS, Floats, draw
 
 CHUNK = 20
-"""Runs of one line."""
+"""Runs per line."""
 COLUMNS = ("shown", "above", "below", "ever_above", "ever_below", "ever", "half_width")
-"""Of one run, means over both candidates: the share of looks at which there is an interval, at which it lies above the
-truth, and below; whether it ever did, at one of the looks; and half its width where there is one."""
+"""Means over both candidates of one run: the share of looks with an interval, with one above the true value, and with
+one below it; whether it ever was above or below, at any look; and its half-width."""
 
 
 class Task(NamedTuple):
-    """The runs of one line, asked about one of the PARTS: `chunk` 0 are the runs 0 to 19."""
+    """The runs of one line, for one of the PARTS: `chunk` 0 has the runs 0 to 19."""
 
     world: str
     part: str
@@ -40,26 +40,26 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """Lines in a file of JSON for each world."""
+    """Lines of JSON in one file per world."""
 
     def __init__(self, results: Path) -> None:
         self.results = results
 
     def read(self, world: str) -> list[Line]:
-        """All lines, in the order of their chunks; a last one that was cut off by an interruption is left out."""
+        """All lines, in the order of their chunks, without a last one that was truncated by an interruption."""
         lines = self._whole(world).splitlines()
         found: list[Line] = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Line])
         return sorted(found, key=lambda line: line.chunk)
 
     def add(self, line: Line) -> None:
-        """Append a line, in the place of one that was cut off."""
+        """Append a line, replacing a truncated one."""
         whole = self._whole(line.world)
         with self._path(line.world).open("ab") as file:
             file.truncate(len(whole))
             file.write(msgspec.json.encode(line) + b"\n")
 
     def missing(self, worlds: Iterable[str], runs: int) -> list[Task]:
-        """What has not been run yet, part by part, chunk by chunk in all worlds."""
+        """Chunks that are not stored yet, part by part in all worlds."""
         worlds = list(worlds)
         done = {(world, line.part, line.chunk) for world in worlds for line in self.read(world)}
         tasks = [Task(world, part, chunk) for part in PARTS for chunk in range(runs // CHUNK) for world in worlds]
@@ -69,13 +69,13 @@ class Store:
         return self.results / f"{world}.jsonl"
 
     def _whole(self, world: str) -> bytes:
-        """The lines that are complete."""
+        """The complete lines."""
         path = self._path(world)
         return b"".join(path.read_bytes().rpartition(b"\n")[:2]) if path.exists() else b""
 
 
 def perform(task: Task) -> Line:
-    """The runs of a chunk, one after the other."""
+    """The runs of a chunk, in order."""
     world, runs = WORLDS[task.world], range(task.chunk * CHUNK, (task.chunk + 1) * CHUNK)
     scores: dict[Cell, list[Floats]] = {}
     for run in runs:
@@ -103,9 +103,9 @@ def _short(numbers: Floats) -> list[float]:
 
 
 def perform_all(tasks: Sequence[Task], store: Store, processes: int, done: Callable[[], None]) -> None:
-    """All runs, each chunk stored as soon as it is finished; `done` is told of every one."""
+    """Run everything, storing each chunk on completion; `done` is called with every one."""
     for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(threads, "1")  # one run, one core: read by new processes when they load numpy
+        os.environ.setdefault(threads, "1")  # one core per run: new processes read this when they load numpy
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for finished in as_completed([pool.submit(perform, task) for task in tasks]):
             store.add(finished.result())

@@ -1,8 +1,8 @@
-"""How often do intervals miss, at one look and ever? All kinds, on streams of many kinds.
+"""Miss rates of intervals, at a single look and at any look of a run: all kinds, on streams of many kinds.
 
 python study.py run        400 runs of 60 looks in each world, resumable
 python study.py table      results/*.jsonl -> results/coverage.csv, and from that the tables of README.md
-python study.py figures    the pictures
+python study.py figures    the figures
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     results: Results = RESULTS,
 ) -> None:
-    """Run what is missing of the study, and store it."""
+    """Run and store the missing runs."""
     unknown = sorted(set(worlds or ()) - set(WORLDS))
     if unknown:
         raise InputError(f"there is no world {', '.join(unknown)}", hint=f"there are {', '.join(WORLDS)}")
@@ -53,7 +53,7 @@ def table(
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
-    """Make the file of rates from the runs, where there are any, and the tables of the README from that."""
+    """Write the file of rates from the runs, if any, and fill in the tables of the README from it."""
     store, path = Store(results), results / "coverage.csv"
     by_world = [store.read(world) for world in WORLDS]
     if any(by_world):
@@ -66,7 +66,7 @@ def figures(
     runs: Annotated[int, typer.Option(min=1, help="runs that are watched for the second picture")] = 40,
     results: Results = RESULTS,
 ) -> None:
-    """Draw the pictures, one from the rates, the other from some runs made again."""
+    """Draw the figures: one from the rates, the other from some repeated runs."""
     from figures import misses, watched
 
     misses(read(results / "coverage.csv"), results / "misses.png")

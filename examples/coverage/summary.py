@@ -1,4 +1,4 @@
-"""From stored runs to rates with standard errors, as a CSV file and as the tables of README.md."""
+"""Rates with standard errors from stored runs, as a CSV file and as the tables of README.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     """A cell in a world, over all runs and both candidates.
 
     `shown`: share of looks with an interval. Of these the shares `above` (the whole interval lies above the truth) and
-    `below`, and `miss`, both together; `ever_above`, `ever_below` and `ever`: of runs, at one of the looks or another.
+    `below`, and `miss`, both together; `ever_above`, `ever_below` and `ever`: shares of runs, at any look.
     `_se`: standard errors, over runs.
     """
 
@@ -90,7 +90,7 @@ def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
-    """The rows as CSV."""
+    """Write the rows as CSV."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
@@ -98,7 +98,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file that `write` wrote."""
+    """Read the rows of a file that `write` wrote."""
     with path.open(newline="") as file:
         _, *lines = csv.reader(file)
     told: list[list[Any]] = [[*line[:5], int(line[5]), *map(float, line[6:])] for line in lines]
@@ -106,14 +106,14 @@ def read(path: Path) -> list[Row]:
 
 
 def fill_in(document: str, rows: Sequence[Row]) -> str:
-    """A document whose tables, each after a line `<!-- table: name -->`, are those of these rows."""
+    """Replace the tables of a document, each after a line `<!-- table: name -->`, by those of these rows."""
     tables = {name: make(rows) for name, make in TABLES.items()}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
 
 
 def promised(row: Row) -> bool:
-    """Whether it is held against what it claims to hold: on a mixture only one kind claims to be about the present."""
+    """Whether the interval claims to cover its reference: on a mixture, only `drift_aware` covers the current value."""
     return row.average != "mixture" or row.kind == "drift_aware"
 
 
@@ -124,7 +124,7 @@ def _worst(
     averages: Sequence[str] = (*FIXED, "mixture"),
     choose: Callable[[Row], bool] = promised,
 ) -> Callable[[Sequence[Row]], str]:
-    """By world and kind the largest of a number over estimators, averages and quantities, and its standard error."""
+    """The worst number by world and kind over estimators, averages and quantities, with its standard error."""
 
     def told(some: Sequence[Row]) -> str:
         if not some:
@@ -147,8 +147,8 @@ def _worst(
 
 
 def _apart(rows: Sequence[Row]) -> str:
-    """Misses above and below in the world of the heaviest weights and the rarest rewards."""
-    head = ["", "", "one look: above", "below", "ever: above", "below", "half-width"]
+    """Misses above and below in the world with the heaviest weights and the rarest rewards."""
+    head = ["", "", "single look: above", "below", "any look: above", "below", "half-width"]
     body = [
         [
             f"{row.average}, `{row.kind}`",
@@ -167,7 +167,7 @@ def _apart(rows: Sequence[Row]) -> str:
 
 
 def _widths(rows: Sequence[Row]) -> str:
-    """Half-widths of values by ips, and how much wider than `normal` the others are."""
+    """Half-widths for values by ips: of `normal`, and the others as multiples of it."""
     shown = [row for row in rows if row.quantity == "value" and row.estimator == "ips" and row.kind in KINDS]
     by = {(row.average, row.world, row.kind): row.half_width for row in shown}
     kinds = KINDS[1:-1]
@@ -183,8 +183,16 @@ def _widths(rows: Sequence[Row]) -> str:
 
 
 def _recent(rows: Sequence[Row]) -> str:
-    """The confidence sequence of the window against the window's own average, in drifting worlds."""
-    head = ["", "", "its own events: ever", "the window: ever", "half-width", "normal, the window: ever", "half-width"]
+    """The confidence sequence of the window compared with the window's own average, in drifting worlds."""
+    head = [
+        "",
+        "",
+        "its own events: any look",
+        "the window: any look",
+        "half-width",
+        "normal, the window: any look",
+        "half-width",
+    ]
     drifting = [row for row in rows if row.world.startswith("drifting") and row.average == "window"]
     by = {(row.world, row.quantity, row.kind): row for row in drifting if row.estimator == "ips"}
     body = []

@@ -1,4 +1,4 @@
-"""The worlds of the study: what logs, what is asked about, how rewards move and cluster, and what is true in them."""
+"""The worlds of the study: logging policies, candidates, rewards that drift and cluster, and the true values."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Weights = Literal["mild", "heavy"]
 
 LOGGING, DEPLOYED, CANDIDATES = "logging", "deployed", ("one", "two")
 SESSION = 20
-"""Events of one session."""
+"""Events per session."""
 CROWD = 50
-"""Sessions that go on at the same time in a `crowd`; in `sessions` they come one after the other."""
+"""Simultaneous sessions in a `crowd`; in `sessions` they come one after the other."""
 CORRELATION = 0.2
-"""Between two rewards of one session for the same action."""
+"""Correlation of two rewards of one session for the same action."""
 SWING = 0.6
-"""Drifting rewards go up and down by so much of themselves, each action at another time."""
+"""Relative amplitude of drifting rewards, each action with its own phase."""
 PERIOD = 24_000
-"""Events from the top of a wave to the next."""
+"""Period of the drift in events."""
 LESSON, DRAWS = 100, 200
-"""A learning policy looks at its rewards after so many events, and takes so many draws from its posterior."""
+"""A learning policy updates after this many events, and takes this many draws from its posterior."""
 
 
 class Stage(NamedTuple):
-    """Contexts, equally likely, and actions: `effect` [contexts, actions] times the level is the mean reward.
+    """Equally likely contexts, and actions: `effect` [contexts, actions] times the level is the mean reward.
 
-    `policies`: probabilities [contexts, actions] of each policy; of a logging policy that learns, how it begins.
-    `floor`: which share of its events such a policy spreads evenly over the actions.
+    `policies`: probabilities [contexts, actions] of each policy; for a learning logging policy, the initial ones.
+    `floor`: the share of its events that such a policy spreads evenly over the actions.
     """
 
     effect: Floats
@@ -69,7 +69,7 @@ def _heavy() -> Stage:
 
 
 def _heavy_to_learn() -> Stage:
-    """Four actions; who learns keeps 8 % for trying: an action it has given up has a weight of 50."""
+    """Four actions; a learning policy keeps 8 % exploration: an action that it has abandoned has a weight of 50."""
     policies = {
         LOGGING: np.full((1, 4), 0.25),
         DEPLOYED: np.array([[0.5, 0.5, 0.0, 0.0]]),
@@ -81,7 +81,7 @@ def _heavy_to_learn() -> Stage:
 
 @dataclass(frozen=True)
 class World:
-    """A kind of stream. `number` makes its seeds; `named`: whether events tell their session."""
+    """A kind of stream. `number` determines its seeds; `named`: whether events log their session as `unit`."""
 
     number: int
     weights: Weights
@@ -91,27 +91,27 @@ class World:
 
     @property
     def name(self) -> str:
-        """Also that of its file."""
+        """The name, also that of its file."""
         shape = f"{self.shape}-named" if self.named else self.shape
         return f"{shape}-{self.weights}-{self.level:g}"
 
     @property
     def stage(self) -> Stage:
-        """Who plays."""
+        """The logging policy and the candidates."""
         if self.weights == "mild":
             return _mild()
         return _heavy_to_learn() if self.shape == "learning" else _heavy()
 
     @property
     def largest_weight(self) -> float:
-        """What no importance weight exceeds."""
+        """Upper limit of the importance weights."""
         stage = self.stage
         least = stage.policies[LOGGING] if self.shape != "learning" else np.array(stage.floor / 4)
         return float(max((policy / least).max() for policy in stage.policies.values()))
 
 
 def _worlds() -> dict[str, World]:
-    """Worlds that differ in `named` alone have the same number, and so the same events."""
+    """Worlds that differ only in `named` have the same number, and so the same events."""
     shapes: tuple[Shape, ...] = ("still", "drifting", "sessions", "crowd", "learning")
     found = []
     for number, (shape, weights, level) in enumerate(
@@ -135,7 +135,7 @@ class Stream(NamedTuple):
 
 
 def draw(world: World, run: int, events: int) -> Stream:
-    """The events of a run, and what is true meanwhile."""
+    """The events of a run, with the true values at each event."""
     rng = np.random.default_rng([SEED, world.number, run])
     stage = world.stage
     context = rng.integers(len(stage.effect), size=events)
@@ -162,12 +162,12 @@ def draw(world: World, run: int, events: int) -> Stream:
 
 
 def _value(policy: Floats, effect: Floats) -> Floats:
-    """What each action adds to the value of a policy, [actions]."""
+    """The contribution of each action to the value of a policy, [actions]."""
     return np.asarray((policy * effect).mean(axis=0))
 
 
 def _waves(shape: Shape, actions: int, events: int) -> Floats:
-    """By what the mean reward of each action is multiplied at each event, [events, actions]."""
+    """The factor of the mean reward of each action at each event, [events, actions]."""
     if shape != "drifting":
         return np.ones((events, actions))
     time = 2 * np.pi / PERIOD * np.arange(events)[:, None]
@@ -175,10 +175,10 @@ def _waves(shape: Shape, actions: int, events: int) -> Floats:
 
 
 def _moods(shape: Shape, rng: np.random.Generator, events: int) -> tuple[Floats, Integers]:
-    """A uniform number for each event, which is rewarded where it lies below the mean; and its session.
+    """A uniform number per event, which is rewarded if it lies below the mean; and its session.
 
-    With probability `sqrt(correlation)` it is the session's own: two events of a session are rewarded alike because
-    they have the same number in a share `correlation` of all pairs, whatever their means are.
+    With probability `sqrt(correlation)` it is the number of the session: two events of a session have the same
+    number in a share `correlation` of all pairs, which correlates their rewards, whatever their means are.
     """
     place = np.arange(events)
     session = place // SESSION
@@ -192,8 +192,8 @@ def _moods(shape: Shape, rng: np.random.Generator, events: int) -> tuple[Floats,
 
 
 def _learn(stage: Stage, level: float, mood: Floats, rng: np.random.Generator) -> tuple[Integers, Floats, Floats]:
-    """Actions, propensities [events, actions] and rewards of Thompson sampling, whose probabilities are the shares of
-    draws from the posterior that each action wins, but for the floor."""
+    """Actions, propensities [events, actions] and rewards of Thompson sampling. A probability is the share of
+    draws from the posterior that the action wins, apart from the floor."""
     mean, actions = level * stage.effect[0], stage.effect.shape[1]
     won, lost = np.ones(actions), np.ones(actions)
     action, logged, reward = np.empty(len(mood), dtype=np.int64), np.empty((len(mood), actions)), np.empty(len(mood))

@@ -1,8 +1,8 @@
-"""A/A streams: candidates that choose otherwise than the logging policy, and are worth the same.
+"""A/A streams: candidates that choose differently from the logging policy, but have the same value.
 
-Rewards do not depend on actions. Each candidate draws weights of its own, as if it had been logged for it alone. Given
-the rewards, the candidates of a stream are then independent, and a valid rule promotes each with no more than the
-probability that was promised: how many are promoted is at most binomial, though a hundred of them share the rewards.
+Rewards do not depend on actions. Each candidate draws independent weights, as if the log were for it alone. Given the
+rewards, the candidates of a stream are then independent, and a valid rule promotes each with at most the nominal
+probability: the number of promoted candidates is at most binomial, although a hundred of them share the rewards.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CANDIDATES = 100
 EVENTS = 40_000
 CONFIDENCE = 0.95
 REWARD = 0.1
-"""The chance of a reward, whatever is done."""
+"""Probability of a reward for every action."""
 AT_ONCE = 5_000
 PROOF = "proof alone"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Importance weights, and how often each comes up; their mean is 1. `propensity` is told of every event."""
+    """Importance weights with mean 1, and their probabilities. Every event logs `propensity`."""
 
     values: tuple[float, ...]
     shares: tuple[float, ...]
@@ -55,10 +55,10 @@ epsilon-greedy logging policy on 25 actions (epsilon .2), whose favourite it sha
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How many candidates of one stream were ever promotable, by rule.
+    """Number of candidates of one stream that were ever promotable, by rule.
 
-    All of them with the error probability of `confidence` each; `PROOF` counts the evidence of `anytime` alone, from
-    the first block on. `family`: with the shares of the error that a hundred candidates in a row get by default.
+    Each with the error probability of `confidence`; `PROOF` counts the proof of `anytime` alone, from the first block.
+    `family`: with the default shares of the error of a hundred candidates.
     """
 
     weights: str
@@ -70,7 +70,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVENTS) -> Outcome:
-    """One stream under all rules, and under the evidence that `anytime` stands on alone."""
+    """Run one stream with all rules, and with the proof of `anytime` alone."""
     names = [f"candidate {place}" for place in range(1, candidates + 1)]
     promotion = Promotion(rule=RULES, family_size=1)
     evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)

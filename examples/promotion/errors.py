@@ -1,4 +1,4 @@
-"""What tells of the error of a lift: the parts that a bound may be made of, held against its squared error."""
+"""Predictors of the error of a lift: possible components of a bound, compared with the squared error."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from streameval.simulation.stream import BATCH
 Floats = NDArray[np.float64]
 
 FIRST_SEED = 100
-"""Seeds from here on are for choosing; the tables of the rules know nothing of them."""
+"""Seeds from here on are for choosing constants; the tables of the rules exclude them."""
 SETTLED = 60_000
-"""Events after which drift is known, too."""
+"""Number of events after which drift is known as well."""
 NAMES: Mapping[str, str] = {
     "sampling": "its sampling variance, `se^2`",
-    "spread": "how far the decays disagree at the moment, `spread^2`",
-    "spread_lately": "… the mean of that over the last 30,000 events",
-    "moved_lately": "how far it was from its own mean of the last 30,000 events, `moved^2`, averaged likewise",
-    "drift": "how fast all lifts have drifted, `drift^2`",
-    "drift_lately": "… the mean of that over the last 30,000 events",
-    "paired": "what `paired` makes of it, `se^2 + (2 spread)^2 + (moved / 3)^2`",
-    "drift_aware": "what `drift_aware` is made of, `se^2 + spread^2 + drift^2`",
+    "spread": "current disagreement of the decays, `spread^2`",
+    "spread_lately": "… its mean over the last 30,000 events",
+    "moved_lately": "its distance from its own mean over the last 30,000 events, `moved^2`, averaged likewise",
+    "drift": "common drift of all lifts, `drift^2`",
+    "drift_lately": "… its mean over the last 30,000 events",
+    "paired": "the combination in `paired`, `se^2 + (2 spread)^2 + (moved / 3)^2`",
+    "drift_aware": "the combination in `drift_aware`, `se^2 + spread^2 + drift^2`",
 }
 
 
 class Told(msgspec.Struct, frozen=True):
-    """The correlation of each part with the squared error of the lifts in one run, by name.
+    """The correlation of each component with the squared error of the lifts in one run, by name.
 
-    `size`: the root mean square of errors in units of what each of the two bounds takes for one.
+    `size`: the root mean square of errors in units of the error that each of the two bounds assumes.
     """
 
     world: str
@@ -48,7 +48,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(world_name: str, setting: DriftKind, seed: int, events: int) -> Told:
-    """One run: each 1,000 events the lifts of all candidates, how well they are known, and the truth."""
+    """One run: the lifts of all candidates every 1,000 events, their components, and the true leads."""
     stage = scene(world_name)
     world = stage.make()
     drift = stage.drift(setting, world)
@@ -67,7 +67,7 @@ def told(world_name: str, setting: DriftKind, seed: int, events: int) -> Told:
 
 
 def _look(report: Report, candidates: Sequence[str]) -> Floats:
-    """The lift, and its sampling variance, spread and drift, each squared, [4, candidates]."""
+    """The lift, and its sampling variance, squared spread and squared drift, [4, candidates]."""
     found = {each.policy: each for each in report.estimates if each.lift is not None}
     rows = []
     for name in candidates:
@@ -79,7 +79,7 @@ def _look(report: Report, candidates: Sequence[str]) -> Floats:
 
 
 def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> dict[str, Floats]:
-    """All parts by name, [looks, candidates], from what was known at each look."""
+    """All components by name, [looks, candidates], from the evidence at each look."""
 
     def mean(values: Floats) -> Floats:
         return lately(values, np.zeros((values.shape[1], 2)), EVERY)[0]
@@ -98,7 +98,7 @@ def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> 
 
 
 def held_against(error: Floats, parts: Mapping[str, Floats]) -> tuple[dict[str, float], dict[str, float]]:
-    """Correlations of all parts with the squared error, and its size in units of both bounds, once all are known.
+    """Correlations of all components with the squared error, and its size in units of both bounds, once all are known.
 
     >>> error = np.tile([1.0, -2.0, 3.0], (61, 1))
     >>> held_against(error, {"paired": error**2, "drift_aware": 4 * error**2})

@@ -1,4 +1,4 @@
-"""One run: a stream, and every rule of promotion that watches it."""
+"""One run: a stream, evaluated by every promotion rule."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from streameval.simulation import Drift, World, simulate
 
 RULES: tuple[RuleName, ...] = ("paired", "anytime", "sea", "bsea")
 AT_ONCE = 60
-"""Batches between two Reports. Rules see every block; Reports only tell what they saw."""
+"""Batches between two Reports. Rules see every block; Reports only show the results."""
 
 
 class Stretch(NamedTuple):
-    """A candidate (0-based) is promotable by a rule from one block end until another (None: to the end of the run)."""
+    """A candidate (0-based) is promotable by a rule from block end `start` to `end` (None: the end of the run)."""
 
     rule: str
     candidate: int
@@ -24,15 +24,15 @@ class Stretch(NamedTuple):
 
 
 Change = tuple[str, str, int]
-"""A rule, a policy, and the event after which something changed."""
+"""A rule, a policy, and the event of a change."""
 
 
 def watch(
     world: World, drift: Drift, events: int, seed: int, look: Callable[[Report], object] | None = None
 ) -> list[Stretch]:
-    """When each candidate was promotable by each rule, exact to the block, all settings as they are by default.
+    """Times at which each candidate was promotable by each rule, exact to the block, with default settings.
 
-    `look` is shown a Report every 6,000 events.
+    `look` is called with a Report every 6,000 events.
     """
     evaluator = Evaluator(world.candidates, [StratifiedDR()], [Mixture()], promotion=RULES, drift=None)
     changes: dict[Change, bool] = {}
@@ -59,7 +59,7 @@ def _changes(report: Report) -> Iterator[tuple[Change, bool]]:
 
 
 def stretches_of(changes: Mapping[Change, bool], candidates: Sequence[str]) -> list[Stretch]:
-    """Stretches from what changed when (True: became promotable), in the order of rules and candidates.
+    """Stretches from changes (True: became promotable), in the order of rules and candidates.
 
     >>> stretches_of({("sea", "a", 300): True, ("sea", "a", 900): False, ("sea", "a", 1000): True}, ["a"])
     [Stretch(rule='sea', candidate=0, start=300, end=900), Stretch(rule='sea', candidate=0, start=1000, end=None)]
@@ -78,7 +78,7 @@ def stretches_of(changes: Mapping[Change, bool], candidates: Sequence[str]) -> l
 
 
 def _check(stretches: Sequence[Stretch], report: Report, candidates: Sequence[str]) -> None:
-    """A Report remembers the newest 200 changes, decisions count all of them: none may have been missed."""
+    """Check that no change was missed: a Report keeps the newest 200, decisions count all."""
     for decision in report.promotion:
         place = candidates.index(decision.policy)
         found = sum((each.rule, each.candidate) == (decision.rule, place) for each in stretches)

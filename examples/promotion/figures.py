@@ -1,4 +1,4 @@
-"""The pictures: one run with its lift, its band and what each rule made of it; and delays and false starts."""
+"""Figures: one run with its lift, its interval and the decisions of each rule; delays and false starts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 class Looks(NamedTuple):
-    """The lift of each candidate and the ends of its interval at some moments, [moments, candidates]."""
+    """The lift of each candidate and its lower and upper bound over time, [moments, candidates]."""
 
     events: Floats
     value: Floats
@@ -34,7 +34,7 @@ class Looks(NamedTuple):
 
 
 def one_run(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
-    """Smooth: lift, true lead and what each rule said of the candidate that `sea` was wrong about for longest."""
+    """Smooth: lift, true lead and decisions for the candidate that `sea` was wrong about for longest."""
     world = scene.make()
     drift = scene.drift("smooth", world)
     reports: list[Report] = []
@@ -92,7 +92,7 @@ def _rules(axes: Axes, stretches: Sequence[Stretch], candidate: int, events: int
 
 
 def delays(scores: Sequence[Score], path: Path) -> None:
-    """How many of the leads each rule has found after so many events, in settings that move."""
+    """Share of the leads that each rule has found by number of events, in drifting settings."""
     settings = [name for name in ("smooth", "abrupt") if any(each.setting == name for each in scores)]
     figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]

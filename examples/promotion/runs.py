@@ -1,4 +1,4 @@
-"""Many runs on many processes, stored as soon as each is finished; what is there already is not done again."""
+"""Runs on several processes, each stored on completion; stored runs are not repeated."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Store(Generic[Line]):
         self.path, self.kind = path, kind
 
     def read(self) -> list[Line]:
-        """All lines; a last one that was cut off by an interruption is left out."""
+        """All lines, without a last one that was truncated by an interruption."""
         return [msgspec.json.decode(line, type=self.kind) for line in self._whole().splitlines()]
 
     def add(self, some: Iterable[Line]) -> None:
-        """Append lines, in the place of a last one that was cut off."""
+        """Append lines, replacing a truncated last one."""
         with self.path.open("ab") as file:
             file.truncate(len(self._whole()))
             file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in some))
@@ -45,14 +45,14 @@ class Store(Generic[Line]):
 def missing_runs(
     store: Store[Score], world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int
 ) -> list[tuple[str, Run]]:
-    """What has not been run yet, setting by setting; a run is stored as a whole or not at all."""
+    """Runs that are not stored yet, setting by setting; a run is stored as a whole or not at all."""
     done = {(each.world, each.setting, each.seed, each.events) for each in store.read() if each.rule == RULES[-1]}
     runs = [Run(scene(world).name, setting, seed, events) for setting in settings for seed in seeds]
     return [(world, run) for run in runs if (run.world, run.setting, run.seed, run.events) not in done]
 
 
 def perform(job: tuple[str, Run]) -> list[Score]:
-    """One run under all rules."""
+    """Run all rules once."""
     world_name, run = job
     stage = scene(world_name)
     world = stage.make()
@@ -62,14 +62,14 @@ def perform(job: tuple[str, Run]) -> list[Score]:
 
 
 def missing_streams(store: Store[Outcome], streams: int, events: int) -> list[tuple[str, int, int]]:
-    """A/A streams that have not been followed yet."""
+    """A/A streams that are not stored yet."""
     done = {(each.weights, each.seed, each.events) for each in store.read()}
     jobs = [(kind, seed, events) for seed in range(streams) for kind in KINDS]
     return [job for job in jobs if job not in done]
 
 
 def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
-    """One A/A stream with all its candidates."""
+    """Run one A/A stream with all its candidates."""
     kind, seed, events = job
     return [follow(kind, seed, events=events)]
 
@@ -77,25 +77,25 @@ def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
 def missing_errors(
     store: Store[Told], world: str, settings: Iterable[DriftKind], seeds: int, events: int
 ) -> list[tuple[str, DriftKind, int, int]]:
-    """Runs whose errors have not been looked at yet, on seeds of their own."""
+    """Runs without stored errors, on separate seeds."""
     done = {(each.world, each.setting, each.seed, each.events) for each in store.read()}
     jobs = [(world, setting, FIRST_SEED + seed, events) for setting in settings for seed in range(seeds)]
     return [job for job in jobs if (scene(world).name, *job[1:]) not in done]
 
 
 def perform_errors(job: tuple[str, DriftKind, int, int]) -> list[Told]:
-    """One run whose errors are looked at."""
+    """Measure the errors of one run."""
     return [told(*job)]
 
 
 def perform_all(
     work: Callable[[Job], list[Line]], jobs: Sequence[Job], store: Store[Line], processes: int, done: Callable[[], None]
 ) -> None:
-    """All jobs, each stored as soon as it is finished; `done` is told of every one."""
+    """Run all jobs, storing each on completion; `done` is called with every one."""
     for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(threads, "1")  # one run, one core: read by new processes when they load numpy
+        os.environ.setdefault(threads, "1")  # one core per run: new processes read this when they load numpy
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for finished in as_completed([pool.submit(work, job) for job in jobs]):
-            known = store.read()  # the same run gives the same lines: those that an interruption left are not repeated
+            known = store.read()  # runs are deterministic: lines stored before an interruption are skipped
             store.add([line for line in finished.result() if line not in known])
             done()

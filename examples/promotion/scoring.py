@@ -1,4 +1,4 @@
-"""What a rule is worth in one run: false starts, power and delays, against the true lead of every candidate."""
+"""Scores of a rule in one run: false starts, power and delays, against the true lead of every candidate."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ EVERY = 1_000
 """Events between two checks."""
 MUCH_WORSE = -0.01
 WORTH_FINDING = (0.02, 0.05)
-"""Leads at which power is measured."""
+"""Range of leads for power."""
 EPISODE = 20_000
-"""Events that a lead must last for its delay to count."""
+"""Minimum number of events of a lead for its delay to count."""
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How a rule did in one run. Lead: the true value now, less that of the deployed logging policy.
+    """The score of a rule in one run. The lead is the true value minus that of the deployed logging policy.
 
-    `false_starts`: the candidate, event and lead of each start at a lead below 0, exact to the block. Of the checks,
-    one of every candidate each 1,000 events: `worse`, `much_worse`: promotable at a lead below 0, and below -.01;
-    `within`: at leads of .02 to .05, and `found`: promotable among these. `delays`: for each time that a lead turned
-    positive and stayed so for 20,000 events, the events until the candidate was promotable; None: it never was.
-    `stretches`: candidate, start and end of all times for which one was promotable.
+    `false_starts`: the candidate, event and lead of each start at a lead below 0, exact to the block. Checks, one per
+    candidate and 1,000 events: `worse`, `much_worse`: promotable at a lead below 0, and below -.01; `within`: at leads
+    of .02 to .05, and `found`: promotable among these. `delays`: for each lead that turned positive and remained so for
+    20,000 events, the events until the candidate was promotable; None: never. `stretches`: candidate, start and end
+    of all promotable periods.
     """
 
     world: str
@@ -55,7 +55,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Which run of which world."""
+    """World, setting and seed of a run."""
 
     world: str
     setting: DriftKind
@@ -97,7 +97,7 @@ def score(run: Run, rule: RuleName, stretches: Sequence[Stretch], world: World, 
 
 
 def promotable_at(stretches: Sequence[Stretch], moments: NDArray[np.int64], candidates: int) -> Masks:
-    """Whether each candidate is promotable after so many events, [moments, candidates].
+    """Whether each candidate is promotable, by number of events, [moments, candidates].
 
     >>> promotable_at([Stretch("paired", 0, 200, 400)], np.array([100, 200, 300, 400]), 1).ravel()
     array([False,  True,  True, False])
@@ -109,7 +109,7 @@ def promotable_at(stretches: Sequence[Stretch], moments: NDArray[np.int64], cand
 
 
 def episodes(lead: Floats) -> Iterator[tuple[int, int, int]]:
-    """Candidate, first check and the one after the last of each time that a lead turned positive and stayed so long.
+    """Candidate, first check, and end of each period of a positive lead that lasted long enough.
 
     >>> lead = np.full((60, 1), -1.0)
     >>> lead[5:20] = lead[30:50] = 1.0
@@ -124,7 +124,7 @@ def episodes(lead: Floats) -> Iterator[tuple[int, int, int]]:
 
 
 def delays(on: Masks, lead: Floats) -> Iterator[int | None]:
-    """Events from the first check of each episode until the candidate was promotable at one; None: it never was."""
+    """Events from the first check of each episode until the candidate was promotable; None: never."""
     for candidate, first, end in episodes(lead):
         found = np.flatnonzero(on[first:end, candidate])
         yield EVERY * int(found[0]) if len(found) else None

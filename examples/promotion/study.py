@@ -1,10 +1,10 @@
-"""Can a pager be wired to it? The rules of promotion on moving worlds, and on candidates that are worth the same.
+"""Error rates and delays of the promotion rules, on drifting worlds and on candidates with the same value.
 
 python study.py run lastfm.npz      20 seeds x 3 settings, resumable
-python study.py errors lastfm.npz   what tells of the error of a lift, on other seeds
-python study.py same                10,000 candidates that are worth the same as production
+python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
+python study.py same                10,000 candidates with the same value as production
 python study.py table               results/*.jsonl -> the tables of README.md
-python study.py figures lastfm.npz  the pictures
+python study.py figures lastfm.npz  the figures
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from streameval.cli.terminal import run_app
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
-"""Fixed before the first run, and taken as they fall."""
+"""Fixed before the first run; no run was discarded."""
 CHOOSING = 2
-"""Seeds from 100 on, on which is seen what tells of errors."""
+"""Seeds from 100 on, for the predictors of errors."""
 STREAMS = 50
-"""Of each kind of weights, with a hundred candidates each."""
+"""Streams per kind of weights, with a hundred candidates each."""
 CORES = os.cpu_count() or 1
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -61,7 +61,7 @@ def run(
     processes: Processes = CORES,
     results: Results = RESULTS,
 ) -> None:
-    """Run what is missing on a moving world, and store it."""
+    """Run and store the missing runs on a drifting world."""
     kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS)
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / f"{scene(world).name}.jsonl", Score)
@@ -80,7 +80,7 @@ def errors(
     processes: Processes = CORES,
     results: Results = RESULTS,
 ) -> None:
-    """See what tells of the error of a lift where that is missing, and store it."""
+    """Measure and store the missing errors of lifts."""
     kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS[:2])
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "errors.jsonl", Told)
@@ -95,7 +95,7 @@ def same(
     processes: Processes = CORES,
     results: Results = RESULTS,
 ) -> None:
-    """Follow the A/A streams that are missing, and store what was found."""
+    """Run and store the missing A/A streams."""
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "same.jsonl", aa_streams.Outcome)
     jobs = missing_streams(store, streams, events)
@@ -108,7 +108,7 @@ def table(
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
-    """Make the tables of the README from what is stored."""
+    """Fill in the tables of the README from the stored results."""
     scores = Store(results / f"{world}.jsonl", Score).read()
     outcomes = Store(results / "same.jsonl", aa_streams.Outcome).read()
     told = Store(results / "errors.jsonl", Told).read()
@@ -121,7 +121,7 @@ def figures(
     events: Annotated[int, typer.Option(min=20_000, help="of the run that is drawn")] = 1_000_000,
     results: Results = RESULTS,
 ) -> None:
-    """Draw the pictures, one from the results, the other from one more run."""
+    """Draw the figures: one from the results, the other from one more run."""
     from figures import delays, one_run
 
     stage = scene(world)

@@ -1,4 +1,4 @@
-"""From stored runs to the tables of README.md."""
+"""Tables of README.md from stored runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worlds import SETTINGS
 from streameval.ope.intervals.sequences.error_budget import error_shares
 
 CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4), "abrupt": (2, 3, 4), "stationary": ()}
-"""Seeds that were looked at while the bound of `paired` was chosen; others for that, from 100 on, are in no table."""
+"""Seeds inspected while the bound of `paired` was chosen; further ones, from 100 on, are in no table."""
 CANDIDATE_EVENTS = 10_000_000
 SURE = 0.999
 NONE = "–"
@@ -28,7 +28,7 @@ BY_RANK = f"{PROOF}, default shares"
 class Row(NamedTuple):
     """A rule in one setting, over all runs.
 
-    `false_starts` per ten million candidate-events, and the upper end of their one-sided 95% interval (Poisson).
+    `false_starts` per ten million candidate-events, and the upper bound of their one-sided 95% interval (Poisson).
     `worse`, `much_worse`: checks at which a candidate was promotable at a lead below 0, and below -.01. `power` is that
     of all runs together, `power_se` its standard error over runs. `delay`: the median over all episodes, infinite for
     those that were never found.
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
 
 def rows_of(scores: Sequence[Score], *, fresh: bool = False) -> list[Row]:
-    """One row for each setting and rule; `fresh`: without the seeds on which constants were chosen."""
+    """One row per setting and rule; `fresh`: without the seeds on which constants were chosen."""
     rows = []
     for setting in SETTINGS:
         for rule in RULES:
@@ -104,9 +104,9 @@ def _error_of_ratio(found: np.ndarray, within: np.ndarray) -> float:
 
 
 class SameRow(NamedTuple):
-    """How many candidates that are worth the same were ever promotable, and what was promised.
+    """Number of candidates with the same value that were ever promotable, and the nominal probability.
 
-    `bound`: as many, or fewer, there are with 99.9% probability where the promise is kept; None without a promise.
+    `bound`: the 99.9% quantile of that number under the nominal probability; None without a guarantee.
     """
 
     weights: str
@@ -123,7 +123,7 @@ PROMISES: Collection[str] = ("anytime", "sea", PROOF)
 
 
 def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
-    """One row for each kind of weights and rule, the last with the shares of the error that there are by default."""
+    """One row per kind of weights and rule; the last uses the default shares of the error."""
     rows = []
     for weights in dict.fromkeys(each.weights for each in outcomes):
         some = [each for each in outcomes if each.weights == weights]
@@ -136,14 +136,14 @@ def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
 
 
 def _same_row(rule: str, some: Sequence[Outcome], ever: Sequence[int], promised: float | None) -> SameRow:
-    """Where candidates have unequal shares, the binomial bound of their mean is larger than need be (Hoeffding)."""
+    """The binomial bound is conservative for unequal shares (Hoeffding)."""
     candidates = sum(each.candidates for each in some)
     bound = None if promised is None else int(binom.ppf(SURE, candidates, promised))
     return SameRow(some[0].weights, rule, candidates, some[0].events, sum(ever), promised, bound)
 
 
 def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome], told: Sequence[Told] = ()) -> str:
-    """A document whose tables, each after a line `<!-- table: name -->`, are those of these results."""
+    """Replace the tables of a document, each after a line `<!-- table: name -->`, by those of these results."""
     tables = {
         "all": _rules(rows_of(scores)),
         "fresh": _rules(rows_of(scores, fresh=True)),
@@ -162,7 +162,7 @@ def _rules(rows: Iterable[Row]) -> str:
         "rule",
         "runs",
         "false starts per 10 million",
-        "starts a run",
+        "starts per run",
         "checks promotable",
         "… while worse",
         "… by .01 or more",
@@ -205,7 +205,7 @@ def _delays(rows: Iterable[Row]) -> str:
 
 
 class Target(NamedTuple):
-    """What `paired` must reach in some settings, how to say what was found, and whether that is enough."""
+    """A target of `paired` in some settings, the text of the result, and whether it is reached."""
 
     text: str
     settings: tuple[str, ...]
@@ -277,7 +277,7 @@ def _same(rows: Iterable[SameRow]) -> str:
 
 
 def _errors(told: Sequence[Told]) -> str:
-    """Means over runs; a column for each world and setting."""
+    """Means over runs; one column per world and setting."""
     columns = sorted({(each.world, each.setting) for each in told}, key=lambda of: (of[0], SETTINGS.index(of[1])))
     groups = [[each for each in told if (each.world, each.setting) == of] for of in columns]
     body = [
@@ -285,7 +285,7 @@ def _errors(told: Sequence[Told]) -> str:
         for name, said in NAMES.items()
     ]
     for name in ("paired", "drift_aware"):
-        said = f"root mean square of the errors in units of what `{name}` takes for one"
+        said = f"root mean square of the errors in units of the error that `{name}` assumes"
         body.append([said, *(f"{np.mean([each.size[name] for each in some]):.2f}" for some in groups)])
     return _table(["correlation with the squared error", *(f"{world}, {setting}" for world, setting in columns)], body)
 

@@ -1,4 +1,4 @@
-"""The worlds in which candidates are promoted: prepared from data, or synthetic, and how fast each drifts."""
+"""The worlds of the study, prepared from data or synthetic, and their speed of drift."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SYNTHETIC: Mapping[str, Scenario] = {
 
 
 def scene(name_or_path: str) -> Scenario:
-    """A synthetic scene by its name, or a prepared world from an `.npz` file; InputError for anything else."""
+    """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
     return find_scenario(name_or_path, SYNTHETIC)
 
 
 def leads(world: World, drift: Drift, events: NDArray[np.int64]) -> NDArray[np.float64]:
-    """By how much each candidate is better than the deployed logging policy after so many events.
+    """The lead of each candidate over the deployed logging policy, by number of events.
 
-    [moments, candidates]. `events` are whole batches of 100; the world is the one that the next batch is drawn from.
+    [moments, candidates]. `events` are multiples of 100; the world is that of the next batch.
     """
     value = drift.mixture(events - BATCH) @ world.value
     return np.asarray(value[:, 1:] - value[:, :1])
