@@ -47,7 +47,7 @@ def misses(rows: Sequence[Row], path: Path) -> None:
             axes.plot(
                 numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=said
             )
-    for axes, title in zip(panels, ("misses at one look", "ever misses in 60 looks"), strict=False):
+    for axes, title in zip(panels, ("misses at a single look", "misses at any of 60 looks"), strict=False):
         axes.axvline(PROMISED, color="black", linestyle="--", linewidth=1)
         axes.set_xscale("function", functions=(np.sqrt, np.square))
         axes.set_xlim(-0.0, 1)
@@ -89,7 +89,7 @@ def watched(runs: int, path: Path) -> None:
         _plain(axes, f"{world.weights} weights, values near {world.level:g}")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(0.04, 0.925), ncols=6, frameon=False, fontsize=8)
-    title = "Watched live: runs in which the interval has missed so far"
+    title = "Continuous monitoring: runs in which the interval has missed so far"
     figure.text(0.05, 0.925, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.75, bottom=0.13, wspace=0.08)
     save(figure, path)

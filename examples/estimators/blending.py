@@ -1,4 +1,4 @@
-"""How far each estimator is from the truth, against its parameter; and where most actions are never logged."""
+"""Error of each estimator against its parameter, and with unsupported actions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ TAUS = tuple(np.linspace(0, 1, 11).tolist())
 CAPPED = {"clipped_ips": ClippedIPS, "switch": Switch, "cab": CAB, "cab_dr": CABDR}
 FIXED = (DM(), DR(), IPS())
 SUPPORTED = (1, 2, 3, 4, 5, 6, 8, 10)
-"""Actions, of ten, that the logging policy takes for an image."""
+"""Number of actions, of ten, that the logging policy takes for an image."""
 MODEL = Ridge(horizon=100_000, penalty=1.0)
 
 
 def estimators(caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS) -> list[AnyEstimator]:
-    """Every estimator with every value of its parameter, which its name tells."""
+    """Every estimator with every value of its parameter, which is part of its name."""
     capped = [kind(cap=cap, name=f"{label} {cap:g}") for label, kind in CAPPED.items() for cap in caps]
     return [*FIXED, *capped, *(StaticBlend(tau=tau, name=f"static_blend {tau:g}") for tau in taus)]
 
@@ -31,7 +31,7 @@ def estimators(caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS) -> li
 def estimates(
     digits: Digits, logs: int, events: int, caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS
 ) -> Mapping[str, Array]:
-    """What each estimator makes of many logs, [logs]."""
+    """Estimates of each estimator on many logs, [logs]."""
     found: dict[str, list[float]] = {}
     for seed in range(logs):
         evaluator = Evaluator(
@@ -45,11 +45,11 @@ def estimates(
 
 
 def mean_squared_errors(found: Mapping[str, Array], truth: float) -> dict[str, float]:
-    """Of each estimator."""
+    """Errors by estimator."""
     return {label: float(np.mean((values - truth) ** 2)) for label, values in found.items()}
 
 
 def with_support(supported: int, logs: int, events: int, cap: float) -> tuple[Digits, Mapping[str, Array]]:
-    """A logging policy that takes so many actions, and what the estimators make of its logs."""
+    """Estimates on logs of a logging policy with this number of supported actions."""
     digits = Digits.prepared(exploration=0.1, supported=supported)
     return digits, estimates(digits, logs, events, caps=(cap,), taus=())

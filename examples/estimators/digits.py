@@ -1,7 +1,7 @@
-"""Handwritten digits as a bandit: an image is the context, its ten names are the actions, the right one earns 1.
+"""Handwritten digits as a bandit: an image is the context, the ten digits are the actions, the correct one earns 1.
 
-A small part of the images trains the logging policy, another one the target policy. From the rest, events are drawn:
-only the logged action's reward is seen, and the truth is known all the same, because every image has its label.
+A small part of the images trains the logging policy, another part the target policy. Events are drawn from the rest:
+only the logged action's reward is observed, but the true value is known, because every image has a label.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Array = NDArray[np.float64]
 CANDIDATE = "target"
 DIGITS = 10
 COMPONENTS = 8
-"""Of the images, for the reward model: too few for it to be right."""
+"""Components of the images for the reward model: too few for an unbiased model."""
 FOR_LOGGING, FOR_TARGET = 40, 400
-"""Images that the policies are trained on."""
+"""Number of images that the policies are trained on."""
 
 
 @dataclass(frozen=True)
 class Digits:
-    """The images from which events are drawn, with both policies' distributions over their ten names [images, 10].
+    """The images from which events are drawn, with both policies' distributions over the ten digits [images, 10].
 
-    `features` [images, 10, d]: what the reward model sees of each name for an image.
+    `features` [images, 10, d]: the inputs of the reward model for each digit of an image.
     """
 
     label: NDArray[np.int64]
@@ -41,10 +41,10 @@ class Digits:
 
     @classmethod
     def prepared(cls, exploration: float = 0.01, supported: int = DIGITS, seed: int = 0) -> Digits:
-        """Policies trained on parts of the images that no event comes from.
+        """Policies trained on images that no event is drawn from.
 
-        `exploration`: how often the logging policy takes any action, not one of its own choice. `supported`: how many
-        actions it ever takes for an image, those that it likes best.
+        `exploration`: probability that the logging policy takes a uniformly random action. `supported`: number of top
+        actions that it ever takes for an image.
         """
         images, label = load_digits(return_X_y=True)
         order = np.random.default_rng(seed).permutation(len(label))
@@ -68,11 +68,11 @@ class Digits:
 
     @cached_property
     def unsupported(self) -> float:
-        """How often the target takes an action that the logging policy never takes."""
+        """Share of the target's actions that the logging policy never takes."""
         return float((self.target * (self.logging == 0)).sum(axis=1).mean())
 
     def log(self, events: int, seed: int) -> EventBatch:
-        """So many events."""
+        """Draw this number of events."""
         rng = np.random.default_rng(seed)
         image = rng.integers(len(self.label), size=events)
         propensities = self.logging[image]
@@ -92,7 +92,7 @@ def _sharpened(probabilities: Array, power: float) -> Array:
 
 
 def _exploring(probabilities: Array, exploration: float, supported: int) -> Array:
-    """The distributions on their likeliest actions, of which any is taken at times."""
+    """Distributions on the likeliest actions, mixed with uniform exploration of these."""
     least = np.sort(probabilities, axis=1)[:, [DIGITS - supported]]
     kept = np.where(probabilities >= least, probabilities, 0.0)
     any_of_them = (kept > 0) / (kept > 0).sum(axis=1, keepdims=True)
@@ -101,7 +101,7 @@ def _exploring(probabilities: Array, exploration: float, supported: int) -> Arra
 
 
 def _by_name(seen: Array) -> Array:
-    """The name as marks, and what is seen of the image in the place of that name: a linear model for each name."""
+    """The digit as an indicator, with the features of the image in its place: a linear model per digit."""
     images, components = seen.shape
     features = np.zeros((images, DIGITS, DIGITS * (1 + components)))
     block = np.concatenate([np.ones((images, 1)), seen], axis=1)

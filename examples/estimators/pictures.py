@@ -1,4 +1,4 @@
-"""Draws the two pictures of the README anew: `python pictures.py`, some minutes. Needs matplotlib."""
+"""Draws the two figures of the README: `python pictures.py`, some minutes. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LOOKS = {
 
 
 def curve(axes: Axes, label: str, x: Array, y: Array, **looks: Any) -> None:
-    """One estimator in its colours."""
+    """The line of one estimator in its colour."""
     name, colour, style, width = LOOKS[label]
     axes.plot(x, y, **{"color": colour, "linestyle": style, "linewidth": width, "label": name} | looks)
 
 
 def plain(axes: Axes) -> None:
-    """Little but the data."""
+    """Minimal axes."""
     axes.grid(color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -73,7 +73,7 @@ def blends(path: Path) -> None:
 
 
 def supports(path: Path) -> None:
-    """Mean estimates and errors against the number of actions that are ever logged."""
+    """Mean estimates and errors against the number of supported actions."""
     shown = {"cab": f"cab {CAP:g}", "switch": f"switch {CAP:g}", "dr": "dr", "dm": "dm", "ips": "ips"}
     logs, events = 30, EVENTS
     runs = [with_support(supported, logs, events, CAP) for supported in SUPPORTED]
@@ -110,7 +110,7 @@ def supports(path: Path) -> None:
 
 
 def title(figure: Figure, said: str, beside: str) -> None:
-    """The title, and in small letters what it was made of."""
+    """The title, with the settings in small print."""
     figure.text(0.02, 0.945, said, fontsize=13, fontweight="bold", color=INK)
     figure.text(0.98, 0.947, beside, fontsize=9, color=FAINT, ha="right")
 

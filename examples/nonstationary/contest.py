@@ -1,4 +1,4 @@
-"""Who takes part: an estimator on an average each, and an A/B test for comparison, all on the same stream."""
+"""The compared estimators and averages, and an A/B test, all on the same stream."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AB_TEST = "A/B test"
 
 @dataclass(frozen=True)
 class Contestant:
-    """An estimator on an average; its interval is the published one (of a mixture, `drift_aware`) or `bound`."""
+    """An estimator on an average, with its published interval (`drift_aware` on a mixture) or `bound`."""
 
     estimator: AnyEstimator
     average: AnyAverage
@@ -47,7 +47,7 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """How tables and results call it.
+        """The name in tables and results.
 
         >>> Contestant(IPS(), Decay()).name
         'ips / decay'
@@ -60,7 +60,7 @@ def _usual(average: AnyAverage) -> AnyInterval:
 
 
 class Answer(NamedTuple):
-    """Estimates and the ends of their intervals, one per candidate; NaN where there is none yet."""
+    """Estimates and the bounds of their intervals, one per candidate; NaN while there is none."""
 
     value: Floats
     lower: Floats
@@ -71,14 +71,14 @@ class Team(Protocol):
     """Contestants that see the same events."""
 
     def watch(self, moments: Sequence[Moment]) -> None:
-        """Take the next batches of the stream."""
+        """Process the next batches of the stream."""
 
     def answers(self) -> Mapping[str, Answer]:
-        """What each contestant says now, by its name."""
+        """The current estimates of each contestant, by its name."""
 
 
 class Estimators:
-    """Contestants that share one evaluator, because each estimator among them is wanted on each average."""
+    """Contestants that share one evaluator, which computes each of their estimators on each of their averages."""
 
     def __init__(self, contestants: Iterable[Contestant], candidates: Sequence[str]) -> None:
         contestants = list(contestants)
@@ -108,7 +108,7 @@ class Estimators:
 
 
 class ABTest:
-    """Every candidate deployed on as many events as there are, its reward averaged over the last 10,000."""
+    """Every candidate deployed on as many events, its reward averaged over the last 10,000."""
 
     def __init__(self, candidates: Sequence[str], seed: int, window: int = 10_000) -> None:
         self._random = np.random.default_rng([seed, window])
@@ -151,7 +151,7 @@ IN_TABLE: tuple[Contestant, ...] = (
     Contestant(IPS(), Window(name="window, Bernstein"), EmpiricalBernstein()),
     Contestant(IPS(), Window(name="window, normal with drift"), Normal(drift="include")),
 )
-"""The rows of the table, and the 10k window twice more for its other intervals."""
+"""The rows of the table, and the window of 10,000 events twice more for its other intervals."""
 
 ALPHAS = (0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99995, 0.99998, 0.99999, 0.999995)
 WINDOWS = (500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
@@ -160,7 +160,7 @@ FORGETTING: tuple[Contestant, ...] = (
     *(Contestant(IPS(), Decay(alpha=alpha, name=f"decay {alpha:g}")) for alpha in ALPHAS),
     *(Contestant(IPS(), Window(tau=tau, name=f"window {tau}")) for tau in WINDOWS),
 )
-"""How long to remember: the same estimator with nine decays and nine windows."""
+"""The same estimator with nine decays and nine windows."""
 
 LINE_UPS: Mapping[str, tuple[Contestant, ...]] = {"table": IN_TABLE, "forgetting": FORGETTING}
 

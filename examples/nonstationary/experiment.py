@@ -1,4 +1,4 @@
-"""One run: a world, a way in which it drifts and a seed give the error and the coverage of every contestant."""
+"""One run: a world, a kind of drift and a seed give the error and the coverage of every contestant."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from streameval.simulation.stream import BATCH
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
 EARLY = 10_000
-"""Events before the scoring grid begins, in which every batch is looked at."""
+"""Number of events before the scoring grid, during which every batch is scored."""
 EARLY_MOMENTS = (100, 200, 300, 500, 700, 1_000, 2_000, 3_000, 5_000, 7_000, 10_000)
 EARLY_FROM = (100, 500)
 PHASES = 10
 
 
 class Track(NamedTuple):
-    """Everything said at some moments of one run.
+    """All estimates at some times of one run.
 
-    `events` [moments]: how many there had been. `truth` [moments, candidates]. `answers`: by contestant, each
+    `events` [moments]: number of events so far. `truth` [moments, candidates]. `answers`: by contestant, each
     [moments, candidates].
     """
 
@@ -34,10 +34,10 @@ class Track(NamedTuple):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How a contestant did in one run, averaged over moments and candidates.
+    """The scores of a contestant in one run, averaged over times and candidates.
 
-    `mse`, `coverage` of the present value and `half_width` are on the scoring grid; None where there is no interval.
-    Before the grid begins: `early_coverage` and `early_half_width` after 100, 200, ... 10,000 events (EARLY_MOMENTS),
+    `mse`, `coverage` of the current value and `half_width` are on the scoring grid; None without an interval.
+    Before the grid: `early_coverage` and `early_half_width` after 100, 200, ... 10,000 events (EARLY_MOMENTS),
     and `coverage_from`: the mean over all batches from 100 and from 500 to 10,000 events. `phase_*`: on the grid, at
     each tenth of the time between two jumps.
     """
@@ -58,7 +58,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events: int, seed: int) -> Track:
-    """Let the contestants watch a stream, and ask them after every batch at first, later on the scoring grid."""
+    """Feed a stream to the contestants, and read them after every batch at first, later on the scoring grid."""
     asked = {*range(EARLY // BATCH), *scoring_batches(events)}
     watching, waiting = teams(contestants, world, seed), []
     count, truth, said = [], [], []
@@ -78,7 +78,7 @@ def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events
 
 
 def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> Iterable[Score]:
-    """How everyone did."""
+    """The scores of all contestants."""
     late, early = track.events > EARLY, np.isin(track.events, EARLY_MOMENTS)
     phase = track.events[late] % drift.span * PHASES // drift.span
     for name, answer in track.answers.items():
@@ -102,7 +102,7 @@ def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> It
 
 
 def _covered(answer: Answer, truth: Floats) -> Floats:
-    """1 where the interval holds the truth, 0 where it does not, NaN where there is none."""
+    """1 if the interval covers the truth, 0 if it does not, NaN if there is none."""
     inside = (answer.lower <= truth) & (truth <= answer.upper)
     return np.where(np.isnan(answer.lower), np.nan, inside)
 

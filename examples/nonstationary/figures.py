@@ -1,4 +1,4 @@
-"""The pictures: estimates against the truth, what forgetting does, and what happens after a jump."""
+"""Figures: estimates against the truth, error against memory, and the time after a jump."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def estimates(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.985, 0.935), ncols=4, frameon=False, fontsize=9)
     panels[1].set_xlabel("events", loc="left", color=FAINT, fontsize=9)
     panels[1].xaxis.set_major_formatter(_thousands)
-    title = "What is the candidate worth now? Bands: 95% intervals"
+    title = "What is the candidate worth now? Shaded: 95% intervals"
     figure.text(0.06, 0.962, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.865, bottom=0.07, hspace=0.16)
     save(figure, path)
@@ -64,7 +64,7 @@ def _estimates(axes: Axes, track: Track, candidate: int) -> None:
 
 
 def forgetting(found: Sequence[Mean], path: Path) -> None:
-    """The error of decays and windows against how long they remember, with the default's as a line."""
+    """The error of decays and windows against their memory, with the default's as a line."""
     by = {(each.contestant, each.setting): each for each in found}
     figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
     settings = ("smooth", "abrupt", "stationary")
@@ -85,7 +85,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
     figure.axes[0].set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.9), ncols=4, frameon=False, fontsize=9)
-    title = "No one memory suits every world; the mixture need not be told"
+    title = "No single memory suits every world; the mixture needs no setting"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.745, bottom=0.13, wspace=0.08)
     save(figure, path)

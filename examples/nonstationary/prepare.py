@@ -1,7 +1,7 @@
-"""A world from the raw HetRec 2011 files: who listens to what, who is whose friend, who tagged what with what.
+"""A world from the raw HetRec 2011 files: listening data, friendships, and tags of artists.
 
-Artists become points by the words they are tagged with, users become clusters by their friendships, and policies are
-trained by LinUCB: the logging policy on all clusters alike, one candidate on each. Needs scikit-learn.
+Artists become points by the words of their tags, users become clusters by their friendships, and policies are
+trained by LinUCB: the logging policy on all clusters equally, one candidate on each. Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Integers = NDArray[np.int64]
 DIMENSIONS = 25
 CLUSTERS = 10
 ROUNDS = 100_000
-"""Of training, for each policy."""
+"""Training rounds per policy."""
 ACTIONS = 25
 AFFINITY = 0.1
-"""Two users are alike by exp(-0.1 d), d being the number of people who are a friend of one of them only."""
+"""Similarity of two users: exp(-0.1 d), with d the number of people who are a friend of only one of them."""
 BATCH = 100
 CONFIDENCE_WIDTH = 0.1
-"""How much LinUCB prefers what it knows less about (its alpha)."""
+"""Exploration parameter alpha of LinUCB."""
 
 
 class Raw(NamedTuple):
     """The files as pairs of numbers from 0: [user, artist], [artist, word of a tag] and [user, user].
 
-    Only artists that someone tagged are left, and only users who listened to one of them.
+    Keeps only artists with a tag, and only users who listened to one of them.
     """
 
     listens: Integers
@@ -45,7 +45,7 @@ class Raw(NamedTuple):
 
 
 def read_raw(directory: Path) -> Raw:
-    """Read the files of hetrec2011-lastfm-2k, plain or gzipped; InputError when one is missing."""
+    """Read the files of hetrec2011-lastfm-2k, plain or gzipped. Raises InputError if one is missing."""
     tagged = _numbers(directory, "user_taggedartists.dat")[:, 1:3]
     listens = _numbers(directory, "user_artists.dat")[:, :2]
     friends = _numbers(directory, "user_friends.dat")[:, :2]
@@ -89,7 +89,7 @@ def item_features(words: Integers) -> Floats:
 
 
 def user_clusters(friends: Integers, users: int) -> Integers:
-    """Ten clusters of users who have friends in common, the largest first."""
+    """Ten clusters of users with common friends, the largest first."""
     from sklearn.cluster import SpectralClustering
 
     friend = np.zeros((users, users))
@@ -103,7 +103,7 @@ def user_clusters(friends: Integers, users: int) -> Integers:
 
 
 class Likes(NamedTuple):
-    """Who likes what: user u likes `items[start[u]:start[u + 1]]`, and belongs to `cluster[u]`."""
+    """Likes of users: user u likes `items[start[u]:start[u + 1]]`, and belongs to `cluster[u]`."""
 
     start: Integers
     items: Integers
@@ -111,12 +111,12 @@ class Likes(NamedTuple):
 
     @classmethod
     def of(cls, listens: Integers, cluster: Integers) -> Likes:
-        """From pairs [user, artist]."""
+        """Build from pairs [user, artist]."""
         user, artist = np.unique(listens, axis=0).T
         return cls(np.searchsorted(user, np.arange(len(cluster) + 1)), artist, cluster)
 
     def draw(self, clusters: Integers, random: np.random.Generator) -> Integers:
-        """[n]: something that somebody in each of these clusters likes."""
+        """[n]: a random liked item of a user in each of these clusters."""
         user = np.array([random.choice(np.flatnonzero(self.cluster == cluster)) for cluster in clusters])
         return np.asarray(self.items[random.integers(self.start[user], self.start[user + 1])])
 
@@ -124,7 +124,7 @@ class Likes(NamedTuple):
 def linucb(features: Floats, likes: Likes, clusters: Integers, random: np.random.Generator) -> Floats:
     """Linear scores learned by LinUCB from users of these clusters, one round each; learns after every 100 rounds.
 
-    A round offers something liked and 24 things at random. Source: Li, Chu, Langford & Schapire, WWW 2010.
+    A round offers one liked item and 24 random ones. Source: Li, Chu, Langford & Schapire, WWW 2010.
     """
     gram, product = np.eye(DIMENSIONS), np.zeros(DIMENSIONS)
     for batch in clusters.reshape(-1, BATCH):
@@ -140,7 +140,7 @@ def linucb(features: Floats, likes: Likes, clusters: Integers, random: np.random
 
 
 def prepare(raw: Raw, progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The arrays of a world; `progress` is told of each of the 11 policies trained."""
+    """The arrays of a world; `progress` is called after each of the 11 policies is trained."""
     features = item_features(raw.words)
     users = int(raw.listens[:, 0].max()) + 1
     likes = Likes.of(raw.listens, user_clusters(raw.friends, users))

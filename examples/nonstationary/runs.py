@@ -1,4 +1,4 @@
-"""Many runs on many processes, stored one line each; what is there already is not done again."""
+"""Runs on several processes, stored one line each; stored runs are not repeated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streameval.simulation import DriftKind
 
 
 class Task(NamedTuple):
-    """One run: which contestants on which stream."""
+    """One run: the contestants and their stream."""
 
     world: str
     setting: DriftKind
@@ -34,24 +34,24 @@ class Store:
         self.path = path
 
     def read(self) -> list[Score]:
-        """All scores; a last line that was cut off by an interruption is left out."""
+        """All scores, without a last line that was truncated by an interruption."""
         lines = self._whole().splitlines()
         return msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[Score])
 
     def add(self, some: Iterable[Score]) -> None:
-        """Append scores, in the place of a last line that was cut off."""
+        """Append scores, replacing a truncated last line."""
         with self.path.open("ab") as file:
             file.truncate(len(self._whole()))
             file.write(b"".join(msgspec.json.encode(score) + b"\n" for score in some))
 
     def _whole(self) -> bytes:
-        """The lines that are complete."""
+        """The complete lines."""
         return b"".join(self.path.read_bytes().rpartition(b"\n")[:2]) if self.path.exists() else b""
 
     def missing(
         self, world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int, who: Sequence[Contestant]
     ) -> list[Task]:
-        """What has not been run yet, seed by seed."""
+        """Runs that are not stored yet, seed by seed."""
         name = scene(world).name
         done = {(each.world, each.setting, each.seed, each.events, each.contestant) for each in self.read()}
         tasks = []
@@ -63,7 +63,7 @@ class Store:
 
 
 def perform(task: Task) -> list[Score]:
-    """One run from its beginning to its scores."""
+    """Run once, and score."""
     stage = scene(task.world)
     world = stage.make()
     drift = stage.drift(task.setting, world)
@@ -72,9 +72,9 @@ def perform(task: Task) -> list[Score]:
 
 
 def perform_all(tasks: Sequence[Task], store: Store, processes: int, done: Callable[[], None]) -> None:
-    """All runs, each stored as soon as it is finished; `done` is told of every one."""
+    """Run everything, storing each run on completion; `done` is called with every one."""
     for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(threads, "1")  # one run, one core: read by new processes when they load numpy
+        os.environ.setdefault(threads, "1")  # one core per run: new processes read this when they load numpy
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for finished in as_completed([pool.submit(perform, task) for task in tasks]):
             known = {(each.setting, each.seed, each.contestant) for each in store.read()}

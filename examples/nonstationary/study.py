@@ -1,9 +1,9 @@
-"""The experiment of "When people change their mind", and what has become of it since.
+"""The experiment of "When people change their mind", with the published estimators and those of streameval.
 
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
 python study.py table                       results/*.jsonl -> results/*.md and results/*.json
-python study.py figures lastfm.npz          the pictures
+python study.py figures lastfm.npz          the figures
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
-"""Fixed before the first run, and taken as they fall."""
+"""Fixed before the first run; no run was discarded."""
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
@@ -43,7 +43,7 @@ def prepare(
     raw: Annotated[Path, typer.Argument(help="directory with the files of hetrec2011-lastfm-2k")],
     world: Annotated[Path, typer.Argument(help="where to write the world, e.g. lastfm.npz")],
 ) -> None:
-    """Make a world from the raw files: features of artists, clusters of users, eleven trained policies."""
+    """Build a world from the raw files: features of artists, clusters of users, eleven trained policies."""
     from prepare import CLUSTERS, prepare, read_raw
 
     with _progress("policies") as progress:
@@ -66,7 +66,7 @@ def run(
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = os.cpu_count() or 1,
     results: Results = RESULTS,
 ) -> None:
-    """Run what is missing of the experiment, and store it."""
+    """Run and store the missing runs."""
     who = _contestants(estimator, average) if estimator or average else LINE_UPS[contestants]
     kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS)
     results.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def run(
 
 @app.command()
 def table(results: Results = RESULTS) -> None:
-    """Make the tables of all worlds that were run: .md for people, .json for programs."""
+    """Write the tables of all stored worlds: .md for people, .json for programs."""
     for path in sorted(results.glob("*.jsonl")):
         write(Store(path).read(), path)
 
@@ -90,7 +90,7 @@ def figures(
     events: Annotated[int, typer.Option(min=20_000, help="of the run that is drawn")] = 1_000_000,
     results: Results = RESULTS,
 ) -> None:
-    """Draw the pictures, from the results and from one more run."""
+    """Draw the figures from the results and from one more run."""
     from figures import after_jumps, estimates, forgetting
 
     stage = scene(world)
@@ -106,7 +106,7 @@ def _progress(what: str) -> Progress:
 
 
 def _contestants(estimators: list[str] | None, averages: list[str] | None) -> tuple[Contestant, ...]:
-    """Every estimator on every average, as they would be written in a configuration."""
+    """Every estimator on every average, written as in a configuration."""
     on = [TypeAdapter(AnyAverage).validate_python(_spelled(text)) for text in averages or ["mixture"]]
     return tuple(
         Contestant(TypeAdapter(AnyEstimator).validate_python(_spelled(text)), average)

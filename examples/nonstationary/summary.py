@@ -20,9 +20,9 @@ INTERVALS = {
     "ips / window, normal with drift": "normal, drift included",
     "ips / window, Bernstein": "empirical_bernstein",
 }
-"""Whose intervals are looked at, and their kind."""
+"""Contestants whose intervals are in the tables, and the kind of interval."""
 ONLY_INTERVALS = {contestant.name for contestant in IN_TABLE if contestant.bound is not None}
-"""Their estimates are those of the same average without a bound of its own."""
+"""Their estimates equal those of the same average without its own interval."""
 
 
 class Mean(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 def means(scores: Iterable[Score]) -> list[Mean]:
-    """One line for each setting and contestant, in the order in which they first appear."""
+    """One row per setting and contestant, in order of first appearance."""
     order: dict[tuple[str, str, str, int], list[Score]] = {}
     for score in sorted(scores, key=lambda each: SETTINGS.index(each.setting)):
         order.setdefault((score.world, score.setting, score.contestant, score.events), []).append(score)
@@ -83,7 +83,7 @@ def _short(number: float) -> float:
 
 
 def write(scores: Sequence[Score], path: Path) -> None:
-    """`path` with the endings .md and .json."""
+    """`path` with the suffixes .md and .json."""
     found = means(scores)
     path.with_suffix(".md").write_text(markdown(found))
     path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found)) + b"\n]\n")
@@ -110,7 +110,7 @@ def _rows(found: Iterable[Mean]) -> list[str]:
 
 
 def _by_setting(note: str, found: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
-    """One line a contestant, with a note about it (no such column without a heading), and one column a setting."""
+    """One line per contestant, with a note (no such column without a heading), and one column per setting."""
     by = {(each.contestant, each.setting): each for each in found}
     notes = {row: [said] if note else [] for row, said in rows.items()}
     head = ["", *([note] if note else []), *SETTINGS]

@@ -1,4 +1,4 @@
-"""The worlds of the experiment: prepared from data, or synthetic, and how fast each drifts."""
+"""The worlds of the experiment, prepared from data or synthetic, and their speed of drift."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ SYNTHETIC: Mapping[str, Scenario] = {
 
 
 def scene(name_or_path: str) -> Scenario:
-    """A synthetic scene by its name, or a prepared world from an `.npz` file; InputError for anything else."""
+    """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
     return find_scenario(name_or_path, SYNTHETIC)

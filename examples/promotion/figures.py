@@ -65,7 +65,7 @@ def one_run(scene: Scenario, path: Path, events: int, seed: int = 0) -> None:
     below.xaxis.set_major_formatter(_thousands)
     below.set_xlabel("events; grey: production is better in truth", loc="left", color=FAINT, fontsize=9)
     above.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
-    title = "When is the candidate better, and when does each rule say so?"
+    title = "When is the candidate better, and when does each rule report it?"
     figure.text(0.06, 0.945, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.09, right=0.97, top=0.91, bottom=0.09, hspace=0.06)
     save(figure, path)

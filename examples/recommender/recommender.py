@@ -1,10 +1,10 @@
-"""A small recommender that logs what streameval needs, and people who use it and change their minds.
+"""A small recommender that logs the events that streameval needs, with simulated users whose preferences change.
 
-    python recommender.py --events 20000 > log.ndjson           a file, as fast as it goes
-    python recommender.py --kafka localhost:9092 --rate 200     a topic, at this pace, until it is stopped
-    python recommender.py --truth                               what is to be found
+    python recommender.py --events 20000 > log.ndjson           a file, as fast as possible
+    python recommender.py --kafka localhost:9092 --rate 200     a topic, at this rate, until it is stopped
+    python recommender.py --truth                               the true values
 
-The upper half (policies, exploring, the event) is what your own recommender needs; the lower half stands in for users.
+Your own recommender needs the upper half (policies, exploration, the event); the lower half simulates users.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Policy = Callable[[Context], list[float]]
 GENRES = ("news", "sport", "music")
 ITEMS = {f"{genre}-{number}": (genre, quality) for genre in GENRES for number, quality in enumerate((0.6, 0.8, 1.0))}
 NAMES = list(ITEMS)
-POPULARITY = {"news": 1.2, "sport": 0.4, "music": 0.0}  # learned long ago, when most people came for the news
+POPULARITY = {"news": 1.2, "sport": 0.4, "music": 0.0}  # learned earlier, when most people preferred news
 EXPLORATION = 0.2
-"""Share of decisions that are left to chance. No item is shown with less than EXPLORATION / 9 = 0.022."""
+"""Probability of a random item. No item has a propensity below EXPLORATION / 9 = 0.022."""
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
@@ -36,28 +36,28 @@ def softmax(scores: Sequence[float]) -> list[float]:
 
 
 def exploring(probabilities: list[float], share: float) -> list[float]:
-    """The same with a floor: now and then any item, each as often."""
+    """The same with a floor: with probability EXPLORATION, a uniformly random item."""
     return [(1 - share) * probability + share / len(probabilities) for probability in probabilities]
 
 
 def scores() -> list[float]:
-    """What the model in production thinks of each item, whoever asks."""
+    """Scores of the production model for each item, the same for all users."""
     return [POPULARITY[genre] + quality for genre, quality in ITEMS.values()]
 
 
 def production(context: Context) -> list[float]:
-    """Popular items for everybody, with exploration: what users get."""
+    """Production: popular items for all users, with exploration."""
     return exploring(softmax(scores()), EXPLORATION)
 
 
 def personal(context: Context) -> list[float]:
-    """A candidate: items like those that this user looked at last."""
+    """A candidate: items similar to those that this user viewed last."""
     liked = [2.0 * (genre == context["recent"]) for genre, _ in ITEMS.values()]
     return softmax([score + like for score, like in zip(scores(), liked, strict=True)])
 
 
 def bold(context: Context) -> list[float]:
-    """A candidate: what is popular, and little else."""
+    """A candidate: popular items, with little exploration."""
     return softmax([3 * score for score in scores()])
 
 
@@ -65,10 +65,10 @@ CANDIDATES: dict[str, Policy] = {"personal": personal, "bold": bold}
 
 
 def decide(context: Context, rng: random.Random) -> dict[str, Any]:
-    """Choose an item and write down how; the reward is not known yet.
+    """Choose an item and return its event, still without a reward.
 
-    The item is drawn from the very list that is logged, and the candidates are asked now, for the same items and with
-    what was known now: afterwards nobody can tell any more.
+    The item is drawn from the logged list, and the candidates are evaluated at the same time, for the same items and
+    with the same information: it cannot be reconstructed later.
     """
     propensities = production(context)
     return {
@@ -83,31 +83,31 @@ def decide(context: Context, rng: random.Random) -> dict[str, Any]:
     }
 
 
-# From here on: people, in place of yours.
+# From here on: simulated users.
 
 PERIOD = 1800.0
 """Seconds in which most people move from news to sport to music and back."""
 
 
 def tastes(moment: float) -> list[float]:
-    """The share of people who want each genre, at some time."""
+    """The share of people who prefer each genre, at some time."""
     phase = 2 * math.pi * moment / PERIOD
     return softmax([1.5 * math.cos(phase - 2 * math.pi * number / len(GENRES)) for number in range(len(GENRES))])
 
 
 def click_rate(taste: str, item: str) -> float:
-    """How likely somebody with this taste clicks on the item."""
+    """Probability of a click on the item by a person with this taste."""
     genre, quality = ITEMS[item]
     return 0.02 + (0.15 * quality if genre == taste else 0.0)
 
 
 def recent_given(taste: str) -> list[float]:
-    """What people with this taste looked at last: mostly what they like."""
+    """The genre that a person with this taste viewed last: mostly the preferred one."""
     return [0.8 if genre == taste else 0.1 for genre in GENRES]
 
 
 def value(policy: Policy, moment: float) -> float:
-    """The truth that streameval estimates: clicks for each decision, if this policy made them now."""
+    """The true value that streameval estimates: clicks per decision if this policy made them now."""
     return sum(
         share * seen * chance * click_rate(taste, item)
         for taste, share in zip(GENRES, tastes(moment), strict=True)
@@ -117,7 +117,7 @@ def value(policy: Policy, moment: float) -> float:
 
 
 def truth() -> Iterator[str]:
-    """A table of true values over half an hour: what each policy would earn, and what exploring costs."""
+    """A table of true values over half an hour: the value of each policy, and the cost of exploration."""
     policies = {
         "production": production,
         **CANDIDATES,
@@ -131,7 +131,7 @@ def truth() -> Iterator[str]:
 
 
 def visit(moment: float, rng: random.Random) -> dict[str, Any]:
-    """Somebody comes, is shown an item, and clicks or does not."""
+    """Simulate one visit: a person is shown an item, and clicks or does not."""
     taste = rng.choices(GENRES, tastes(moment))[0]
     event = decide({"recent": rng.choices(GENRES, recent_given(taste))[0]}, rng)
     clicked = rng.random() < click_rate(taste, event["action"])
@@ -139,7 +139,7 @@ def visit(moment: float, rng: random.Random) -> dict[str, Any]:
 
 
 def visits(began: float, rate: float, seed: int | None) -> Iterator[dict[str, Any]]:
-    """One visit after another, `rate` a second from `began` on (epoch seconds), without an end."""
+    """Simulate visits without end, `rate` per second from `began` on (epoch seconds)."""
     rng = random.Random(seed)
     number = 0
     while True:
@@ -148,7 +148,7 @@ def visits(began: float, rate: float, seed: int | None) -> Iterator[dict[str, An
 
 
 def send(events: Iterator[dict[str, Any]], servers: str, topic: str) -> None:
-    """Write each event to Kafka when its time has come. The user is the key: one user's events stay in order."""
+    """Write each event to Kafka at its time. The user is the key, which keeps the events of a user in order."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=servers.split(","), linger_ms=20, acks="all")
@@ -161,12 +161,12 @@ def send(events: Iterator[dict[str, Any]], servers: str, topic: str) -> None:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--events", type=int, help="stop after so many; 10,000 without --kafka")
-    parser.add_argument("--rate", type=float, default=200.0, help="visits a second, by their timestamps")
-    parser.add_argument("--kafka", metavar="HOST:PORT", help="write to a topic there, not to standard output")
+    parser.add_argument("--events", type=int, help="stop after this number of events; 10,000 without --kafka")
+    parser.add_argument("--rate", type=float, default=200.0, help="visits per second, by their timestamps")
+    parser.add_argument("--kafka", metavar="HOST:PORT", help="write to a Kafka topic instead of standard output")
     parser.add_argument("--topic", default="interactions")
-    parser.add_argument("--seed", type=int, help="equal seeds make equal visits; 1 without --kafka")
-    parser.add_argument("--truth", action="store_true", help="print what is to be found, in clicks for each decision")
+    parser.add_argument("--seed", type=int, help="equal seeds give equal visits; 1 without --kafka")
+    parser.add_argument("--truth", action="store_true", help="print the true values, in clicks per decision")
     chosen = parser.parse_args()
     if chosen.truth:
         print("\n".join(truth()))
@@ -180,7 +180,7 @@ def main() -> None:
 
 
 def first(events: Iterator[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """The first so many of them."""
+    """The first `count` of them."""
     return (event for event, _ in zip(events, range(count), strict=False))
 
 

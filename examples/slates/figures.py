@@ -25,7 +25,7 @@ LEGEND = {
 
 
 def draw(axes: Axes, found: dict[str, Array], title: str) -> None:
-    """One panel: an error line for each estimator."""
+    """One panel: an error line per estimator."""
     for name, colour in COLOURS.items():
         style = "--" if name == "on-policy" else "-"
         axes.loglog(SIZES, found[name], style, color=colour, label=LEGEND[name], lw=2, marker="o", ms=4)
@@ -39,7 +39,7 @@ def draw(axes: Axes, found: dict[str, Array], title: str) -> None:
 
 
 def finish(figure: plt.Figure, title: str, name: str) -> None:
-    """Title, legend and file."""
+    """Add title and legend, and write the file."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False, fontsize=9)
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold")
@@ -63,7 +63,7 @@ def errors_of_sizes() -> None:
 
 
 def errors_of_rewards() -> None:
-    """Error against n: a reward that is a sum over slots, and one that is not."""
+    """Error against n: an additive reward, and one that is not."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.13, 1, 0.86))
     log = Log(world(10, 100), 0.0)
@@ -89,7 +89,7 @@ def errors_of_rewards() -> None:
 
 
 def report(title: str, found: dict[str, Array]) -> None:
-    """The numbers behind a panel."""
+    """The numbers of a panel."""
     print(title)
     for name, line in found.items():
         print(f"  {name:10}" + "".join(f"{number:10.4f}" for number in line))

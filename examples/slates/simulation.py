@@ -1,8 +1,8 @@
-"""Rankings of search results whose true value is known: how far from it are the estimates?
+"""Simulated search rankings with known true values, to measure the error of slate estimators.
 
 In the style of Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017: a query has m
-documents, a slate shows l of them, and the value of a new ranker is wanted from the log of another. Documents are
-numbered by the rank that the logging ranker gives them.
+documents, a slate shows l of them, and the value of a new ranker is estimated from the log of another. Documents are
+numbered by their rank under the logging ranker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streameval.ope.evidence.slate_weights import ranking_weights
 
 Array = NDArray[np.float64]
 Slates = NDArray[np.int64]
-GRADES = (0.52, 0.84, 0.97, 0.99)  # of documents, the share below each of the grades 1, 2, 3, 4
+GRADES = (0.52, 0.84, 0.97, 0.99)  # share of documents below each of the grades 1, 2, 3, 4
 Reward = Callable[["World", Slates, Slates], Array]
 
 
@@ -28,8 +28,8 @@ Reward = Callable[["World", Slates, Slates], Array]
 class World:
     """Queries with `actions` documents each; a slate shows `slots` of them, in order.
 
-    grade: [queries, actions] from 0 to 4. features: [queries, actions, d]. target: [queries, slots] what the new ranker
-    would show.
+    grade: [queries, actions] from 0 to 4. features: [queries, actions, d]. target: [queries, slots] the slate of the
+    new ranker.
     """
 
     slots: int
@@ -45,18 +45,18 @@ class World:
 
     @cached_property
     def discount(self) -> Array:
-        """[slots] what a document counts for in its place."""
+        """[slots] discount of each position."""
         return 1.0 / np.log2(np.arange(self.slots) + 2.0)
 
 
 def world(slots: int, actions: int, queries: int = 50, seed: int = 2017) -> World:
-    """A world in which features tell something of the grade, and both rankers know more than features do."""
+    """A world in which features are correlated with the grade, and both rankers use more than the features."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(queries, actions, 8))
     worth = np.tanh(features @ rng.normal(size=8)) + 0.5 * rng.normal(size=(queries, actions))
     quantile = worth.argsort(axis=1).argsort(axis=1) / actions
     grade = np.searchsorted(GRADES, quantile, side="right")
-    order = (-(worth + 1.5 * rng.normal(size=worth.shape))).argsort(axis=1)  # the logging ranker's, from the best on
+    order = (-(worth + 1.5 * rng.normal(size=worth.shape))).argsort(axis=1)  # the logging ranker's order, best first
     score = worth + 0.8 * rng.normal(size=worth.shape)
     target = (-np.take_along_axis(score, order, axis=1)).argsort(axis=1)[:, :slots]
     sorted_features = np.take_along_axis(features, order[:, :, None], axis=1)
@@ -64,13 +64,13 @@ def world(slots: int, actions: int, queries: int = 50, seed: int = 2017) -> Worl
 
 
 def ndcg(world: World, query: Slates, slate: Slates) -> Array:
-    """A sum over slots: what each document gains, discounted by its place, as a share of the best there is."""
+    """An additive reward: the gain of each document, discounted by its position, as a share of the maximum."""
     best = -np.sort(-world.gain, axis=1)[:, : world.slots] @ world.discount
     return (world.gain[query[:, None], slate] * world.discount).sum(axis=1) / best[query]
 
 
 def err(world: World, query: Slates, slate: Slates) -> Array:
-    """No sum over slots: the reader goes down until satisfied, and what comes after that is not looked at."""
+    """A reward that is not additive: the reader reads down the page until satisfied, and ignores the rest."""
     satisfied = world.gain[query[:, None], slate] / 16
     looked_at = np.cumprod(np.concatenate([np.ones((len(slate), 1)), 1 - satisfied[:, :-1]], axis=1), axis=1)
     return np.asarray((looked_at * satisfied / np.arange(1, world.slots + 1)).sum(axis=1))
@@ -85,12 +85,12 @@ class Log:
 
     @cached_property
     def classes(self) -> Slates:
-        """[actions] documents of one class are drawn alike."""
+        """[actions] class of each document; documents of one class are drawn with equal probability."""
         return np.floor(np.log2(np.arange(1, self.world.actions + 1))).astype(np.int64)
 
     @cached_property
     def weight(self) -> Array:
-        """[actions] weight of each document when one is drawn."""
+        """[actions] weight of each document in a draw."""
         return np.asarray(2.0 ** (-self.peak * self.classes))
 
     def draw(self, n: int, rng: np.random.Generator) -> Slates:
@@ -107,7 +107,7 @@ class Log:
         return np.prod(weight / left, axis=1)
 
     def importance(self, query: Slates, slate: Slates) -> Array:
-        """[n] importance weight of the slate as one action; 0 unless it is just what the new ranker would show."""
+        """[n] importance weight of the slate as one action; 0 unless it is the slate of the new ranker."""
         return (slate == self.world.target[query]).all(axis=1) / self.propensity(slate)
 
     def pseudo_inverse(self, query: Slates, slate: Slates) -> Array:
@@ -131,7 +131,7 @@ class Log:
     def covariance(self) -> Array:
         """`Gamma`, [slots x actions, slots x actions]: probability that a slate shows both, exactly.
 
-        Documents of a class are alike, so that it is enough to count how many of each class were drawn.
+        Documents of a class are exchangeable, so it is enough to count the drawn documents per class.
         """
         size = np.bincount(self.classes)
         single, joint = _draws(
@@ -169,13 +169,13 @@ def _draws(size: Slates, weight: Array, slots: int) -> tuple[Array, Array]:
 
 
 def value(world: World, reward: Reward) -> float:
-    """The truth: what the new ranker earns on average over queries."""
+    """The true value: the mean reward of the new ranker over queries."""
     queries = np.arange(len(world.target))
     return float(reward(world, queries, world.target).mean())
 
 
 def expected(log: Log, reward: Reward) -> float:
-    """What the pseudo-inverse estimates on average, by going through all slates: `value`, plus its bias."""
+    """The expectation of the pseudo-inverse, by enumerating all slates: `value` plus its bias."""
     slates = np.array(list(permutations(range(log.world.actions), log.slots)))
     shares, total = log.propensity(slates), 0.0
     for number in range(len(log.world.target)):
@@ -205,7 +205,7 @@ def one_run(log: Log, reward: Reward, sizes: Sequence[int], rng: np.random.Gener
 
 
 def direct(world: World, query: Slates, slate: Slates, earned: Array) -> float:
-    """The direct method: ridge regression of the reward on the features in all slots, asked for what was not shown."""
+    """The direct method: ridge regression of the reward on the features in all slots, evaluated for the new slates."""
 
     def described(query: Slates, slate: Slates) -> Array:
         shown = world.features[query[:, None], slate].reshape(len(query), -1)
@@ -220,7 +220,7 @@ def direct(world: World, query: Slates, slate: Slates, earned: Array) -> float:
 
 
 def runs(log: Log, reward: Reward, sizes: Sequence[int], count: int, seed: int = 1) -> dict[str, Array]:
-    """The estimates from so many logs, by estimator [count, sizes]."""
+    """The estimates from `count` logs, by estimator [count, sizes]."""
     rng = np.random.default_rng(seed)
     found = [one_run(log, reward, sizes, rng) for _ in range(count)]
     return {name: np.array([run[name] for run in found]) for name in found[0]}

@@ -83,7 +83,7 @@ def of_markdown(text: str) -> Iterator[Passage]:
     text = re.sub(r"^```.*?^```$", _blank, text, flags=re.M | re.S)
     text = re.sub(r"`[^`\n]+`", lambda code: CODE * len(code[0]), text)
     text = re.sub(r"(?<=\])\([^)\s]*\)|<https?:[^>]*>|https?:\S+", _blank, text)
-    text = re.sub(r"[*_#>\[\]!](?=\S)|(?<=\S)[*_\]]", " ", text)
+    text = re.sub(r"(?<!\w)[*_>\[!]+(?=\S)|(?<=\S)[*_\]]+(?!\w)", " ", text)
     paragraph, start = "", 1
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or re.match(r"\s*(?:[*+-]|\d+\.|#+) |\s*\||<!--", line):
