@@ -37,7 +37,7 @@ class Offsets:
     message that was read: it tells a log that was cut behind us and has grown beyond the position since.
 
     >>> Offsets.from_state(Offsets({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
-    Bookmark(positions={0: 12, 1: 7}, identity='id-1', epochs={1: 4})
+    Offsets(positions={0: 12, 1: 7}, identity='id-1', epochs={1: 4})
     """
 
     positions: Mapping[int, int]

@@ -87,7 +87,7 @@ def batched(moments: Iterator[Moment], size: int) -> Iterator[list[Moment]]:
         yield some
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind != "abrupt")) for kind in KINDS])
 def test_the_error_of_the_default_has_not_grown(kind: DriftKind) -> None:
     assert course(kind, features=True).error("stratified_dr", "mixture") < TOLERATED * REACHED[kind]
 
@@ -139,6 +139,7 @@ def pooled(covered: dict[int, Array], first: int, last: int) -> float:
     return float(np.mean([each for events, each in covered.items() if first <= events < last]))
 
 
+@pytest.mark.slow
 def test_early_intervals_cover_too() -> None:
     covered = early(features=True)
     assert pooled(covered, 100, 500) >= 0.90

@@ -27,7 +27,7 @@ class TargetLift(NamedTuple):
         """A wish as it is written; ValueError if it is none.
 
         >>> TargetLift.read("0.01"), TargetLift.read("5%")
-        (Wish(size=0.01, relative=False), Wish(size=0.05, relative=True))
+        (TargetLift(size=0.01, relative=False), TargetLift(size=0.05, relative=True))
         """
         relative = text.strip().endswith("%")
         try:

@@ -56,6 +56,7 @@ def basic(password: str) -> str:
     return "Basic " + b64encode(f"ada:{password}".encode()).decode()
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("format", ["console", "json"])
 def test_a_daemon_in_trouble_that_tells_everything_tells_no_secret(folder: Path, format: str) -> None:
     command = [STREAMEVAL, "run", str(folder / "c.yaml"), "--log-level", "debug", "--log-format", format]

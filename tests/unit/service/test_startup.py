@@ -256,6 +256,7 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.servers
 def test_what_takes_long_to_load_is_there_before_the_first_event_and_only_where_it_is_needed(place: Place) -> None:
     paths = []
     for detector in ("off", "ADWIN"):

@@ -31,7 +31,7 @@ def watch(
     >>> from streameval.ope.estimators import IPS, SNIPS, ClippedIPS
     >>> some = watch(ConfidenceSequence(), Cumulative(), [IPS(), SNIPS(), ClippedIPS(cap=10)], (0.0, 1.0), 100, True)
     >>> [(type(group.engine).__name__, group.estimators) for group in some.groups]
-    [('HeavyTailed', (0, 1)), ('EmpiricalBernstein', (2,))]
+    [('HeavyTailed', (0, 1)), ('BernsteinWealth', (2,))]
     """
     groups = []
     places = range(len(estimators))

@@ -178,6 +178,7 @@ def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str)
         assert path[-1] == IPS or order == "bursts"
 
 
+@pytest.mark.slow
 def test_a_slow_change_from_one_form_to_the_other_changes_once_what_is_decided_by() -> None:
     long = Log(60_000, seed=3)
     draws = np.random.default_rng(4).random(60_000)
