@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +23,9 @@ from streameval.ope.estimators import IPS, SNIPS, Estimator
 from streameval.ope.evidence import recent_moments as recent
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import ConfidenceSequence
-from streameval.ope.intervals.sequences import TrackedBounds, watch
-from streameval.ope.intervals.sequences.measuring import measure
+from streameval.ope.intervals.sequences import TrackedBounds
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
-from streameval.ope.intervals.sequences.tracker import BlockView
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, measure
 
 BLOCK = 100
 REWARDS = (0.0, 1.0)
@@ -104,25 +101,24 @@ def watched(
     average: Cumulative | Window, evidence: Evidence, logging: bool, errors: Floats, every: int
 ) -> TrackedBounds:
     """The confidence sequences by number of blocks; their columns are those of the plain estimators."""
-    sequences = watch(ConfidenceSequence(), average, PLAIN, REWARDS, BLOCK, logging)
+    sequences = ConfidenceSequence().tracker(average, PLAIN, REWARDS, BLOCK, logging)
     (group,) = sequences.groups
     policies = len(errors)
-    look = BlockView(evidence, [])
-    before, each_block = np.zeros((SIDES, policies, 2)), [1] * evidence.blocks
-    sums, _ = measure(group.engine, look.powers(group), before, each_block, partial(look.one_by_one, group))
+    before, each_block = np.zeros((policies, len(SIDES), 2)), [1] * evidence.blocks
+    sums, _ = measure(group.process, group.observed(evidence, []), before, each_block)
     span, kept, shares = sequences.span, [], []
     state = span.start(np.zeros_like(sums[0]))
     for block in sums:
         state = span.add(state, block, 1)
         kept.append(span.sums(state))
         shares.append(span.share(state))
-    seen = np.moveaxis(np.array(kept[every - 1 :: every]), 0, -2)  # sides, policies, looks, sums
-    error = errors[:, None] / 2 * np.array(shares[every - 1 :: every])
+    seen = np.moveaxis(np.array(kept[every - 1 :: every]), 0, -2)  # policies, sides, looks, sums
+    error = errors[:, None, None] / 2 * np.array(shares[every - 1 :: every])
     each = np.broadcast_to(error, seen.shape[:-1])
-    means = group.engine.lower(seen.reshape(-1, seen.shape[-1]), each.ravel()).reshape(seen.shape[:-1])
+    means = group.process.lower(seen.reshape(-1, seen.shape[-1]), each.ravel()).reshape(seen.shape[:-1])
     bounds, estimates = group.scale.bounds(means), group.scale.bounds(seen[..., TOTAL] / seen[..., COUNT])
     bounds[LIFT_LOWER:, 0] = np.nan
     lower, upper, lift_lower, lift_upper = (np.repeat(side, len(PLAIN), axis=0) for side in bounds)
-    events = np.repeat(seen[VALUE_LOWER, ..., COUNT], len(PLAIN), axis=0)
+    events = np.repeat(seen[:, VALUE_LOWER, :, COUNT], len(PLAIN), axis=0)
     details = {"interval_events": events}
     return TrackedBounds(lower, upper, lift_lower, lift_upper, details, np.repeat(estimates, len(PLAIN), axis=1))

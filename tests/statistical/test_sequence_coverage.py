@@ -15,8 +15,9 @@ from scipy.stats import binom, norm
 from streameval import IPS, Cumulative, Evaluator, EventBatch, Promotion, Window
 from streameval.ope.intervals.sequences.bounded import BernsteinWealth
 from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
+from streameval.ope.intervals.sequences.observations import LIGHT, Observations
 from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart
-from streameval.ope.intervals.sequences.wealth import WealthProcess, running_centre
+from streameval.ope.intervals.sequences.wealth import WealthProcess, measure
 
 Array = NDArray[np.float64]
 
@@ -76,23 +77,30 @@ def ever_missed(
     value is in the end."""
     rng = np.random.default_rng(20_261_121)
     step = len(mean) // LOOKS
-    before, state = np.zeros((4 * runs, 2)), span.start(np.zeros((4 * runs, engine.width)))
+    before, state = np.zeros((4 * runs, 1, 2)), span.start(np.zeros((4 * runs, engine.width)))
     missed = np.zeros((4, runs), dtype=bool)
     for end in range(step, len(mean) + 1, step):
         weight, better = weights.draw(rng, runs, step)
         reward = (rng.random((runs, step)) < mean[end - step : end] * better).astype(float)
-        observed = observations(weight, reward).reshape(4 * runs, step) / scale
-        centre, before = running_centre(observed, None, before)
-        first = 0
-        for part in list(span.parts(state, step // BLOCK)):
-            some = slice(first, first := first + part * BLOCK)
-            state = span.add(state, engine.sums(observed[:, some], centre[:, some], None), part)
+        observed = observations(weight, reward) / scale
+        light = np.broadcast_to(weight / scale <= LIGHT, observed.shape)
+        seen = Observations(_by_block(observed), light=_by_block(light))
+        parts = list(span.parts(state, step // BLOCK))
+        added, before = measure(engine, seen, before, parts)
+        for part, some in zip(parts, added[:, :, 0], strict=True):
+            state = span.add(state, some, part)
         sums = span.sums(state)
         level = mean[end - int(sums[0, 0]) : end].mean()
         value, lift = weights.value * level, (weights.value - weights.logged) * level
         lower = engine.lower(sums, np.full(4 * runs, ERROR / 2 * span.share(state))).reshape(4, runs) * scale
         missed |= lower > np.array([value, 1 - value, 1 + lift, 1 - lift])[:, None]
     return missed.sum(axis=1), float((1 - lower[1] - lower[0]).mean())
+
+
+def _by_block(values: Array) -> Array:
+    """[4, runs, events] as [blocks, rows, 1, events of a block]."""
+    rows = values.reshape(4 * values.shape[1], -1, BLOCK)
+    return np.ascontiguousarray(rows.swapaxes(0, 1)[:, :, None])
 
 
 def as_promised(missed: Array, runs: int) -> bool:

@@ -22,7 +22,7 @@ from streameval.ope.estimators import AnyEstimator, Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirements
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.intervals.sequences import BlockView, SequenceTracker, TrackedBounds
+from streameval.ope.intervals.sequences import SequenceTracker, TrackedBounds
 
 
 class GridReading(NamedTuple):
@@ -110,7 +110,7 @@ class Grid:
                 average.start(lift_layout(self.layout), block) if isinstance(average, Mixture) else None
                 for average in self.averages
             ],
-            "watched": [_start_watch(watch, policies, block) for watch in self.watches],
+            "watched": [_start_watch(watch, policies) for watch in self.watches],
         }
 
     def fold(self, state: State, evidence: Evidence) -> Folded:
@@ -140,9 +140,8 @@ class Grid:
                 after = average.fold(before, blocks, paces[average.drift])
             averaged.append(after)
             lifts.append(lift)
-        look = BlockView(visible, terms)
         watched = [
-            None if watch is None else watch.fold(before, look)
+            None if watch is None else watch.fold(before, visible, terms)
             for watch, before in zip(self.watches, state["watched"], strict=True)
         ]
         after = {
@@ -182,7 +181,7 @@ class Grid:
             visible = tail.of_events_with(self.needs)
             if self._kept(state, visible).any():
                 terms, _, blocks = self._weigh(state, visible)
-                late = BlockView(visible, terms)
+                late = (visible, terms)
         rates: dict[DriftRateEstimator | None, Array] = {None: UNKNOWN_PACE.rate}
         for measure, measured in zip(self.measures, state["drift"], strict=True):
             rates[measure] = measure.rate(measured)
@@ -218,8 +217,7 @@ class Grid:
         pairs = zip(self.averages, state["averages"], strict=True)
         kept = zip(self.watches, state["watched"], state.pop("kinds"), strict=True)
         watched = [
-            _start_watch(watch, len(self.candidates), block) if kind != repr(watch) else before
-            for watch, before, kind in kept
+            _start_watch(watch, len(self.candidates)) if kind != repr(watch) else before for watch, before, kind in kept
         ]
         return {**state, "averages": [average.from_state(kept) for average, kept in pairs], "watched": watched}
 
@@ -286,8 +284,8 @@ def _seen(state: State, visible: Evidence) -> Mask:
     return seen if seen.all() else np.asarray(seen | (visible.averaging_weight != 0).any(axis=0))
 
 
-def _start_watch(watch: SequenceTracker | None, policies: int, block: int) -> State | None:
-    return None if watch is None else watch.start(policies, block)
+def _start_watch(watch: SequenceTracker | None, policies: int) -> State | None:
+    return None if watch is None else watch.start(policies)
 
 
 def _parts(terms: Sequence[Terms], evidence: Evidence) -> ComponentBlocks:

@@ -15,7 +15,6 @@ from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
     AnyAverage,
-    Average,
     Cumulative,
     Decay,
     Mixture,
@@ -26,14 +25,8 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.evidence.requirements import Requirement, Requirements
-from streameval.ope.intervals import (
-    AnyInterval,
-    ConfidenceSequence,
-    DriftAware,
-    EmpiricalBernstein,
-    EmpiricalLikelihood,
-)
-from streameval.ope.intervals.sequences import error_shares, span, watch
+from streameval.ope.intervals import AnyInterval, DriftAware, EmpiricalLikelihood
+from streameval.ope.intervals.sequences import error_shares
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge
@@ -128,7 +121,7 @@ class Plan:
                 f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(known)}"
             )
         for label, bound in self.intervals.items():
-            _fitting(known[label], bound, self.block)
+            bound.check(known[label], self.block)
         for average in known.values():
             average.check(self.block)
         if self.promotion is not None:
@@ -168,9 +161,7 @@ class Plan:
     ) -> Grid:
         bounds = tuple(map(self.bound, averages))
         watches = tuple(
-            watch(bound, average, estimators, self.reward_range, self.block, self.policies[0] == LOGGING)
-            if isinstance(bound, ConfidenceSequence)
-            else None
+            bound.tracker(average, estimators, self.reward_range, self.block, self.policies[0] == LOGGING)
             for average, bound in zip(averages, bounds, strict=True)
         )
         candidates = tuple(policy != LOGGING for policy in self.policies)
@@ -264,18 +255,6 @@ def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
 def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyInterval]:
     spelled = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
     return {label: _BOUND.validate_python(bound) for label, bound in spelled.items()}
-
-
-def _fitting(average: AnyAverage, bound: AnyInterval, block: int) -> None:
-    if isinstance(bound, DriftAware) and not isinstance(average, Mixture):
-        raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
-    if isinstance(bound, EmpiricalBernstein) and isinstance(average, Mixture):
-        raise ValueError(f"{average.label!r} is a mixture, which knows no largest term: empirical_bernstein needs one")
-    if bound.drift == "include" and (not isinstance(average, Average) or not average.measures_drift):
-        raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
-
-    if isinstance(bound, ConfidenceSequence):
-        span(average, block)
 
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:

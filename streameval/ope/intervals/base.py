@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -10,9 +10,12 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.component import Component, strict
+from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.estimators import Estimator
 from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.intervals.sequences import SequenceTracker
 
 FEWEST_NONZERO = 10
 """Non-zero terms without which the spread of what was seen says nothing: before the first click it is 0."""
@@ -89,6 +92,25 @@ class IntervalMethod(Component):
     def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
         """Half the width of an interval that lies around the value."""
         raise NotImplementedError
+
+    def check(self, average: AnyAverage, block: int) -> None:
+        """ValueError where the average has no such interval, or the drift to include is not measured."""
+        if self.drift == "include" and not getattr(average, "measures_drift", False):
+            raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
+
+    def tracker(
+        self,
+        average: AnyAverage,
+        estimators: Sequence[Estimator],
+        reward_range: tuple[float, float],
+        block: int,
+        logging: bool,
+    ) -> SequenceTracker | None:
+        """What follows the stream for this interval on an average; None where the reading suffices.
+
+        `logging`: production took the logged actions.
+        """
+        return None
 
     def largest_weight(self, seen: Array) -> Array:
         """The importance weight that none exceeds, as far as this bound knows; `seen`: the largest so far."""

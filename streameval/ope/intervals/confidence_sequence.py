@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import ClassVar, Literal
 
@@ -10,38 +11,43 @@ from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.component import strict
+from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Window
 from streameval.ope.averages.base import Reading
+from streameval.ope.estimators import Estimator
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest
+from streameval.ope.intervals.sequences import Restarted, RestartSchedule, SequenceTracker, SinceStart, TrackedGroup
+from streameval.ope.intervals.sequences.bounded import BernsteinWealth
+from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
+from streameval.ope.intervals.sequences.observations import ObservationScale
 
-Method = Literal["robust", "empirical_bernstein"]
+Range = tuple[float, float]
 
 
 @dataclass(frozen=True, config=strict)
 class ConfidenceSequence(IntervalMethod):
     """An interval that holds at every time at once: the chance that it ever misses is at most 1 - confidence.
 
-    It may be looked at after every event, by as many people and alerts as like, and acted upon. On `cumulative` it is
-    about the mean of the value since the start; on `window` about the mean over at most the last `2 tau` events, how
-    many the detail `interval_events` says. Values, rewards and logging policies may change as they like; what it needs
-    is that the propensities are true. The price is width: at a moment chosen beforehand it is about twice as wide as
-    `normal`, and wider on windows.
+    Any number of people and alerts may look at it after every event and act on it. On `cumulative` it is about the mean
+    of the value since the start; on `window` about the mean over at most the last `2 tau` events (the detail
+    `interval_events` is their number). Values, rewards and logging policies may change; the propensities must be true.
+    The price is width: at a moment chosen beforehand it is about twice as wide as `normal`, and wider on windows.
 
     `method`, for estimators of the value itself: `robust` needs no limit to the importance weights, and its interval is
-    the same for all of them: it is about the value, whatever estimates it. `empirical_bernstein` is for weights that
-    are known never to exceed `max_weight`, and withheld once one does: in simulations up to 6 % narrower with weights
-    up to 10 and a thousand events or more, and far wider while events are few for the weights. An estimator that is
-    biased on purpose has bounded terms, whose own expectation is bounded by `empirical_bernstein`; where terms have no
-    bound (`static_blend` without `max_weight`) nothing is shown. Neither is it for slates, whose weights may be
-    negative, nor where events were sampled with different probabilities (detail `uneven_sampling`).
+    about the value, the same for all of these estimators. `empirical_bernstein` is for weights that are known never to
+    exceed `max_weight`, and withheld once one does: in simulations up to 6 % narrower with weights up to 10 and a
+    thousand events or more, and far wider while events are few for the weights. An estimator that is biased by design
+    has bounded terms, whose own expectation is bounded by `empirical_bernstein`; where terms have no bound
+    (`static_blend` without `max_weight`) the interval is withheld. So it is for slates, whose weights may be negative,
+    and where events were sampled with different probabilities (detail `uneven_sampling`).
 
     Events are taken to be independent of one another given the past. Where clusters show a design effect above 1, each
-    end moves away, by its square root, from the estimate that it is a bound of. That helps, but with it nothing is
-    proven any more.
+    bound moves away from its estimate by the square root of that effect. This helps, but proves nothing.
 
     Source: see `streameval.ope.intervals.sequences`.
     """
 
-    method: Method = "robust"
+    method: Literal["robust", "empirical_bernstein"] = "robust"
     max_weight: PositiveFloat | None = None
     anytime: ClassVar[bool] = True
     kind: Literal["confidence_sequence"] = field(default="confidence_sequence", kw_only=True, repr=False)
@@ -52,6 +58,54 @@ class ConfidenceSequence(IntervalMethod):
         if self.method == "empirical_bernstein" and self.max_weight is None:
             raise ValueError("the method empirical_bernstein needs a max_weight that no importance weight exceeds")
 
+    def check(self, average: AnyAverage, block: int) -> None:
+        _span(average, block)
+
+    def tracker(
+        self,
+        average: AnyAverage,
+        estimators: Sequence[Estimator],
+        reward_range: Range,
+        block: int,
+        logging: bool,
+    ) -> SequenceTracker:
+        """The confidence sequences of these estimators on `cumulative` or a `window`.
+
+        >>> from streameval.ope.estimators import IPS, SNIPS, ClippedIPS
+        >>> estimators = [IPS(), SNIPS(), ClippedIPS(cap=10)]
+        >>> tracker = ConfidenceSequence().tracker(Cumulative(), estimators, (0.0, 1.0), 100, True)
+        >>> [(group.label, type(group.process).__name__, group.estimators) for group in tracker.groups]
+        [('value', 'HeavyTailed', (0, 1)), ('term of clipped_ips', 'BernsteinWealth', (2,))]
+        """
+        unbiased = tuple(place for place, estimator in enumerate(estimators) if _estimates_the_value(estimator))
+        groups = [self._of_the_value(reward_range, logging, unbiased)] if unbiased else []
+        for place, estimator in enumerate(estimators):
+            limits = self._limits(estimator, reward_range)
+            if limits is not None:
+                scale = ObservationScale(*limits, lift=2.0)
+                label = f"term of {estimator.label}"
+                groups.append(TrackedGroup(label, BernsteinWealth(), scale, (place,), of=place))
+        return SequenceTracker(tuple(groups), _span(average, block), len(estimators))
+
+    def _of_the_value(self, reward_range: Range, logging: bool, estimators: tuple[int, ...]) -> TrackedGroup:
+        if self.method == "robust" or self.max_weight is None:
+            return TrackedGroup("value", HeavyTailed(), ObservationScale(*reward_range), estimators)
+        heaviest = max(self.max_weight, 1.0) if logging else self.max_weight  # a lift lies between both its weights
+        scale = ObservationScale(*reward_range, value=self.max_weight, lift=heaviest)
+        return TrackedGroup("value", BernsteinWealth(), scale, estimators)
+
+    def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
+        """The lowest and the highest possible term of a biased estimator; None where it has none, or is a ratio."""
+        if estimator.ratio or not estimator.covers_estimand or Requirement.SLOTS in estimator.needs:
+            return None
+        heaviest = np.array([np.inf if self.max_weight is None else self.max_weight])
+        extremes = estimator.extremes(reward_range, heaviest)
+        heaviest = np.minimum(extremes.heaviest, heaviest)
+        with np.errstate(invalid="ignore"):  # 0 times infinity: a limit that does not depend on the weight
+            low = np.fmin(extremes.low.offset, extremes.low.offset + extremes.low.slope * heaviest)
+            high = np.fmax(extremes.high.offset, extremes.high.offset + extremes.high.slope * heaviest)
+        return (float(low[0]), float(high[0])) if np.isfinite(low[0]) and np.isfinite(high[0]) else None
+
     def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
         if claim.watched is None:
             nothing = np.full_like(claim.term_range, np.nan)
@@ -61,3 +115,20 @@ class ConfidenceSequence(IntervalMethod):
         below, above = claim.estimates or (middle, middle)
         farther = np.sqrt(np.fmax(1.0, reading.design_effect)) - 1.0
         return Bounds(lower - farther * (below - lower), upper + farther * (upper - above))
+
+
+def _estimates_the_value(estimator: Estimator) -> bool:
+    """Whether it estimates the value of the policy, and importance weights are never negative."""
+    return not estimator.covers_estimand and Requirement.SLOTS not in estimator.needs
+
+
+def _span(average: AnyAverage, block: int) -> RestartSchedule:
+    """The stretch of the stream that a sequence on this average is about; ValueError where there is none."""
+    if isinstance(average, Window) and average.timed is not None:
+        raise ValueError(f"{average.label!r} is measured by the clock: confidence_sequence takes a window in events")
+    if isinstance(average, Window):
+        return Restarted(average.tau, block)
+    if isinstance(average, Cumulative):
+        return SinceStart()
+    how = "chooses its length by the data" if isinstance(average, AdaptiveWindow) else "forgets gradually"
+    raise ValueError(f"{average.label!r} {how}: confidence_sequence fits cumulative and window only")

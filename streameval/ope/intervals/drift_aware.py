@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
+from streameval.ope.averages import AnyAverage, Mixture
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, certain
@@ -36,6 +37,11 @@ class DriftAware(IntervalMethod):
     @property
     def covers(self) -> str:
         return "current"
+
+    def check(self, average: AnyAverage, block: int) -> None:
+        if not isinstance(average, Mixture):
+            raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
+        super().check(average, block)
 
     def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
         z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)

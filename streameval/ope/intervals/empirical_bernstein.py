@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
+from streameval.ope.averages import AnyAverage, Mixture
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, standard_error
@@ -32,6 +33,13 @@ class EmpiricalBernstein(IntervalMethod):
 
     max_weight: PositiveFloat | None = None
     kind: Literal["empirical_bernstein"] = field(default="empirical_bernstein", kw_only=True, repr=False)
+
+    def check(self, average: AnyAverage, block: int) -> None:
+        if isinstance(average, Mixture):
+            raise ValueError(
+                f"{average.label!r} is a mixture, which knows no largest term: empirical_bernstein needs one"
+            )
+        super().check(average, block)
 
     def largest_weight(self, seen: Array) -> Array:
         return seen if self.max_weight is None else np.full_like(seen, self.max_weight)

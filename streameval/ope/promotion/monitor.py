@@ -12,8 +12,7 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.common.state_columns import transplanted
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.lift_test import LiftTest
-from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
+from streameval.ope.intervals.sequences import LiftTest, Restarted, SinceStart
 from streameval.ope.promotion import hold, trust_checks
 from streameval.ope.promotion import lift as lift_series
 from streameval.ope.promotion.block_sums import BlockSums, differing

@@ -16,7 +16,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.lift_test import LiftTest
+from streameval.ope.intervals.sequences import LiftTest
 from streameval.ope.promotion import reasons
 from streameval.ope.promotion.block_sums import BlockSums, running_max, running_sum
 from streameval.ope.promotion.lift import HORIZON, LiftEstimate

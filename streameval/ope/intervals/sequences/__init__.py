@@ -1,19 +1,16 @@
-"""Inference that may be watched: confidence sequences, whose intervals hold at every time at once."""
+"""Confidence sequences: intervals that hold at every time at once, so that they may be watched."""
 
-from streameval.ope.intervals.sequences.error_budget import error_shares
-from streameval.ope.intervals.sequences.factory import span, watch
 from streameval.ope.intervals.sequences.lift_test import LiftTest
-from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
-from streameval.ope.intervals.sequences.tracker import BlockView, SequenceTracker, TrackedBounds
+from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart, error_shares
+from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds, TrackedGroup
 
 __all__ = [
     "LiftTest",
-    "BlockView",
+    "RestartSchedule",
     "Restarted",
-    "SinceStart",
     "SequenceTracker",
+    "SinceStart",
     "TrackedBounds",
+    "TrackedGroup",
     "error_shares",
-    "span",
-    "watch",
 ]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array
+from streameval.ope.intervals.sequences.observations import LIGHT, Observations
 from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, Places
 
 EDGE_RATIO = 1.5
 CLASSES = 50
 EDGES = EDGE_RATIO ** np.arange(CLASSES + 1.0)
 """Of the classes into which deviations above 1 are sorted."""
-LARGEST_OBSERVATION = float(EDGES[-1])
-"""Larger ones than this (6e8) count as this much, which can only lower a lower bound."""
 NEWTON_STEPS = 100
 
 
@@ -54,9 +52,6 @@ class HeavyTailed:
     count: int = 28
     weights: tuple[float, ...] | None = None
 
-    order: ClassVar[int] = 3
-    limit: ClassVar[float] = 3.0
-
     @property
     def width(self) -> int:
         return 2 + self.count
@@ -83,41 +78,33 @@ class HeavyTailed:
         steps = (EDGE_RATIO - 1) * staked[:-1] / (1 + staked[1:])
         return np.where(staked < 1e-3, series, exact), steps**2 / 2
 
-    def sums(self, observed: Array, centre: Array, present: Mask | None) -> Array:
-        deviation = observed - centre
-        large = np.flatnonzero(deviation > 1.0)
-        flat = deviation.reshape(-1)
-        beyond = flat[large]
-        flat[large] = 0.0
-        above = np.maximum(deviation, 0.0)
-        below = np.minimum(deviation, 0.0, out=deviation)
-        if present is not None:
-            below *= present
-        squares = _squares(below)[..., None] / (1 - self.lambdas) + _squares(above)[..., None]
-        result = np.empty((*observed.shape[:-1], self.width))
-        result[..., COUNT] = observed.shape[-1] if present is None else present.sum(axis=-1)
-        result[..., TOTAL] = observed.sum(axis=-1)
-        result[..., 2:] = squares * self.lambdas**2 / 2
-        rows = result.reshape(-1, self.width)
-        rows[:, 2:] += self._cost_of_large(beyond, large // observed.shape[-1], len(rows))
-        return result
-
     @cached_property
-    def _line(self) -> tuple[Array, Array]:
-        """What each square of a small deviation costs, and how much less each cube does."""
-        low, high = ((end * self.lambdas - np.log1p(end * self.lambdas)) / end**2 for end in (-1.0, self.limit))
-        slope = (low - high) / (1 + self.limit)
-        return low - slope, slope
+    def _line(self) -> Array:
+        """The cost of each square of a light deviation, and of each cube, [2, lambdas]."""
+        low, high = ((end * self.lambdas - np.log1p(end * self.lambdas)) / end**2 for end in (-1.0, LIGHT))
+        slope = (low - high) / (1 + LIGHT)
+        return np.stack([low - slope, -slope])
 
-    def costs(self, squares: Array, observed: Array, centre: Array, row: Places) -> Array:
-        size, deviation = squares[..., 0].size, observed - centre
-        small = ~(deviation > 1.0)  # what is not known makes the sums unknown, by its square
-        some, place = deviation[small], row[small]
-        per_square, per_cube = self._line
-        sums = squares.reshape(size, 2) + np.stack([np.bincount(place, some**power, size) for power in (2, 3)], axis=-1)
-        costs = sums[:, :1] * per_square - sums[:, 1:] * per_cube
-        costs += self._cost_of_large(deviation[~small], row[~small], size)
-        return np.asarray(costs.reshape(*squares.shape[:-1], self.count))
+    def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
+        flat, places = deviation.reshape(-1), np.empty(0, dtype=np.int64)
+        if not shared:  # an unknown deviation is not large, and makes the sums unknown
+            places = np.flatnonzero(deviation > 1.0)
+        elif seen.light is not None:
+            places = np.flatnonzero((deviation > 1.0) & ~seen.light)
+        beyond = flat[places]
+        flat[places] = 0.0
+        if shared:
+            powers = [_inner(deviation, deviation), _inner(deviation * deviation, deviation)]
+            per_power = self._line
+        else:
+            powers = [_inner(end, end) for end in (np.minimum(deviation, 0.0), np.maximum(deviation, 0.0))]
+            per_power = np.stack([self.lambdas**2 / 2 / (1 - self.lambdas), self.lambdas**2 / 2])
+        sums = np.zeros((int(part[-1]) + 1, *deviation.shape[1:-1], 2))
+        np.add.at(sums, part, np.stack(powers, axis=-1))
+        rows = sums[0, ..., 0].size
+        block, row = np.divmod(places // deviation.shape[-1], rows)
+        large_costs = self._cost_of_large(beyond, part[block] * rows + row, len(sums) * rows)
+        return np.asarray(sums @ per_power + large_costs.reshape(*sums.shape[:-1], -1))
 
     def _cost_of_large(self, deviation: Array, row: Places, rows: int) -> Array:
         """Upper bounds of the sums of h(lambda e) over deviations above 1, [rows, lambdas]."""
@@ -156,8 +143,8 @@ class HeavyTailed:
         return np.asarray(self.log_weights + sums[..., TOTAL, None] * self.lambdas - sums[..., 2:])
 
 
-def _squares(column: Array) -> Array:
-    return np.asarray(np.einsum("...n,...n->...", column, column))
+def _inner(one: Array, other: Array) -> Array:
+    return np.asarray(np.einsum("...n,...n->...", one, other))
 
 
 def _log_sum(exponents: Array, values: Array | float = 1.0) -> tuple[Array, Array]:

@@ -1,40 +1,48 @@
-"""Events as observations that are never negative, one row for each bound: what confidence sequences are made of.
+"""Events as non-negative observations, one row for each bound: the input of the confidence sequences.
 
-With rewards scaled to `s = (r - r_min) / (r_max - r_min)` and importance weights w of a policy, w0 of production (1
+With rewards scaled to `s = (r - r_min) / (r_max - r_min)`, importance weights w of a policy and w0 of production (1
 for the policy that logged):
 
-| row | observation | mean, in reward ranges |
+| side | observation | mean, in units of the reward range |
 |---|---|---|
 | value, lower bound | `w s` | value above r_min |
 | value, upper bound | `w (1 - s)` | value below r_max |
 | lift, lower bound | `w s + w0 (1 - s)` | 1 + lift |
 | lift, upper bound | `w0 s + w (1 - s)` | 1 - lift |
 
-Where production logged, `w s + 1 - s = (w - 1) s + 1`: the observation of the lift, bounded below because a weight is
-not negative. For a named production the same sum bounds the lift by one sequence, with the whole error and with what
-the two policies have in common; the difference of two sequences would take half the error each.
+Where production logged, `w s + 1 - s = (w - 1) s + 1`: the lift, bounded below because a weight is not negative. For a
+named production one sequence bounds the lift with the whole error and uses what the two policies have in common; the
+difference of two sequences would take half the error each.
 
 The means need `E[w] = 1`. Where the logging policy never takes some action of the policy, `E[w] < 1`, and the bounds
-are still true: they count the worst possible reward for what was never tried (the lower one r_min, the upper one
-r_max). Wrong propensities they do not survive.
+still hold: they count the worst possible reward for actions that were never logged (r_min in the lower bound, r_max in
+the upper one). They do not hold with wrong propensities.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask, State, per_block
+from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
 
 VALUE_LOWER, VALUE_UPPER, LIFT_LOWER, LIFT_UPPER = range(4)
-SIDES = 4
+SIDES = (VALUE_LOWER, VALUE_UPPER, LIFT_LOWER, LIFT_UPPER)
+LARGEST_OBSERVATION = 1.5**50
+"""Larger observations (6e8) count as this much, which can only lower a lower bound."""
+LIGHT = 3.0
+"""Weights up to this one are light."""
+ROUNDING = 1e-6
+"""By how much an observation may exceed 1: distributions add up to 1 no more exactly than this."""
 
 
 class ObservationScale(NamedTuple):
-    """How means of observations become bounds: the range [low, high] of what is estimated, and the observation that
-    a bounded engine calls 1, for values and for lifts."""
+    """How means of observations become bounds: the range [low, high] of the estimate, and the observation that a
+    bounded wealth process calls 1, for values and for lifts."""
 
     low: float
     high: float
@@ -42,60 +50,96 @@ class ObservationScale(NamedTuple):
     lift: float = 1.0
 
     def bounds(self, means: Array) -> Array:
-        """From lower bounds of the four means, [4, policies], to the bounds themselves."""
+        """From lower bounds of the four means, [policies, sides], to the bounds themselves, [sides, policies]."""
         span = self.high - self.low
         return np.stack(
             [
-                self.low + span * self.value * means[VALUE_LOWER],
-                self.high - span * self.value * means[VALUE_UPPER],
-                span * (self.lift * means[LIFT_LOWER] - 1),
-                span * (1 - self.lift * means[LIFT_UPPER]),
+                self.low + span * self.value * means[:, VALUE_LOWER],
+                self.high - span * self.value * means[:, VALUE_UPPER],
+                span * (self.lift * means[:, LIFT_LOWER] - 1),
+                span * (1 - self.lift * means[:, LIFT_UPPER]),
             ]
         )
 
 
-def of_weights(evidence: Evidence, side: int, scale: ObservationScale) -> Array:
-    """The observations of a side by importance weights, [policies, events]; NaN where one is negative."""
-    earned = (evidence.reward - scale.low) / (scale.high - scale.low)
-    missed = 1.0 - earned
-    if side in (VALUE_UPPER, LIFT_UPPER):
-        earned, missed = missed, earned
-    weight = evidence.importance_weight.T
-    observed = weight * earned
-    if side in (LIFT_LOWER, LIFT_UPPER):
-        observed += weight[0] * missed
-    factor = scale.value if side in (VALUE_LOWER, VALUE_UPPER) else scale.lift
-    if factor != 1.0:
-        observed /= factor
+class Observations(NamedTuple):
+    """The observations of some blocks, [blocks, policies, sides, events]; NaN where they are unknown.
+
+    `values`: 0 where absent. `present`: None where all are. `light`: whether the weights behind an observation are at
+    most `LIGHT`; None where all are.
+    """
+
+    values: Array
+    present: Mask | None = None
+    light: Mask | None = None
+
+    @property
+    def counts(self) -> Array:
+        """How many observations are present in each block, [blocks, policies, sides]."""
+        if self.present is None:
+            return np.full(self.values.shape[:-1], float(self.values.shape[-1]))
+        return np.asarray(self.present.sum(axis=-1, dtype=float))
+
+    def of_blocks(self, blocks: Index) -> Observations:
+        """The observations of these blocks."""
+        present, light = (None if mask is None else mask[blocks] for mask in self[1:])
+        return Observations(self.values[blocks], present, light)
+
+
+def of_weights(
+    evidence: Evidence, scale: ObservationScale, blocks: slice = slice(None), sides: Sequence[int] = SIDES
+) -> Observations:
+    """The observations of some sides by importance weights; NaN where a weight is negative."""
+    weight = per_block(evidence.importance_weight, evidence.blocks)[blocks]
     if weight.size and weight.min() < 0:
-        observed[weight < 0] = np.nan
-    return np.asarray(observed)
+        weight = np.where(weight < 0, np.nan, weight)
+    share = ((evidence.reward - scale.low) / (scale.high - scale.low)).reshape(evidence.blocks, 1, -1)[blocks]
+    values = np.empty((len(weight), weight.shape[1], len(sides), weight.shape[2]))
+    for place, side in enumerate(sides):
+        earned, missed = (share, 1.0 - share) if side in (VALUE_LOWER, LIFT_LOWER) else (1.0 - share, share)
+        np.multiply(weight, earned, out=values[:, :, place])
+        if side in (LIFT_LOWER, LIFT_UPPER):
+            values[:, :, place] += weight[:, :1] * missed
+        factor = scale.lift if side in (LIFT_LOWER, LIFT_UPPER) else scale.value
+        if factor != 1.0:
+            values[:, :, place] /= factor
+    light = None
+    if weight.size and not weight.max() <= LIGHT:  # NaN is not
+        fits = (weight <= LIGHT) | np.isnan(weight)
+        light = _by_side(fits, fits & fits[:, :1], sides)
+        np.minimum(values, LARGEST_OBSERVATION, out=values)
+    return _present(Observations(values, light=light), evidence, blocks, sides)
 
 
-def of_terms(u: Array, side: int, scale: ObservationScale) -> Array:
-    """The observations of a side by terms u [events, policies] that lie in [low, high], [policies, events]."""
-    inside = (u.T - scale.low) / (scale.high - scale.low)
-    if side in (VALUE_UPPER, LIFT_UPPER):
-        inside = 1.0 - inside
-    if side in (LIFT_LOWER, LIFT_UPPER):
-        inside = (1.0 + inside - inside[0]) / scale.lift
-    return np.maximum(inside, 0.0)
+def of_terms(evidence: Evidence, term: Array, scale: ObservationScale, blocks: slice = slice(None)) -> Observations:
+    """The observations of all sides by terms [events, policies] that lie in [low, high]; NaN beyond."""
+    inside = (per_block(term, evidence.blocks)[blocks] - scale.low) / (scale.high - scale.low)
+    if inside.size and (inside.max() > 1.0 + ROUNDING or inside.min() < -ROUNDING):
+        inside[(inside > 1.0 + ROUNDING) | (inside < -ROUNDING)] = np.nan
+    above = inside - inside[:, :1]
+    sides = (inside, 1.0 - inside, (1.0 + above) / scale.lift, (1.0 - above) / scale.lift)
+    return _present(Observations(np.stack(sides, axis=2)), evidence, blocks, SIDES)
 
 
-def presence(evidence: Evidence) -> tuple[Mask, Mask] | tuple[None, None]:
-    """Which events count for the values of policies and for their lifts, [policies, events]; None: all do."""
-    present = evidence.averaging_weight.T > 0
-    if present.all():
-        return None, None
-    return present, present & present[0]
+def _by_side(values: Mask, lifts: Mask, sides: Sequence[int]) -> Mask:
+    return np.stack([lifts if side in (LIFT_LOWER, LIFT_UPPER) else values for side in sides], axis=2)
+
+
+def _present(seen: Observations, evidence: Evidence, blocks: slice, sides: Sequence[int]) -> Observations:
+    """The observations without those of events that lack the policy, or, for a lift, production."""
+    there = per_block(evidence.averaging_weight, evidence.blocks)[blocks] > 0
+    if there.all():
+        return seen
+    present = _by_side(there, there & there[:, :1], sides)
+    return seen._replace(values=np.where(present, seen.values, 0.0), present=present)
 
 
 def start_sampling(policies: int) -> State:
-    """Before the first event it is not known by how much the log is downsampled."""
+    """The state before the first event: by how much the log is downsampled is not known."""
     return {"first": np.full(policies, np.nan), "uneven": np.zeros(policies, dtype=bool)}
 
 
-def fold_sampling(state: State, averaging_weight: Array) -> State:
+def fold_sampling(state: State, sample_weight: Array) -> State:
     """Whether the events of a policy are sampled unevenly, so that they stand for different numbers of events.
 
     A log that keeps every event with the same probability is a smaller log of the same stream: its bounds need no
@@ -103,9 +147,9 @@ def fold_sampling(state: State, averaging_weight: Array) -> State:
     a sum of inverse probabilities is not a count, and no bound here is proven: those of the policy are withheld.
     """
     first, uneven = state["first"], state["uneven"]
-    if averaging_weight.size and (averaging_weight == 1.0).all() and (first == 1.0).all():
+    if sample_weight.size and (sample_weight == 1.0).all() and (first == 1.0).all():
         return state
-    for policy, weights in enumerate(averaging_weight.T):
+    for policy, weights in enumerate(sample_weight.T):
         present = weights[weights > 0]
         if len(present):
             expected = present[0] if np.isnan(first[policy]) else first[policy]
@@ -114,10 +158,10 @@ def fold_sampling(state: State, averaging_weight: Array) -> State:
     return {"first": first, "uneven": uneven}
 
 
-def sampling_path(state: State, averaging_weight: Array, blocks: int) -> tuple[Mask, State]:
-    """Whether sampling has been uneven until the end of each block, [blocks, policies]; and the state after all."""
+def sampling_path(state: State, sample_weight: Array, blocks: int) -> tuple[Mask, State]:
+    """Whether sampling was uneven up to the end of each block, [blocks, policies]; and the state after all of them."""
     path = []
-    for weights in np.split(averaging_weight, blocks):
+    for weights in np.split(sample_weight, blocks):
         state = fold_sampling(state, weights)
         path.append(state["uneven"])
     return np.stack(path), state

@@ -1,8 +1,9 @@
-"""What stretch of the stream a sequence is about: all of it, or at most the last `2 tau` events."""
+"""The stretch of the stream that a sequence is about, and its share of the error probability."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +23,7 @@ class RestartSchedule(Protocol):
         ...
 
     def parts(self, state: State, blocks: int) -> Iterator[int]:
-        """Into how many blocks each the next `blocks` fall, so that nothing ends within a part."""
+        """The lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
         ...
 
     def add(self, state: State, sums: Array, blocks: int) -> State:
@@ -34,13 +35,13 @@ class RestartSchedule(Protocol):
         ...
 
     def share(self, state: State) -> float:
-        """Which share of the error is left for the sequence that is about this stretch."""
+        """The share of the error of the sequence that is about this stretch."""
         ...
 
 
 @dataclass(frozen=True)
 class SinceStart:
-    """Everything since the start, by one sequence that has the whole error."""
+    """All events since the start, by one sequence that has the whole error."""
 
     def start(self, nothing: Array) -> State:
         return {"all": nothing}
@@ -60,16 +61,15 @@ class SinceStart:
 
 @dataclass(frozen=True)
 class Restarted:
-    """At most the last `2 tau` events, and, once there are as many, more than the last `tau / 2`, at every time.
+    """At most the last `2 tau` events and, once there are as many, more than the last `tau / 2`, at every time.
 
-    A sequence that runs since the start says little of the present. So at each level l = 0, 1, .. `LEVELS - 1` a new
-    sequence is started every `2^l` blocks, and runs for two such epochs; the k-th of its level gets the share
-    `1 / (LEVELS k (k + 1))` of the error. The chance that any sequence of any level ever misses the mean of what it
-    has seen is at most the sum of these shares, which is the error (union bound; sum over k of 1 / (k (k + 1)) is 1).
+    A sequence that runs since the start hardly moves with the present. So at each level l = 0, 1, .. `LEVELS - 1` a new
+    sequence starts every `2^l` blocks and runs for two such epochs; the k-th of its level gets the share
+    `1 / (LEVELS k (k + 1))` of the error. The chance that any sequence of any level ever misses the mean of its events
+    is at most the sum of these shares, which is the error (union bound; the sum over k of 1 / (k (k + 1)) is 1).
     So all of them may be looked at at all times. At any time the older of the two that run at level l has seen
     between `2^l` and `2^(l+1)` blocks: for any `tau` the level with `2^l block <= tau < 2^(l+1) block` holds a
-    sequence over at most the last `2 tau` events. Which level is read may be chosen freely, even looking at the data;
-    all that is kept is the one that `tau` asks for.
+    sequence over at most the last `2 tau` events. Only the level of `tau` is kept.
 
     The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k + 3.2`.
 
@@ -115,3 +115,17 @@ class Restarted:
     def share(self, state: State) -> float:
         restart = max(1, int(state["blocks"]) // self.epoch)
         return 1 / (LEVELS * restart * (restart + 1))
+
+
+def error_shares(error: float, ranks: Sequence[int], family_size: int | None = None) -> Array:
+    """The error probability of each candidate; `ranks`: its number in the order of all that were ever added, from 1.
+
+    The i-th gets `6 error / (pi i)^2`. These add up to `error` over any number of candidates, so that one more costs
+    the others nothing. With a `family_size`, each gets an equal share of so many.
+
+    >>> error_shares(0.05, [1, 2, 3]).round(4), error_shares(0.05, [1, 2, 3], family_size=10)
+    (array([0.0304, 0.0076, 0.0034]), array([0.005, 0.005, 0.005]))
+    """
+    if family_size is not None:
+        return np.full(len(ranks), error / family_size)
+    return 6.0 * error / (math.pi * np.asarray(ranks, dtype=float)) ** 2

@@ -1,16 +1,20 @@
-"""What a lower confidence sequence is: sums that are added up, and the evidence they are against a mean."""
+"""Lower confidence sequences as wealth processes: sums that add up over blocks, and the evidence they are."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array
+from streameval.ope.intervals.sequences.observations import Observations
 
 COUNT, TOTAL = 0, 1
-"""The first two sums of every row: how many observations were present, and what they add up to."""
+"""The first two sums of every row: how many observations were present, and their total."""
+FRESH = 100
+"""Until a row has seen so many observations, each has a centre of its own: one for a whole block would be a guess."""
 
 Places = NDArray[np.int64]
 
@@ -18,29 +22,23 @@ Places = NDArray[np.int64]
 class WealthProcess(Protocol):
     """A lower confidence sequence for the running mean of observations `X >= 0` whose means lie in [0, 1], or near it.
 
-    It keeps `width` sums a row; the first two are the count and the total. Sums of consecutive stretches add up to
-    those of both, wherever the centres came from, as long as each centre was known before its observation.
+    It keeps `width` sums a row: the count, the total, and the costs of its bets. Sums of consecutive stretches add up
+    to those of both, wherever the centres came from, as long as each centre was known before its observation.
     """
 
     @property
     def width(self) -> int:
-        """How many sums are kept of each row."""
+        """The number of sums of each row."""
         ...
 
-    def sums(self, observed: Array, centre: Array, present: Mask | None) -> Array:
-        """The sums [..., width] of observations [..., n] around centres in [0, 1]; absent ones are 0."""
-        ...
+    def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
+        """The costs of observations, [parts, policies, sides, width - 2].
 
-    order: ClassVar[int]
-    """The highest power of small observations that is asked for."""
-    limit: ClassVar[float]
-    """Observations above it are not small."""
-
-    def costs(self, squares: Array, observed: Array, centre: Array, row: Places) -> Array:
-        """The sums but for the count and the total, [..., width - 2], from sums over whole blocks.
-
-        `squares` [..., order - 1]: sums of the second to the last power of deviations from the centre of the block,
-        over small observations. `observed`, `centre`, `row`: other ones, and to which of the rows they belong.
+        Args:
+            seen: the observations, [blocks, policies, sides, events]
+            deviation: their distances from centres in [0, 1]; 0 for those that do not count. May be overwritten.
+            part: [blocks] the part that each block belongs to, counted from 0
+            shared: whether all observations of a block have the same centre
         """
         ...
 
@@ -56,27 +54,58 @@ class WealthProcess(Protocol):
         ...
 
 
-def running_centre(observed: Array, present: Mask | None, before: Array) -> tuple[Array, Array]:
-    """Of every observation [rows, n] a centre from what came before it: `min(1, (S + 1/2) / (count + 1))`; and the
-    count and total [rows, 2] after them all.
+def measure(process: WealthProcess, seen: Observations, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
+    """The sums of consecutive parts of so many blocks, and the counts and totals after all of them.
 
-    Sums run from event to event, so that the same stream gives the same bits however it is cut.
+    The centre of a block is `min(1, (S + 1/2) / (count + 1))` of the count and total S before it. Observations of a row
+    that had fewer than `FRESH` of them before the block have centres of their own, from what came before each.
 
-    >>> running_centre(np.array([[0.0, 1.0, 4.0]]), None, np.zeros((1, 2)))
-    (array([[0.5 , 0.25, 0.5 ]]), array([[3., 5.]]))
+    Args:
+        process: what the sums are for
+        seen: the observations, [blocks, policies, sides, events]
+        before: [policies, sides, 2] counts and totals before the first block
+        parts: numbers of blocks
+
+    Returns:
+        The sums, [parts, policies, sides, width], and the counts and totals, [policies, sides, 2].
     """
-    rows, events = observed.shape
-    path = np.empty((rows, events + 1))
-    path[:, 0] = before[:, TOTAL]
-    path[:, 1:] = observed
-    np.cumsum(path, axis=1, out=path)
-    counts = before[:, COUNT, None]
-    if present is not None:
-        counts = np.cumsum(np.concatenate([counts, present], axis=1), axis=1)
-    else:
-        counts = (counts[:1] if (counts == counts[:1]).all() else counts) + np.arange(events + 1.0)
-    after = np.stack([np.broadcast_to(counts[:, -1], rows), path[:, -1]], axis=1)
-    centre = path[:, :-1]
-    centre += 0.5
-    centre /= counts[:, :-1] + 1.0
-    return np.minimum(centre, 1.0, out=centre), after
+    counts, totals = seen.counts, seen.values @ np.ones(seen.values.shape[-1])
+    count, total = (
+        np.cumsum(np.concatenate([before[None, ..., place], steps]), axis=0)
+        for place, steps in ((COUNT, counts), (TOTAL, totals))
+    )
+    fresh = (count[:-1] < FRESH) & (counts > 0)
+    part = np.repeat(np.arange(len(parts)), parts)
+    sums = np.empty((len(parts), *before.shape[:-1], process.width))
+    firsts = np.searchsorted(part, np.arange(len(parts)))
+    sums[..., COUNT], sums[..., TOTAL] = np.add.reduceat(counts, firsts), np.add.reduceat(totals, firsts)
+    deviation = seen.values - centre_after(count[:-1], total[:-1])[..., None]
+    if seen.present is not None:
+        deviation *= seen.present
+    deviation[fresh] = 0.0
+    sums[..., 2:] = process.costs(seen, deviation, part, shared=True)
+    early = np.flatnonzero(fresh.any(axis=(1, 2)))
+    if len(early):
+        some = seen.of_blocks(early)
+        deviation = some.values - _own_centres(some, count[early], total[early])
+        deviation[~fresh[early]] = 0.0
+        if some.present is not None:
+            deviation *= some.present
+        costs = process.costs(some, deviation, np.arange(len(early)), shared=False)
+        np.add.at(sums[..., 2:], part[early], np.where(fresh[early][..., None], costs, 0.0))
+    return sums, np.stack([count[-1], total[-1]], axis=-1)
+
+
+def centre_after(count: Array, total: Array) -> Array:
+    """The centre of the next observation after so many that add up to `total`."""
+    return np.minimum((total + 0.5) / (count + 1.0), 1.0)
+
+
+def _own_centres(seen: Observations, count: Array, total: Array) -> Array:
+    """The centre of each observation from those before it; `count`, `total`: before each block."""
+    ones = np.ones_like(seen.values) if seen.present is None else seen.present
+    counts, totals = (
+        np.cumsum(np.concatenate([start[..., None], steps[..., :-1]], axis=-1), axis=-1)
+        for start, steps in ((count, ones), (total, seen.values))
+    )
+    return centre_after(counts, totals)

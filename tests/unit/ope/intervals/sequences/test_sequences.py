@@ -32,21 +32,19 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import Bounds, ConfidenceSequence, IntervalRequest
 from streameval.ope.intervals.sequences import (
-    BlockView,
     LiftTest,
     Restarted,
+    RestartSchedule,
+    SequenceTracker,
     SinceStart,
     TrackedBounds,
-    watch,
 )
-from streameval.ope.intervals.sequences import (
-    bounded as boundaries,
-)
+from streameval.ope.intervals.sequences import bounded as boundaries
 from streameval.ope.intervals.sequences.bounded import BernsteinWealth
-from streameval.ope.intervals.sequences.heavy_tailed import EDGES, LARGEST_OBSERVATION, HeavyTailed
-from streameval.ope.intervals.sequences.restarts import LEVELS, RestartSchedule
-from streameval.ope.intervals.sequences.tracker import BlockSequenceTracker
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess, running_centre
+from streameval.ope.intervals.sequences.heavy_tailed import EDGES, HeavyTailed
+from streameval.ope.intervals.sequences.observations import LARGEST_OBSERVATION, Observations
+from streameval.ope.intervals.sequences.restarts import LEVELS
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess, measure
 from support.paths import DATA
 
 Array = NDArray[np.float64]
@@ -66,9 +64,23 @@ def both_sides(weight: Any, reward: Any) -> Array:
 
 
 def sums_of(engine: WealthProcess, observed: Array, present: Any = None) -> Array:
-    """The sums of whole streams, [rows, width]."""
-    centre, _ = running_centre(observed, present, np.zeros((len(observed), 2)))
-    return engine.sums(observed, centre, present)
+    """The sums of whole streams as one block, [rows, width]: every observation has a centre of its own."""
+    there = None if present is None else np.asarray(present)[None, :, None]
+    rows = Observations(np.asarray(observed, dtype=float)[None, :, None], there)
+    return measure(engine, rows, np.zeros((len(observed), 1, 2)), [1])[0][0, :, 0]
+
+
+def own_centres(observed: Array, before: tuple[float, float] = (0.0, 0.0)) -> Array:
+    """The centres of observations [rows, events] when each has its own, from those before it."""
+    count, total = before[0] + np.arange(observed.shape[1]), before[1] + np.cumsum(observed, axis=1) - observed
+    centre: Array = np.minimum((total + 0.5) / (count + 1), 1.0)
+    return centre
+
+
+def costs_of(engine: WealthProcess, deviation: Array, shared: bool) -> Array:
+    """The costs of single deviations [events], added up."""
+    seen = Observations(np.zeros((1, 1, 1, len(deviation))), light=np.zeros((1, 1, 1, len(deviation)), dtype=bool))
+    return engine.costs(seen, deviation[None, None, None].copy(), np.zeros(1, dtype=np.int64), shared)[0, 0, 0]
 
 
 def interval(engine: WealthProcess, observed: Array, error: float) -> list[float]:
@@ -83,7 +95,7 @@ def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
     least, most = (end * engine.lambdas for end in (-1.0, 3.0))  # type: ignore[attr-defined]
     steep = [(staked - np.log1p(staked)) / end**2 for staked, end in ((least, -1.0), (most, 3.0))]
     line: Array = steep[0] + (steep[1] - steep[0]) * (deviation + 1) / 4
-    return line * deviation**2 if deviation <= 3 else engine.sums(np.array([deviation]), np.zeros(1), None)[2:]
+    return line * deviation**2 if deviation <= 3 else costs_of(engine, np.array([deviation]), shared=True)
 
 
 def by_blocks(engine: WealthProcess, observed: Array, present: Array | None = None, since: int = 0) -> Array:
@@ -93,14 +105,13 @@ def by_blocks(engine: WealthProcess, observed: Array, present: Array | None = No
     there = np.ones(len(observed), dtype=bool) if present is None else present
     for first in range(0, len(observed), 100):
         some = observed[first : first + 100][there[first : first + 100]]
-        centre = np.full(len(some), min(1.0, (total + 0.5) / (count + 1)))
         added = np.zeros(engine.width)
+        added[[COUNT, TOTAL]] = len(some), some.sum()
         if count < 100:
-            centre = running_centre(some[None], None, np.array([[count, total]]))[0][0]
-            added = engine.sums(some, centre, None)
+            added[2:] = costs_of(engine, some - own_centres(some[None], (count, total))[0], shared=False)
         else:
+            centre = min(1.0, (total + 0.5) / (count + 1))
             added[2:] = sum(exact_up_to_a_line(engine, deviation) for deviation in some - centre)
-            added[[COUNT, TOTAL]] = len(some), some.sum()
         sums += added * (first >= since)
         count, total = count + len(some), total + some.sum()
     return sums
@@ -114,25 +125,13 @@ def interval_by_blocks(engine: WealthProcess, observed: Array, error: float, **m
 # published values
 
 
-def test_mixture_boundaries_are_the_published_ones() -> None:
+def test_the_gamma_exponential_boundary_is_the_published_one() -> None:
     case = "confseq_boundaries"
     given = CASES[case]["inputs"]
     v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
     two, one = boundaries.normal_rho(v_opt, error), boundaries.normal_rho(v_opt, error, sides=1)
     assert two == published(case, "normal_rho_two_sided")
-    assert float(boundaries.normal_mixture(v, error, two)) == published(case, "normal_mixture_two_sided")
-    assert float(boundaries.normal_mixture_one_sided(v, error, one)) == published(case, "normal_mixture_one_sided")
     assert float(boundaries.gamma_exponential_mixture(v, error, one, c)) == published(case, "gamma_exponential")
-    assert float(boundaries.gamma_poisson_mixture(v, error, one, c)) == published(case, "gamma_poisson")
-
-
-def test_stitched_boundaries_are_the_published_ones() -> None:
-    case = "confseq_boundaries"
-    given = CASES[case]["inputs"]
-    positive = boundaries.polynomial_stitching(given["v"], given["alpha"], **given["poly_stitching"])
-    negative = boundaries.polynomial_stitching(given["v"], given["alpha"], **given["negative_c"])
-    assert float(positive) == published(case, "poly_stitching")
-    assert float(negative) == published(case, "poly_stitching_negative_c")
 
 
 CYCLE = np.tile(CASES["vw_cs_4000"]["inputs"]["w_and_r_cycle"], CASES["vw_cs_4000"]["inputs"]["repeats"])
@@ -154,7 +153,7 @@ PUBLISHED_STREAMS = {
 )
 def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str, name: str) -> None:
     observed = PUBLISHED_STREAMS[case]  # the published ones let products above 1 through, and cut what comes of them
-    square = ((observed - running_centre(observed, None, np.zeros((2, 2)))[0]) ** 2).sum(axis=1)
+    square = ((observed - own_centres(observed)) ** 2).sum(axis=1)
     reach = boundaries.gamma_exponential_mixture(square, 0.025, rho=1.0)
     lower = (observed.sum(axis=1) - reach) / observed.shape[1]
     assert np.clip([lower[0], 1 - lower[1]], 0, 1).tolist() == published(case, name)
@@ -163,13 +162,6 @@ def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str,
 def test_the_empirical_bernstein_sequence_is_the_published_one() -> None:
     found = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
     assert found == published("vw_cs_4000", "gamma_exponential")
-
-
-def test_the_stitched_sequence_is_the_published_one() -> None:
-    sums = sums_of(BernsteinWealth(), PUBLISHED_STREAMS["vw_cs_4000"])
-    reach = boundaries.polynomial_stitching(np.maximum(sums[:, 2], 1.0), 0.025, v_min=1 / 1.1, c=1.0, s=1.1, eta=1.1)
-    lower = (sums[:, TOTAL] - reach) / sums[:, COUNT]
-    assert [lower[0], 1 - lower[1]] == published("vw_cs_4000", "stitched")
 
 
 UNINVESTED = 0.5 * (1 + 1.4406337970700393 / (0.95 * np.pi**2 / 6))
@@ -204,10 +196,9 @@ def stream(seed: int, rows: int = 6, events: int = 900) -> Array:
 def test_the_cost_of_a_bet_is_never_below_the_exact_one_and_near_it() -> None:
     engine = HeavyTailed()
     observed = np.abs(np.random.default_rng(1).standard_cauchy((3, 2000)))
-    centre, _ = running_centre(observed, None, np.zeros((3, 2)))
-    staked = engine.lambdas * (observed - centre)[..., None]
+    staked = engine.lambdas * (observed - own_centres(observed))[..., None]
     exact = (staked - np.log1p(staked)).sum(axis=1)
-    bound = engine.sums(observed, centre, None)[:, 2:]
+    bound = sums_of(engine, observed)[:, 2:]
     assert (bound > exact * (1 - 1e-9)).all()
     assert (bound < exact * 1.1).all()
 
@@ -231,10 +222,12 @@ def test_a_smaller_error_gives_a_lower_bound(engine: WealthProcess) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
 def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) -> None:
-    observed = stream(4) / 50
-    centre, _ = running_centre(observed, None, np.zeros((6, 2)))
-    parts = [engine.sums(observed[:, part], centre[:, part], None) for part in (slice(0, 300), slice(300, None))]
-    assert parts[0] + parts[1] == pytest.approx(engine.sums(observed, centre, None), rel=1e-9)
+    observed = stream(4).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
+    whole, end = measure(engine, Observations(observed), np.zeros((6, 1, 2)), [3, 6])
+    first, middle = measure(engine, Observations(observed[:3]), np.zeros((6, 1, 2)), [3])
+    second, last = measure(engine, Observations(observed[3:]), middle, [6])
+    assert np.concatenate([first, second]) == pytest.approx(whole, rel=1e-9)
+    assert (last == end).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
@@ -245,23 +238,20 @@ def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess
     assert sums_of(engine, np.where(present, observed, 0.0), present) == pytest.approx(expected, rel=1e-9)
 
 
-def test_centres_are_the_same_bits_however_the_stream_is_cut() -> None:
-    observed = stream(7)
-    whole, end = running_centre(observed, None, np.zeros((6, 2)))
-    pieces, state = [], np.zeros((6, 2))
-    for first, last in ((0, 1), (1, 100), (100, 101), (101, 900)):
-        piece, state = running_centre(observed[:, first:last], None, state)
-        pieces.append(piece)
-    assert (np.concatenate(pieces, axis=1) == whole).all()
-    assert (state == end).all()
-
-
-def test_no_centre_knows_its_own_observation_or_a_later_one() -> None:
-    observed = stream(8)
+@pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
+def test_no_centre_knows_its_own_block_or_a_later_one(engine: WealthProcess) -> None:
+    """What earlier blocks cost does not depend on later observations; nor does the centre of the block between."""
+    observed = stream(8).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
     changed = observed.copy()
-    changed[:, 500:] = 99.0
-    centres = [running_centre(each, None, np.zeros((6, 2)))[0] for each in (observed, changed)]
-    assert (centres[0][:, :501] == centres[1][:, :501]).all()
+    changed[5:] = 1.0
+    costs = [
+        measure(engine, Observations(each), np.zeros((6, 1, 2)), [1] * 9)[0][..., 2:] for each in (observed, changed)
+    ]
+    assert (costs[0][:5] == costs[1][:5]).all()
+    if isinstance(engine, BernsteinWealth):
+        total = observed[:5].sum(axis=(0, -1))
+        expected = 100 * (1.0 - (total + 0.5) / 501) ** 2
+        assert costs[1][5, ..., 0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_observation_beyond_the_last_edge_costs_finitely_much() -> None:
@@ -303,16 +293,19 @@ def part_of(whole: Evidence, part: slice) -> Evidence:
 ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
 
 
+Tracked = tuple[SequenceTracker, list[AnyEstimator]]
+
+
 def watching(
     average: AnyAverage | None = None,
     bound: ConfidenceSequence | None = None,
     estimators: list[AnyEstimator] | None = None,
     reward_range: tuple[float, float] = (0.0, 1.0),
     logging: bool = True,
-) -> tuple[BlockSequenceTracker, list[AnyEstimator]]:
+) -> Tracked:
     chosen = ESTIMATORS if estimators is None else estimators
-    sequences = watch(bound or ConfidenceSequence(), average or Cumulative(), chosen, reward_range, 100, logging)
-    return sequences, chosen
+    average = average or Cumulative()
+    return (bound or ConfidenceSequence()).tracker(average, chosen, reward_range, 100, logging), chosen
 
 
 def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
@@ -322,7 +315,7 @@ def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
 
 
 def folded(
-    watching: tuple[BlockSequenceTracker, list[AnyEstimator]],
+    watching: Tracked,
     whole: Evidence,
     cuts: tuple[int, ...] = (),
     state: Any = None,
@@ -330,22 +323,20 @@ def folded(
     """The state after these events, cut before these."""
     sequences, estimators = watching
     policies = whole.importance_weight.shape[1]
-    state = sequences.start(policies, whole.block) if state is None else state
+    state = sequences.start(policies) if state is None else state
     for first, last in pairwise((0, *cuts, len(whole.reward))):
         part = part_of(whole, slice(first, last))
-        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
+        state = sequences.fold(state, part, terms_of(estimators, part))
     return state
 
 
-def seen(
-    watching: tuple[BlockSequenceTracker, list[AnyEstimator]], whole: Evidence, error: float = 0.05
-) -> TrackedBounds:
+def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBounds:
     """The intervals after these events, by policy and estimator; what is no whole block is the tail."""
     sequences, estimators = watching
     full = len(whole.reward) // whole.block * whole.block
     state = folded(watching, part_of(whole, slice(0, full)))
     rest = part_of(whole, slice(full, None))
-    tail = BlockView(rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
+    tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
     found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
     ends = [end.reshape(shape) for end in found[:4]]
@@ -429,12 +420,11 @@ def test_empirical_bernstein_takes_weights_up_to_a_limit_and_withholds_what_lies
 @pytest.mark.parametrize("logging", [True, False])
 def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(logging: bool) -> None:
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
-    (group,) = watch(bound, Cumulative(), [IPS()], (0.0, 1.0), 100, logging).groups
+    (group,) = bound.tracker(Cumulative(), [IPS()], (0.0, 1.0), 100, logging).groups
     weight = np.array([[1.0 if logging else 50.0, 50.0]]).repeat(2, axis=0)
     whole = Evidence.of(np.asfortranarray(weight), np.array([0.0, 1.0]))
     assert group.scale.lift == 50.0
-    for side in range(4):
-        assert group.observed(whole, [], side)[1].max() == 1.0
+    assert group.observed(whole, []).values[0, 1].max(axis=-1).tolist() == [1.0] * 4
 
 
 def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> None:
@@ -513,26 +503,26 @@ def flat(state: Any) -> list[Array]:
 
 @pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
 @pytest.mark.parametrize("present", [1.0, 0.8], ids=["all", "some"])
-def test_powers_of_observations_are_those_of_each_observation(named: bool, present: float) -> None:
+def test_observations_of_blocks_are_those_of_each_event(named: bool, present: float) -> None:
     rng = np.random.default_rng(31)
-    weight = np.abs(rng.standard_cauchy((4, 600)))
+    weight, reward = np.abs(rng.standard_cauchy((4, 600))), rng.random(600)
     if not named:
         weight[0] = 1.0
-    there = rng.random((600, 4)) <= present
-    whole = Evidence.of(np.asfortranarray(weight.T), rng.random(600), averaging_weight=np.asfortranarray(there * 1.0))
-    for group in watching(logging=not named)[0].groups:
-        look = BlockView(whole, terms_of(ESTIMATORS, whole))
-        found = look.powers(group)
-        for block in range(6):
-            for side, (observed, mask) in enumerate(look.one_by_one(group, block)):
-                some = np.ones(observed.shape) if mask is None else mask
-                assert found.counts[block, side] == pytest.approx(some.sum(axis=1))
-                for power in range(group.engine.order + 1):
-                    place = found.rows - (block * 4 + side) * 4
-                    mine = (place >= 0) & (place < 4)
-                    singles = np.bincount(place[mine], found.singles[mine] ** power, 4)
-                    expected = (some * observed**power).sum(axis=1)
-                    assert found.small[block, side, :, power] + singles == pytest.approx(expected, rel=1e-9)
+    there = (rng.random((600, 4)) <= present).T
+    whole = Evidence.of(np.asfortranarray(weight.T), reward, averaging_weight=np.asfortranarray(there.T * 1.0))
+    group = watching(logging=not named)[0].groups[0]
+    found = group.observed(whole, [], slice(2, 6))
+    for block, policy in np.ndindex(4, 4):
+        events = slice(100 * (block + 2), 100 * (block + 3))
+        w, w0, s = weight[policy, events], weight[0, events], reward[events]
+        own, both = there[policy, events], (there[policy] & there[0])[events]
+        sides = [(own, w * s), (own, w * (1 - s)), (both, w * s + w0 * (1 - s)), (both, w0 * s + w * (1 - s))]
+        for side, (mask, expected) in enumerate(sides):
+            assert found.values[block, policy, side] == pytest.approx(np.where(mask, expected, 0.0), rel=1e-12)
+            assert found.counts[block, policy, side] == mask.sum()
+            assert found.light is not None
+            light = (w <= 3) if side < 2 else (w <= 3) & (w0 <= 3)
+            assert (found.light[block, policy, side] == light).all()
 
 
 def test_a_block_never_costs_less_than_its_bets() -> None:
@@ -540,9 +530,10 @@ def test_a_block_never_costs_less_than_its_bets() -> None:
     for centre in (0.0, 0.03, 0.5, 1.0):
         for deviation in np.linspace(-centre, 3.0, 200):
             staked = engine.lambdas * deviation
-            squares = np.array([[deviation**2, deviation**3]])
-            nobody = np.empty(0)
-            cost = engine.costs(squares, nobody, nobody, np.empty(0, dtype=np.int64))[0]
+            light = Observations(np.zeros((1, 1, 1, 1)))
+            cost = engine.costs(light, np.full((1, 1, 1, 1), deviation), np.zeros(1, dtype=np.int64), shared=True)[
+                0, 0, 0
+            ]
             exact = staked - np.log1p(staked)
             assert (cost >= exact - 1e-12 * deviation**2).all()
             assert (cost[engine.lambdas < 0.15] <= 1.04 * exact[engine.lambdas < 0.15] + 1e-12).all()
@@ -554,17 +545,16 @@ def test_a_block_never_costs_less_than_its_bets() -> None:
 @pytest.mark.parametrize("tau", [100, 250, 1000, 3333])
 def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_once_there_are_enough(tau: int) -> None:
     sequences, estimators = watching(Window(tau=tau), estimators=[IPS()])
-    state = sequences.start(4, 100)
+    state = sequences.start(4)
     whole = evidence(26, events=9000)
     for block in range(90):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
+        state = sequences.fold(state, part, terms_of(estimators, part))
         tail = part_of(whole, slice(100 * block, 100 * block + 99))
         done = 100 * (block + 1)
         events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
-        more = sequences.read(state, BlockView(tail, terms_of(estimators, tail)), np.full(4, 0.05)).details[
-            "interval_events"
-        ]
+        later = sequences.read(state, (tail, terms_of(estimators, tail)), np.full(4, 0.05))
+        more = later.details["interval_events"]
         assert (events > min(done, tau / 2) - 1).all()
         assert (more < 2 * tau).all()
         assert (more == events + 99).all()
@@ -608,10 +598,10 @@ def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above
     sequences, estimators = watching(average, estimators=[IPS()])
     proof = LiftTest((0.0, 1.0), margin, span)
     evidences, _ = proof.fold(proof.start(4), whole)
-    state, agreed = sequences.start(4, 100), 0
+    state, agreed = sequences.start(4), 0
     for block in range(60):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, BlockView(part, terms_of(estimators, part)))
+        state = sequences.fold(state, part, terms_of(estimators, part))
         lower = sequences.read(state, None, np.full(4, 0.5)).lift_lower
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
         agreed += int((lower[1:] > margin).sum())
