@@ -267,15 +267,12 @@ class Grid:
             name: _cut(some[name], fresh[name], fewer[name], _Columns(count, wide.layout, kept))
             for name, count in policies.items()
         }
-        watches = zip(part.watches, wide.watches, some["watched"], strict=True)
+        watches = zip(part.watches, some["watched"], strict=True)
         return {
             **cut,
             "seen": state["seen"],
             "estimators": [state["estimators"][place] for place in kept],
-            "watched": [
-                None if watch is None or other is None else watch.of_some(seen, other, kept)
-                for watch, other, seen in watches
-            ],
+            "watched": [None if watch is None else watch.of_some(seen) for watch, seen in watches],
         }
 
 
