@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
@@ -18,7 +17,7 @@ from streameval.ingest.base import SourceStatus
 from streameval.ingest.pipeline import BufferStatus
 from streameval.ingest.stages import RewardCounts
 from streameval.ope.report import Estimate, EventCounts
-from streameval.service.metrics import MetricsPage, StreamevalCollector, exposition
+from streameval.service.metrics import MetricsPage
 from streameval.service.status import NEVER, DaemonStatus
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
@@ -191,23 +190,14 @@ def test_one_family_that_fails_is_logged_and_takes_no_other_with_it() -> None:
         samples = scrape(broken)
     assert "streameval_policy_value" in samples
     assert "streameval_ready" in samples
-    assert [(entry["event"], entry["part"]) for entry in logs] == [("metrics_failed", "consumer")]
+    assert {entry["event"] for entry in logs} == {"metrics_failed"}
+    assert len(logs) == sum("consumer" in entry["family"] for entry in logs) > 0
 
 
 def test_label_values_are_escaped() -> None:
     odd = 'a "quoted" \\ name\nof two lines'
     samples = of_estimates(make_estimate(odd, "ips", "window", 0.5))
     assert one(samples, "streameval_policy_value", policy=odd) == 0.5
-
-
-def test_the_text_says_what_the_client_library_would_say() -> None:
-    registry = CollectorRegistry()
-    collector = StreamevalCollector(lambda: make_published(make_report(10)))
-    registry.register(collector)
-    theirs = generate_latest(registry).decode()
-    ours = exposition(collector.collect()).decode()
-    assert list(text_string_to_metric_families(ours)) == list(text_string_to_metric_families(theirs))
-    assert len(ours.splitlines()) == len(theirs.splitlines()) > 1000
 
 
 def test_promtool_accepts_the_metrics() -> None:
