@@ -1,21 +1,27 @@
-"""Slow calls made beside the loop, so that a poll returns in time while a broker does not answer.
-
-What connections hang on: cut it from any thread, and nobody waits for them any more.
-"""
+"""Slow work beside the loop, in threads that do not keep the program alive, and connections that any thread can close."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
+
+import structlog
 
 T = TypeVar("T")
 
+PAUSE_FIRST, PAUSE_MOST = 0.5, 30.0
+"""Seconds between two attempts of a `Worker`; they double from the first to the last."""
+
+log = structlog.get_logger(__name__)
+
 
 class Background(Generic[T]):
-    """One call in a thread of its own; the thread does not keep the program alive.
+    """One call in a thread of its own.
 
     >>> Background(lambda: 6 * 7).result(timeout=60.0)
     42
@@ -28,7 +34,7 @@ class Background(Generic[T]):
     def _run(self, call: Callable[[], T]) -> None:
         try:
             self._future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - not swallowed: whoever asks for the result gets it
+        except Exception as error:  # noqa: BLE001 - not swallowed: `result` raises it
             self._future.set_exception(error)
 
     def result(self, timeout: float) -> T | None:
@@ -41,6 +47,137 @@ class Background(Generic[T]):
             return None
 
 
+class RetryError(Exception):
+    """A failure that may pass; `items` are to be handled again, the others of the batch were handled or dropped."""
+
+    def __init__(self, reason: str, items: Sequence[Any], dropped: int = 0) -> None:
+        super().__init__(reason)
+        self.items, self.dropped = list(items), dropped
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """Items handled, dropped and queued in the life of a worker, and why the last attempt failed, if it did."""
+
+    done: int = 0
+    dropped: int = 0
+    waiting: int = 0
+    trouble: str = ""
+
+
+class Worker(Generic[T]):
+    """Handles items in order in a thread of its own; `put` neither waits nor fails.
+
+    Args:
+        handle: Takes up to `batch` items and returns how many it handled; the others are dropped. After `RetryError`
+            the items of the error are handled again, after a pause that doubles up to half a minute. Any other
+            exception drops the batch.
+        name: Name of the thread.
+        event: Name of the log event of a failed attempt.
+        close: Called in the thread after the last item.
+        abort: Called by another thread: lets a `handle` that waits fail soon, and all later ones.
+        batch: Items that `handle` takes at once.
+        most: Items queued at most; further ones are dropped.
+        most_bytes: The same for their `size`.
+        size: Bytes of an item.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[Sequence[T]], int],
+        *,
+        name: str,
+        event: str,
+        close: Callable[[], None] = lambda: None,
+        abort: Callable[[], None] = lambda: None,
+        batch: int = 1,
+        most: float = float("inf"),
+        most_bytes: float = float("inf"),
+        size: Callable[[T], int] = lambda _: 0,
+    ) -> None:
+        self._handle, self._close, self._abort, self._event = handle, close, abort, event
+        self._batch, self._most, self._most_bytes, self._size = batch, most, most_bytes, size
+        self._queue: deque[T] = deque()
+        self._bytes = self._done = self._dropped = self._in_hand = 0
+        self._trouble = ""
+        self._changed, self._closing = threading.Condition(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def put(self, items: Iterable[T], *, newest_only: bool = False) -> None:
+        """Queue items; `newest_only` discards those that are still queued."""
+        with self._changed:
+            if newest_only:
+                self._bytes -= sum(map(self._size, self._queue))
+                self._queue.clear()
+            for item in items:
+                size = self._size(item)
+                if len(self._queue) + self._in_hand < self._most and self._bytes + size <= self._most_bytes:
+                    self._queue.append(item)
+                    self._bytes += size
+                else:
+                    self._dropped += 1
+            if self._thread.ident is None:
+                self._thread.start()
+            self._changed.notify()
+
+    def status(self) -> WorkerStatus:
+        """What was handled and dropped so far, and what is queued."""
+        with self._changed:
+            return WorkerStatus(self._done, self._dropped, len(self._queue) + self._in_hand, self._trouble)
+
+    def close(self, timeout: float, abort_timeout: float = 0.0) -> WorkerStatus:
+        """Try once more to handle what is queued, for `timeout` seconds, then abort and wait `abort_timeout` seconds."""
+        with self._changed:
+            self._closing.set()
+            self._changed.notify()
+        if self._thread.ident is None:
+            self._close()
+        else:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                self._abort()
+                self._thread.join(abort_timeout)
+        return self.status()
+
+    def _run(self) -> None:
+        pause = PAUSE_FIRST
+        while items := self._next():
+            is_last = self._closing.is_set()
+            try:
+                handled = self._handle(items)
+                self._count(items, len(items) - handled)
+                pause = PAUSE_FIRST
+            except RetryError as error:
+                self._count(items, error.dropped, str(error), error.items)
+                if is_last:
+                    break
+                self._closing.wait(pause)
+                pause = min(2.0 * pause, PAUSE_MOST)
+            except Exception as error:  # noqa: BLE001 - drops these items, not all that follow
+                self._count(items, len(items), repr(error))
+        self._close()
+
+    def _next(self) -> list[T]:
+        """The oldest items; none when no more will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing.is_set())
+            items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
+            self._in_hand = len(items)
+            return items
+
+    def _count(self, items: Sequence[T], dropped: int, trouble: str = "", again: Sequence[T] = ()) -> None:
+        with self._changed:
+            self._done += len(items) - len(again) - dropped
+            self._dropped += dropped
+            self._in_hand = 0
+            self._queue.extendleft(reversed(again))
+            self._bytes -= sum(map(self._size, items)) - sum(map(self._size, again))
+            self._trouble = trouble
+        if trouble:
+            status = self.status()
+            log.warning(self._event, reason=trouble, waiting=status.waiting, dropped=status.dropped)
+
+
 class Closable(Protocol):
     """A connection; closing it a second time does no harm."""
 
@@ -48,28 +185,25 @@ class Closable(Protocol):
 
 
 class ConnectionGroup:
-    """Holds connections until it is cut, which closes them, and those that come later at once.
-
-    Whoever waits for an answer of one of them, in another thread, then gets an error instead of it.
-    """
+    """Connections that any thread can close together, which wakes every call that is blocked on one of them."""
 
     def __init__(self) -> None:
-        self._held: WeakSet[Closable] = WeakSet()
-        self._is_cut = False
+        self._connections: WeakSet[Closable] = WeakSet()
+        self._is_closed = False
         self._lock = threading.Lock()
 
-    def hold(self, connection: Closable) -> None:
-        """Close this one when the line is cut, unless it is gone by then."""
+    def add(self, connection: Closable) -> None:
+        """Close this connection with the group, unless it is gone by then; at once if the group is closed already."""
         with self._lock:
-            self._held.add(connection)
-            too_late = self._is_cut
+            self._connections.add(connection)
+            too_late = self._is_closed
         if too_late:
             connection.close()
 
-    def cut(self) -> None:
-        """Close all connections."""
+    def close(self) -> None:
+        """Close all connections, and those that are added later."""
         with self._lock:
-            self._is_cut = True
-            held = list(self._held)
-        for connection in held:
+            self._is_closed = True
+            connections = list(self._connections)
+        for connection in connections:
             connection.close()

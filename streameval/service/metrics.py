@@ -449,9 +449,9 @@ FAMILIES: tuple[Family | HistogramFamily, ...] = (
         _reward_window,
     ),
     Family(
-        "streameval_dead_letters_written_total",
+        "streameval_dead_letters.done_total",
         "Rejected messages written to the dead letters since the process started.",
-        _value("dead_letters.written"),
+        _value("dead_letters.done"),
     ),
     Family(
         "streameval_dead_letters_dropped_total",

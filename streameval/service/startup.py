@@ -28,7 +28,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
-from streameval.service.dead_letters.queue import open_dead_letters
+from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
 from streameval.service.snapshots.store import SnapshotStore
 from streameval.service.snapshots.untrusted import roster_from

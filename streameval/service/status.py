@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.events import REASONS
+from streameval.ingest.background import WorkerStatus
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.pipeline import BufferStatus
 from streameval.ope.report import Report
@@ -183,16 +184,6 @@ NEVER = SnapshotStatus()
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterStatus:
-    """Rejected messages put aside: written and dropped in the life of this process, waiting, and what keeps them."""
-
-    written: int = 0
-    dropped: int = 0
-    waiting: int = 0
-    trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """The state of a running daemon at the moment `at` (epoch seconds).
 
@@ -214,6 +205,6 @@ class DaemonStatus:
     event_delay: Histogram = NO_DELAYS
     backfills: tuple[BackfillStatus, ...] = ()
     snapshots: SnapshotStatus | None = None
-    dead_letters: DeadLetterStatus | None = None
+    dead_letters: WorkerStatus | None = None
     holding: BufferStatus | None = None
     history: History = NO_HISTORY

@@ -13,7 +13,7 @@ from kafka import KafkaConsumer, TopicPartition
 from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
 from streameval.ingest.base import Records
-from streameval.service.dead_letters.queue import open_dead_letters
+from streameval.service.dead_letters import open_dead_letters
 from support.factories import quickest, wait_until
 from support.integration.broker import Broker
 
@@ -42,7 +42,7 @@ def test_a_letter_is_the_message_as_it_came_with_reason_and_origin_beside_it(bro
     topic = f"rejected-{uuid4().hex[:8]}"
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
     letters.put(*rejected(3))
-    wait_until(lambda: letters.status().written == 3)
+    wait_until(lambda: letters.status().done == 3)
     letters.close()
     found = messages_in(broker, topic, 3)
     assert [message.value for message in found] == [b"bad 0", b"bad 1", b"bad 2"]
@@ -64,7 +64,7 @@ def test_a_letter_without_a_message_is_written_too_and_those_after_it(broker: Br
     letters.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"")])
     letters.put([], [Rejected("too_late", "reward: too late", b"", origin=("rewards", 1, 8))])
     letters.put(*rejected(1))
-    wait_until(lambda: letters.status().written == 3)
+    wait_until(lambda: letters.status().done == 3)
     letters.close()
     found = messages_in(broker, topic, 3)
     assert [message.value for message in found] == [b"", b"", b"bad 0"]
@@ -72,11 +72,11 @@ def test_a_letter_without_a_message_is_written_too_and_those_after_it(broker: Br
 
 
 def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.service.dead_letters.topic.DELIVERY_TIMEOUT", 4.0)
+    monkeypatch.setattr("streameval.ingest.kafka.producer.SENDER_TIMEOUT", 4.0)
     topic = f"rejected-{uuid4().hex[:8]}"
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)
     letters.put(*rejected(1))
-    wait_until(lambda: letters.status().written == 1)
+    wait_until(lambda: letters.status().done == 1)
     stoppable_broker.stop()
     assert quickest(lambda: letters.put(*rejected(100)), times=10) < 0.05
     wait_until(lambda: letters.status().trouble != "")
@@ -84,6 +84,6 @@ def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeyp
     stoppable_broker.start()
     wait_until(lambda: letters.status().waiting == 0, seconds=120.0)  # between two attempts it is up to thirty
     letters.close()
-    assert (letters.status().written, letters.status().dropped) == (1001, 0)
+    assert (letters.status().done, letters.status().dropped) == (1001, 0)
     offsets = {dict(message.headers)["streameval.offset"] for message in messages_in(stoppable_broker, topic, 1001)}
     assert len(offsets) == 100

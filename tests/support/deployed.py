@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from streameval.ingest.pipeline import BufferStatus
 from streameval.ingest.stages.reward_join import RewardCounts
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.ingest.background import WorkerStatus
 from streameval.service.metrics import MetricsPage
-from streameval.service.status import BackfillStatus, DeadLetterStatus
+from streameval.service.status import BackfillStatus
 from support.factories import make_published, make_report
 from support.paths import ROOT
 
@@ -56,7 +57,7 @@ def exported() -> set[str]:
         events=5, watermark=1.7e9, rewards=RewardCounts(joined=90, late=10, unmatched=1), window=600.0
     )
     late = BackfillStatus(("challenger-a",), read=10, waiting=20)
-    published = make_published(report, backfills=(late,), holding=holding, dead_letters=DeadLetterStatus(written=3))
+    published = make_published(report, backfills=(late,), holding=holding, dead_letters=WorkerStatus(done=3))
     text = MetricsPage(lambda: published).render().decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 

@@ -36,7 +36,7 @@ class FakeCluster:
     epochs: dict[int, list[int]] = field(default_factory=dict)
     before_connect: Callable[[], object] = lambda: None
 
-    def connect(self, settings: KafkaSettings, timeout: float, lifeline: ConnectionGroup) -> FakeClient:
+    def connect(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> FakeClient:
         self.attempts += 1
         self.before_connect()
         self.require_answer()

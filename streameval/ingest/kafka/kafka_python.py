@@ -130,7 +130,7 @@ def connected(
         made.append(Network(**network_options))
         made[0].cluster.config["allow_auto_create_topics"] = False
         if lifeline is not None:
-            lifeline.hold(made[0])
+            lifeline.add(made[0])
         return made[0]
 
     with _reasons_to_fail() as reasons:

@@ -1,29 +1,23 @@
-"""Offsets for tools that show lag: written to a group beside the loop, never read back."""
+"""Offsets of a consumer group, for tools that show lag: written beside the loop, never read back."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Protocol
 
-import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import NoError
 from kafka.structs import OffsetAndMetadata
 
-from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.background import ConnectionGroup, RetryError, Worker
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.kafka_python import connected, connection_options, translated_errors
 from streameval.ingest.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 2.0
-"""Seconds that the last commit gets at the end of the program."""
-LOG_EVERY = 60.0
-
-log = structlog.get_logger(__name__)
+"""Seconds for the last commit at the end of the program."""
 
 
 class Writer(Protocol):
@@ -35,75 +29,54 @@ class Writer(Protocol):
 
 
 class OffsetCommitter:
-    """Writes the newest positions in a thread of its own: whoever commits neither waits nor fails.
+    """Writes the newest positions in a thread of its own: `commit` neither waits nor fails.
 
-    While one writing is under way, only the last positions of those that come are kept. The consumer that reads could
-    do it, but while it looks for the coordinator of a group it does not read; this thread may hang, and nothing else.
+    The consumer that reads could commit, but while it looks for the coordinator of a group it does not read.
     """
 
-    def __init__(self, connect: Callable[[], Writer], clock: Callable[[], float] = time.monotonic) -> None:
-        self._connect, self._clock = connect, clock
-        self._latest: Mapping[int, int] | None = None
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread: threading.Thread | None = None
-        self._failures = 0
-        self._logged_at = -LOG_EVERY
+    def __init__(self, connect: Callable[[], Writer]) -> None:
+        self._connect = connect
+        self._writer: Writer | None = None
+        self._worker: Worker[Mapping[int, int]] = Worker(
+            self._write, name="streameval-commits", event="offsets_not_committed", close=self._disconnect
+        )
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Write these positions soon, unless newer ones come before."""
-        with self._changed:
-            self._latest = dict(positions)
-            self._changed.notify()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="streameval-commits", daemon=True)
-            self._thread.start()
+        """Write these positions soon, unless newer ones follow before."""
+        self._worker.put([dict(positions)], newest_only=True)
 
     def close(self) -> None:
-        """Write what was committed last, if that does not take long."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(CLOSE_TIMEOUT)
+        """Write the last positions, if that takes no longer than `CLOSE_TIMEOUT` seconds."""
+        self._worker.close(CLOSE_TIMEOUT)
 
-    def _run(self) -> None:
-        writer: Writer | None = None
-        while (positions := self._next()) is not None:
-            try:
-                writer = writer or self._connect()
-                writer.write(positions)
-            except ClientError as error:
-                self._tell(error)
-                _close(writer)
-                writer = None
-        _close(writer)
+    def _write(self, batch: Sequence[Mapping[int, int]]) -> int:
+        try:
+            self._writer = self._writer or self._connect()
+            for positions in batch:
+                self._writer.write(positions)
+        except ClientError as error:
+            self._disconnect()
+            raise RetryError(str(error), batch) from error
+        return len(batch)
 
-    def _next(self) -> Mapping[int, int] | None:
-        """The newest positions, once there are some; None when no more will come."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._latest is not None or self._closed)
-            positions, self._latest = self._latest, None
-            return positions
-
-    def _tell(self, error: ClientError) -> None:
-        self._failures += 1
-        if self._clock() >= self._logged_at + LOG_EVERY:
-            log.warning("offsets_not_committed", failures=self._failures, error=str(error))
-            self._logged_at, self._failures = self._clock(), 0
+    def _disconnect(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(ClientError):
+                writer.close()
 
 
 class GroupWriter:
-    """Writes the offsets of one topic by kafka-python's administrator."""
+    """Writes the offsets of one topic with kafka-python's administrator."""
 
-    def __init__(self, settings: KafkaSettings, group: str, lifeline: ConnectionGroup) -> None:
+    def __init__(self, settings: KafkaSettings, group: str, connections: ConnectionGroup) -> None:
         self._topic, self._group = settings.topic, group
         with translated_errors():
             options = connection_options(settings)
-            self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, lifeline)
+            self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, connections)
 
     def write(self, positions: Mapping[int, int]) -> None:
-        """Write them all, or raise ClientError with what was refused."""
+        """Write the offset of each partition; ClientError names those that were refused."""
         offsets = {
             TopicPartition(self._topic, partition): OffsetAndMetadata(offset, "", -1)
             for partition, offset in positions.items()
@@ -118,9 +91,3 @@ class GroupWriter:
         """Leave the cluster."""
         with translated_errors(), closing(self._administrator):
             pass
-
-
-def _close(writer: Writer | None) -> None:
-    if writer is not None:
-        with suppress(ClientError):
-            writer.close()

@@ -1,23 +1,33 @@
-"""Writes events to a Kafka topic: behind `streameval produce`, the demo and the tests."""
+"""Writers to Kafka topics: of events, behind `streameval produce`, the demo and the tests; and of dead letters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
+from typing import Any, Protocol
 
 from kafka import KafkaAdminClient, KafkaProducer
-from kafka.errors import KafkaError, TopicAlreadyExistsError
+from kafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAlreadyExistsError,
+)
 
 from streameval.errors import SourceError
-from streameval.ingest.background import ConnectionGroup
-from streameval.ingest.kafka.kafka_python import connected, connection_options, plain
+from streameval.ingest.background import ConnectionGroup, RetryError
+from streameval.ingest.kafka.kafka_python import INSIDE, connected, connection_options, plain
 from streameval.ingest.settings import KafkaConnection
 
 CONNECT_TIMEOUT = 10.0
-DELIVERY_TIMEOUT = 60.0
+DELIVERY_TIMEOUT, SENDER_TIMEOUT = 60.0, 20.0
+"""Seconds for the acknowledgement of events, and of messages of a `MessageSender`, which tries again."""
+SENDER_BLOCKS = 5.0
 BATCH_BYTES = 256 * 1024
 CHUNK = 1000
+TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
 def produce(
@@ -28,10 +38,13 @@ def produce(
     partitions: int = 4,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Write values to a topic, in turn to each of its partitions; returns how many were acknowledged.
+    """Write values to a topic, to each of its partitions in turn; returns how many were acknowledged.
 
-    A topic that does not exist is created with `partitions` partitions. `progress` is told how many have been sent so
-    far. Raises SourceError when the cluster cannot be reached or refuses a value.
+    A topic that does not exist is created with `partitions` partitions. `progress` is called with the number of values
+    sent so far.
+
+    Raises:
+        SourceError: The cluster cannot be reached or refuses a value.
     """
     create_topic(topic, partitions, connection)
     with TopicWriter(topic, connection) as writer:
@@ -44,11 +57,11 @@ def produce(
 
 
 def create_topic(
-    topic: str, partitions: int, connection: KafkaConnection, lifeline: ConnectionGroup | None = None
+    topic: str, partitions: int, connection: KafkaConnection, connections: ConnectionGroup | None = None
 ) -> bool:
-    """Create a topic unless it exists, with as many replicas as the cluster likes; says whether it did."""
+    """Create a topic with the cluster's default number of replicas; False if it exists already."""
     with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT, lifeline)
+        administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT, connections)
         with closing(administrator):
             if any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
                 return False
@@ -59,10 +72,30 @@ def create_topic(
     return True
 
 
+def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
+    request_timeout = min(connection.request_timeout, delivery_timeout / 2)
+    options |= connection_options(connection) | {
+        "linger_ms": 20,
+        "delivery_timeout_ms": int(delivery_timeout * 1000),
+        "request_timeout_ms": int(request_timeout * 1000),
+        "max_block_ms": int(block_timeout * 1000),
+        "metrics_enabled": False,
+    }
+    return connected(KafkaProducer, options, CONNECT_TIMEOUT)[0]
+
+
+def _close(producer: Any) -> None:
+    """Give up what is still under way; the library would wait for it."""
+    producer._sender.force_close()
+    with suppress(KafkaError):
+        producer.close(timeout=CONNECT_TIMEOUT)
+
+
 class TopicWriter:
     """A context that writes to an existing topic; leaving it waits until everything is acknowledged.
 
-    Raises SourceError from `write`, `flush` and the exit when a value was refused or not acknowledged in time.
+    Raises:
+        SourceError: From `write`, `flush` and the exit, when a value was refused or not acknowledged in time.
     """
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
@@ -70,20 +103,12 @@ class TopicWriter:
         self._connection = connection
         self._failure: Exception | None = None
         self.sent = 0
-        options = connection_options(connection) | {
-            "linger_ms": 20,
-            "batch_size": BATCH_BYTES,
-            "delivery_timeout_ms": int(DELIVERY_TIMEOUT * 1000),
-            "request_timeout_ms": int(min(connection.request_timeout, DELIVERY_TIMEOUT / 2) * 1000),
-            "max_block_ms": int(CONNECT_TIMEOUT * 1000),
-            "metrics_enabled": False,
-        }
         with _explained(connection):
-            self._producer, _ = connected(KafkaProducer, options, CONNECT_TIMEOUT)
+            self._producer = _producer(connection, DELIVERY_TIMEOUT, CONNECT_TIMEOUT, batch_size=BATCH_BYTES)
             self._partitions = sorted(self._producer.partitions_for(topic))
 
     def write(self, values: Iterable[bytes]) -> None:
-        """Send values, in turn to each partition; returns before they are acknowledged."""
+        """Send values, to each partition in turn; returns before they are acknowledged."""
         with _explained(self._connection):
             for value in values:
                 partition = self._partitions[self.sent % len(self._partitions)]
@@ -105,13 +130,7 @@ class TopicWriter:
             if kind is None:
                 self.flush()
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        """Give up what is still under way, after an error; by itself the library would not close then."""
-        self._producer._sender.force_close()
-        with suppress(KafkaError):
-            self._producer.close(timeout=CONNECT_TIMEOUT)
+            _close(self._producer)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
@@ -119,6 +138,77 @@ class TopicWriter:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+class Message(Protocol):
+    """A message with a value, which may be empty, and headers."""
+
+    @property
+    def value(self) -> bytes: ...
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]: ...
+
+
+class MessageSender:
+    """Sends messages to a topic and waits for their acknowledgement; creates the topic if it does not exist."""
+
+    def __init__(self, topic: str, connection: KafkaConnection) -> None:
+        self._topic, self._connection = topic, connection
+        self._connections, self._aborted = ConnectionGroup(), False
+        self._producer: Any = None
+
+    def write(self, messages: Sequence[Message]) -> int:
+        """Send messages; returns how many the cluster took. Messages that are too large are dropped.
+
+        Raises:
+            RetryError: Some were not acknowledged; they may be sent again.
+        """
+        answers: list[Any] = []
+        try:
+            producer = self._producer or self._connect()
+            for message in messages:
+                answers.append(producer.send(self._topic, message.value, headers=message.headers))
+            producer.flush(SENDER_TIMEOUT)
+        except Exception as error:
+            if not (self._aborted or isinstance(error, (KafkaError, SourceError))):
+                raise
+            self.close()
+            sent = {place for place, answer in enumerate(answers) if answer.succeeded()}
+            unsent = [message for place, message in enumerate(messages) if place not in sent]
+            raise RetryError(self._reason(error), unsent) from error
+        failures = {place: answer.exception for place, answer in enumerate(answers) if not answer.succeeded()}
+        passing = [place for place, error in failures.items() if not isinstance(error, TOO_LARGE)]
+        if passing:
+            self.close()
+            cause = failures[passing[0]] or TimeoutError("no answer")
+            raise RetryError(self._reason(cause), [messages[at] for at in passing], len(failures) - len(passing))
+        return len(messages) - len(failures)
+
+    def abort(self) -> None:
+        """Leave the cluster at once; a `write` that waits for it fails."""
+        self._aborted = True
+        self._connections.close()
+        producer = self._producer
+        if producer is not None:
+            with INSIDE:  # its thread closes its network; two that close one get in each other's way
+                producer._sender.force_close()
+
+    def close(self) -> None:
+        """Leave the cluster; what is under way is given up."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            _close(producer)
+
+    def _connect(self) -> Any:
+        create_topic(self._topic, 1, self._connection, self._connections)
+        self._producer = _producer(self._connection, SENDER_TIMEOUT, SENDER_BLOCKS)
+        if self._aborted:
+            raise KafkaConnectionError("no answer in time")
+        return self._producer
+
+    def _reason(self, error: Exception) -> str:
+        return "no answer in time" if self._aborted else plain(error) or type(error).__name__
 
 
 @contextmanager

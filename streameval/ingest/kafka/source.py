@@ -133,7 +133,7 @@ class KafkaSource:
         if self._committer is not None:
             self._committer.close()
         self._leave()
-        self._lifeline.cut()
+        self._lifeline.close()
 
     def _open(self, timeout: float) -> TopicReader | None:
         """The reader that is being opened beside the loop; None while that takes longer, and in the pauses between."""

@@ -20,7 +20,7 @@ from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.settings import KafkaConnection, KafkaSettings
 from streameval.service.dead_letters import queue as deadletter
-from streameval.service.dead_letters.queue import open_dead_letters
+from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, wait_until
 
 
@@ -34,21 +34,21 @@ class Connection:
 
 
 def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> None:
-    lifeline, one, other, late = ConnectionGroup(), Connection(), Connection(), Connection()
-    lifeline.hold(one)
-    lifeline.hold(other)
+    connections, one, other, late = ConnectionGroup(), Connection(), Connection(), Connection()
+    connections.add(one)
+    connections.add(other)
     assert (one.closed, other.closed) == (0, 0)
-    lifeline.cut()
-    lifeline.hold(late)
+    connections.close()
+    connections.add(late)
     assert (one.closed, other.closed, late.closed) == (1, 1, 1)
 
 
 def test_a_connection_that_is_gone_is_not_remembered() -> None:
-    lifeline = ConnectionGroup()
+    connections = ConnectionGroup()
     for _ in range(100):
-        lifeline.hold(Connection())
+        connections.add(Connection())
     gc.collect()
-    assert len(lifeline._held) == 0
+    assert len(connections._connections) == 0
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_dead_letters_that_reach_nobody_end_soon_and_are_counted(
     letters.close()
     assert time.monotonic() - begin < CONNECT_TIMEOUT * crowding()
     wait_until(lambda: threads_since(before) == [])
-    assert (letters.status().written, letters.status().waiting) == (0, 3)
+    assert (letters.status().done, letters.status().waiting) == (0, 3)
     assert "dead_letters_lost" in capsys.readouterr().out
 
 
@@ -120,14 +120,14 @@ def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are
     with EmbeddedBroker({"rejected": 1}) as broker:
         letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)
         letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
-        wait_until(lambda: letters.status().written == 3)
+        wait_until(lambda: letters.status().done == 3)
         broker.stop()
         letters.put([Records("clicks", 0, range(3, 6), [b"y"] * 3)], REJECTED[:2])
         begin = time.monotonic()
         letters.close()
         assert time.monotonic() - begin < CONNECT_TIMEOUT * crowding()
         wait_until(lambda: threads_since(before) == [])
-    assert (letters.status().written, letters.status().waiting) == (3, 2)
+    assert (letters.status().done, letters.status().waiting) == (3, 2)
     told = capsys.readouterr().out
     assert "waiting=2" in told
     assert "no answer in time" in told

@@ -15,7 +15,7 @@ from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.service.daemon import SHORTEST_IDLE, Change, Daemon
 from streameval.service.log_summaries import RejectionLog
-from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, DeadLetterStatus, Histogram
+from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, Histogram
 from support.factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
 from support.paths import TESTS
 
@@ -330,8 +330,8 @@ def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> No
         def put(self, records: Any, rejected: Any) -> None:
             self.put_aside.append((len(records), [each.value for each in rejected]))
 
-        def status(self) -> DeadLetterStatus:
-            return DeadLetterStatus(written=len(self.put_aside))
+        def status(self) -> WorkerStatus:
+            return WorkerStatus(done=len(self.put_aside))
 
         def close(self) -> None:
             self.closed = True
@@ -341,4 +341,4 @@ def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> No
     daemon.run()
     assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]
     assert letters.closed
-    assert daemon.published.dead_letters == DeadLetterStatus(written=2)
+    assert daemon.published.dead_letters == WorkerStatus(done=2)

@@ -20,7 +20,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.settings import KafkaConnection
 from streameval.service.dead_letters import queue as deadletter
 from streameval.service.dead_letters.file import FileSink
-from streameval.service.dead_letters.queue import (
+from streameval.service.dead_letters import (
     DeadLetter,
     DeadLetterQueue,
     SinkError,
@@ -118,7 +118,7 @@ def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
     letters.put(RECORDS, rejected(2))
     letters.close()
     assert [(each.topic, each.offset) for each in box.letters] == [("clicks", 3), ("clicks", 5), ("rewards", 7)]
-    assert letters.status().written == 3
+    assert letters.status().done == 3
     assert box.closed
 
 
@@ -130,7 +130,7 @@ def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
     wait_until(lambda: letters.status().waiting == 0)
     letters.close()
     assert [each.offset for each in box.letters] == list(range(10))
-    assert (letters.status().written, letters.status().dropped) == (10, 0)
+    assert (letters.status().done, letters.status().dropped) == (10, 0)
     assert letters.status().trouble == ""
 
 
@@ -143,7 +143,7 @@ def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch:
     wait_until(lambda: letters.status().trouble != "")
     letters.close()
     assert [each.offset for each in box.letters] == [3, 5, 7]
-    assert (letters.status().written, letters.status().waiting) == (3, 0)
+    assert (letters.status().done, letters.status().waiting) == (3, 0)
 
 
 class Odd(Box):
@@ -163,7 +163,7 @@ def test_an_error_that_nobody_thought_of_costs_its_letter_and_not_the_next_ones(
     letters.put(RECORDS, rejected(1))
     letters.close()
     assert [each.offset for each in box.letters] == [5]
-    assert (letters.status().written, letters.status().waiting) == (1, 0)
+    assert (letters.status().done, letters.status().waiting) == (1, 0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -1,1 +1,0 @@
-"""Dead letters: rejected messages, kept in a file or a topic."""
