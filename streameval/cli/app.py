@@ -96,9 +96,9 @@ def run(
     --backfill, it is first given the events since FROM, each once, before it joins the others.
     """
     from streameval.ingest.factory import beginning
-    from streameval.service.daemon import early_hangups
     from streameval.service.http.server import HttpServer
     from streameval.service.http.tls import Security
+    from streameval.service.signals import early_hangups
     from streameval.service.startup import daemon as daemon_of
 
     with early_hangups() as hangups:

@@ -24,9 +24,7 @@ from streameval.common.text import counted, format_duration
 from streameval.errors import InputError
 from streameval.ingest.base import Offsets
 from streameval.ope.report import Report
-from streameval.service.snapshots.file_format import DamagedError, read_document
-from streameval.service.snapshots.store import found_in
-from streameval.service.snapshots.untrusted import roster_from
+from streameval.service.snapshots import DamagedError, evaluator_from, found_in, read_document
 
 
 def held_back(intake: State) -> dict[str, Any]:
@@ -136,7 +134,7 @@ def _member(member: State) -> dict[str, Any]:
 
 
 def _report(document: State) -> Report:
-    return roster_from(document["roster"]).report()
+    return evaluator_from(document["roster"]).report()
 
 
 def contents_table(path: Path, document: State) -> Group:

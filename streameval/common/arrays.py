@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.snapshot_buffer import copied
-
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 State = dict[str, Any]
@@ -100,20 +98,7 @@ def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
     """The bytes of an array; those of a large one as numpy copies them, which takes a third of the time."""
     if array.nbytes < LARGE:
         return array.tobytes()
-    return array.data.cast("B") if lasting and array.flags.c_contiguous else copied(array)
-
-
-def bytes_in(value: Any) -> int:
-    """How much memory the large arrays inside `value` take.
-
-    >>> bytes_in({"rings": [np.zeros((1000, 100)), np.zeros(3)]})
-    800000
-    """
-    if isinstance(value, np.ndarray):
-        return value.nbytes if value.nbytes >= LARGE else 0
-    if isinstance(value, Mapping):
-        return sum(map(bytes_in, value.values()))
-    return sum(map(bytes_in, value)) if isinstance(value, list | tuple) else 0
+    return array.data.cast("B") if lasting and array.flags.c_contiguous else array.copy(order="C").data.cast("B")
 
 
 def from_plain(value: Any) -> Any:

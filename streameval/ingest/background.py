@@ -1,4 +1,4 @@
-"""Slow work beside the loop, in threads that do not keep the program alive, and connections that any thread can close."""
+"""Slow work beside the loop, in threads that end with the program; connections that any thread can close."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Worker(Generic[T]):
             return WorkerStatus(self._done, self._dropped, len(self._queue) + self._in_hand, self._trouble)
 
     def close(self, timeout: float, abort_timeout: float = 0.0) -> WorkerStatus:
-        """Try once more to handle what is queued, for `timeout` seconds, then abort and wait `abort_timeout` seconds."""
+        """Try once more to handle what is queued, for `timeout` seconds; then abort, and wait `abort_timeout`."""
         with self._changed:
             self._closing.set()
             self._changed.notify()

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -119,7 +118,7 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is to be written; may add a note to it."""
-        event = record.msg.get("event") if isinstance(record.msg, dict) else None
+        event = str(record.msg.get("event")) if isinstance(record.msg, dict) else ""
         if event in self._repeating:
             return self._passes(record, event, 1, self._repeating[event])
         if f"{record.name}.".startswith(self._loggers):

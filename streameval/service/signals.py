@@ -1,4 +1,7 @@
-"""Signals of the daemon: SIGTERM and SIGINT stop it, SIGHUP reloads its configuration. Only the main thread can do this."""
+"""Signals of the daemon: SIGTERM and SIGINT stop it, SIGHUP reloads its configuration.
+
+Only the main thread can handle signals; in other threads nothing changes.
+"""
 
 from __future__ import annotations
 

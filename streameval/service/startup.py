@@ -30,9 +30,7 @@ from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
-from streameval.service.snapshots.store import SnapshotStore
-from streameval.service.snapshots.untrusted import roster_from
-from streameval.service.snapshots.writer import SnapshotWriter
+from streameval.service.snapshots import SnapshotStore, SnapshotWriter, evaluator_from
 from streameval.service.status import NEVER, SnapshotStatus
 
 SCHEMA = 1
@@ -101,7 +99,7 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
         )
     _refuse_others(path, document["fingerprint"], fingerprint(config))
     plan = config.plan()
-    roster = roster_from(document["roster"], config.reward_model, config.policies.candidates)
+    roster = evaluator_from(document["roster"], config.reward_model, config.policies.candidates)
     before = roster.named_parts
     roster = _without(roster, plan, reset_policies)
     late = roster.adopt(plan)
@@ -185,15 +183,15 @@ def daemon(
         if reset or reset_policies:
             raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
         return _assembled(path, config, begin_anew(config), backfill, None, None)
-    snapshots = SnapshotStore(kept.dir)
+    store = SnapshotStore(kept.dir)
     try:
         if reset:
-            snapshots.set_aside()
-        found = snapshots.newest()
+            store.set_aside()
+        found = store.newest()
         begun = begin_anew(config) if found is None else go_on(config, *found, reset_policies)
-        return _assembled(path, config, begun, backfill, snapshots, kept)
+        return _assembled(path, config, begun, backfill, store, kept)
     except BaseException:
-        snapshots.close()
+        store.close()
         raise
 
 
@@ -202,7 +200,7 @@ def _assembled(
     config: Config,
     begun: Resumed,
     backfill: Beginning | None,
-    snapshots: SnapshotStore | None,
+    store: SnapshotStore | None,
     kept: StateSection | None,
 ) -> Daemon:
     if config.drift is not None:
@@ -210,20 +208,18 @@ def _assembled(
     settings = config.required_source()
     rewards = getattr(settings, "rewards", None)
     source = open_source(settings, begun.bookmarks, also=[] if rewards is None else [rewards.topic])
-    keeper = None
+    roster = begun.roster
+    writer = None
 
-    def committed(document: State) -> None:
+    def commit(document: State) -> None:
         source.commit({topic: Offsets.from_state(mark) for topic, mark in document["bookmarks"].items()})
 
-    if snapshots is not None and kept is not None:
-        keeper = SnapshotWriter(
-            snapshots, kept.interval, header(config), begun.snapshots, committed, capacity=lambda: begun.roster.capacity
-        )
-    letters = None
+    if store is not None and kept is not None:
+        writer = SnapshotWriter(store, kept.interval, header(config), begun.snapshots, commit)
+    dead_letters = None
     if config.dead_letters is not None:
         connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
-        letters = open_dead_letters(config.dead_letters, connection)
-    roster = begun.roster
+        dead_letters = open_dead_letters(config.dead_letters, connection)
     history = None if backfill is None else partial(open_again, settings, backfill)
     reloading = Reload(path, config, roster, history)
     return Daemon(
@@ -232,7 +228,7 @@ def _assembled(
         roster,
         examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
         reload=reloading,
-        keeper=keeper,
-        letters=letters,
+        snapshots=writer,
+        dead_letters=dead_letters,
         backfills=[late for late in map(reloading.admit, begun.late) if late is not None],
     )

@@ -22,7 +22,7 @@ from confluent_kafka import Producer
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots.store import KEPT, STEPS, WRITING
+from streameval.service.snapshots import KEPT, STEPS, WRITING
 from support.factories import wait_until
 from support.integration.broker import Broker
 from support.integration.lives import PATIENCE, Lives, assert_same, final_state, settled
@@ -199,7 +199,7 @@ def test_torn_snapshots_cost_time_and_no_event(shorter: Log, undisturbed: Any, t
 
 KILLED_AT = """
 import os, signal, sys
-from streameval.service.snapshots import store as snapshots
+from streameval.service import snapshots
 
 step, times = sys.argv.pop(), 2
 

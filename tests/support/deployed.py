@@ -12,10 +12,10 @@ import yaml
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
+from streameval.ingest.background import WorkerStatus
 from streameval.ingest.pipeline import BufferStatus
 from streameval.ingest.stages.reward_join import RewardCounts
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
-from streameval.ingest.background import WorkerStatus
 from streameval.service.metrics import MetricsPage
 from streameval.service.status import BackfillStatus
 from support.factories import make_published, make_report

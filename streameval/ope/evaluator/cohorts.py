@@ -321,11 +321,6 @@ class CohortEvaluator:
                 told.setdefault(name, place)
         return told
 
-    @property
-    def capacity(self) -> int:
-        """Bytes that the large arrays of its state take when all that it remembers is full."""
-        return sum(member.evaluator.capacity for member in self._members)
-
     def state(self) -> State:
         """Everything needed to go on, as a plain value; who has not joined is not part of it."""
         members = [member.to_state() for member in self._members]

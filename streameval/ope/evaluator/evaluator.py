@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, bytes_in
+from streameval.common.arrays import Array, Mask, State
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage, cluster_signs
@@ -349,11 +349,6 @@ class Evaluator:
             )
             for policy, count, detections in zip(self.policies, present, self._detections, strict=True)
         ]
-
-    @property
-    def capacity(self) -> int:
-        """Bytes that the large arrays of its state take when all that it remembers is full."""
-        return bytes_in([self._states, self._learned])
 
     def state(self) -> State:
         """Everything needed to go on, as a plain value that msgpack can hold."""

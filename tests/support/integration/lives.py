@@ -19,9 +19,7 @@ import yaml
 from streameval.common.arrays import from_plain
 from streameval.events import EventBatch
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots.file_format import read_document
-from streameval.service.snapshots.store import found_in
-from streameval.service.snapshots.untrusted import roster_from
+from streameval.service.snapshots import evaluator_from, found_in, read_document
 from support.asking import asking, report_of
 from support.factories import wait_until
 
@@ -129,7 +127,7 @@ def final_state(state: Path) -> Any:
     document = read_document(found_in(state)[-1])
     merging = document["intake"]["merging"]
     assert merging is None or not any(len(EventBatch.from_state(part)) for part in merging["held"])
-    return settled(roster_from(document["roster"]))
+    return settled(evaluator_from(document["roster"]))
 
 
 def settled(roster: CohortEvaluator) -> Any:

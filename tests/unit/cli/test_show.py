@@ -15,7 +15,7 @@ from streameval.cli.show import load
 from streameval.ingest.base import Offsets
 from streameval.ingest.stages import Deduplication
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots.store import DAMAGED, SnapshotStore, found_in
+from streameval.service.snapshots import DAMAGED, SnapshotStore, found_in
 from support.arrivals import Arrival, batch_of
 from support.commands import Outcome, command
 from support.rewards import Earned, fresh, rewards_of
@@ -136,10 +136,10 @@ def test_what_is_no_snapshot_is_told_in_words(run: Run, state: Path, tmp_path: P
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()
     for path, said in (
-        (torn, "is no whole snapshot: its checksum is not that of its content"),
+        (torn, "is no whole snapshot: its checksum does not match its content"),
         (tmp_path / "empty", "holds no snapshot"),
         (tmp_path / "absent", "cannot be read: No such file or directory"),
-        (Path(__file__), "it does not begin as a snapshot does"),
+        (Path(__file__), "its first bytes are not those of a snapshot"),
     ):
         outcome = run("show", str(path))
         assert outcome.code == 2

@@ -19,7 +19,7 @@ from streameval.ingest.kafka.offset_commits import CLOSE_TIMEOUT
 from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.settings import KafkaConnection, KafkaSettings
-from streameval.service.dead_letters import queue as deadletter
+from streameval.service import dead_letters as deadletter
 from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, wait_until
 
@@ -97,7 +97,7 @@ def test_dead_letters_that_reach_nobody_end_soon_and_are_counted(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
-    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 60.0)
+    monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 60.0)
     before = set(threading.enumerate())
     connection = KafkaConnection(bootstrap_servers=[address])
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), connection)
@@ -115,7 +115,7 @@ def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
-    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 60.0)
+    monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 60.0)
     before = set(threading.enumerate())
     with EmbeddedBroker({"rejected": 1}) as broker:
         letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)

@@ -13,8 +13,9 @@ from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
+from streameval.ingest.background import WorkerStatus
 from streameval.service.daemon import SHORTEST_IDLE, Change, Daemon
-from streameval.service.log_summaries import RejectionLog
+from streameval.service.logging import LogSummaries
 from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, Histogram
 from support.factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
 from support.paths import TESTS
@@ -189,14 +190,14 @@ def test_a_loop_that_hangs_is_not_healthy() -> None:
 
 
 def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> None:
-    log = RejectionLog()
+    log = LogSummaries()
     many = [Rejected("malformed", f"no JSON at byte {each}", b"?") for each in range(1000)]
     with capture_logs() as logs:
         for _ in range(50):
             log.add([*many, Rejected("not_finite", "reward is NaN" + "!" * 1000, b"?")])
-            log.write_when_due()
+            log.write_when_due(None)
         assert [(entry["reason"], entry["count"]) for entry in logs] == [("malformed", 1000), ("not_finite", 1)]
-        log.write()
+        log.write(None)
     assert [(entry["reason"], entry["count"]) for entry in logs[2:]] == [("malformed", 49_000), ("not_finite", 49)]
     assert logs[0]["example"].startswith("no JSON at byte")
     assert len(logs[1]["example"]) == 200
@@ -279,7 +280,7 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
     assert (program.returncode, out) == (code, "")
 
 
-class Keeper:
+class Writer:
     """Takes every document it can get."""
 
     def __init__(self) -> None:
@@ -287,39 +288,39 @@ class Keeper:
         self.kept: list[Any] = []
         self.closed = False
 
-    def turn(self, document: Any) -> None:
+    def maybe_write(self, document: Any) -> None:
         self.kept.append(document())
 
-    finish = turn
+    write_last = maybe_write
 
     def close(self) -> None:
         self.closed = True
 
 
 def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None:
-    keeper = Keeper()
-    daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], keeper=keeper)
+    writer = Writer()
+    daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], snapshots=writer)
     daemon.run()
-    told = [(each["bookmarks"]["interactions"]["positions"], each["roster"]["rewards"]) for each in keeper.kept[1:]]
-    assert keeper.kept[0] is None, "nothing is kept while the log has not been reached"
+    told = [(each["bookmarks"]["interactions"]["positions"], each["roster"]["rewards"]) for each in writer.kept[1:]]
+    assert writer.kept[0] is None, "nothing is kept while the log has not been reached"
     assert told == [
         ([[0, 1]], [1.0, 2.0]),
         ([[0, 2]], [1.0, 2.0]),
         ([[0, 3]], [1.0, 2.0, 3.0]),
         ([[0, 3]], [1.0, 2.0, 3.0]),
     ]
-    assert keeper.closed
+    assert writer.closed
     assert daemon.published.snapshots == NEVER
 
 
 def test_what_is_known_is_kept_when_the_source_cannot_go_on_and_not_after_a_bug() -> None:
     for trouble, kept in ((SourceError("gone", hint=""), 3), (ZeroDivisionError("a bug"), 2)):
-        keeper = Keeper()
-        daemon, _, _ = make_daemon([[records(b"1")], trouble], keeper=keeper)
+        writer = Writer()
+        daemon, _, _ = make_daemon([[records(b"1")], trouble], snapshots=writer)
         with pytest.raises(type(trouble)):
             daemon.run()
-        assert len(keeper.kept) == kept
-        assert keeper.closed
+        assert len(writer.kept) == kept
+        assert writer.closed
 
 
 def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> None:
@@ -337,7 +338,7 @@ def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> No
             self.closed = True
 
     letters = Letters()
-    daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], letters=letters)
+    daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], dead_letters=letters)
     daemon.run()
     assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]
     assert letters.closed

@@ -16,18 +16,13 @@ import pytest
 from streameval.config.model import Config, DeadLetterFile
 from streameval.errors import ConfigError, InputError
 from streameval.events import JsonDecoder, Rejected
+from streameval.ingest import background
+from streameval.ingest.background import RetryError
 from streameval.ingest.base import Records
 from streameval.ingest.settings import KafkaConnection
-from streameval.service.dead_letters import queue as deadletter
-from streameval.service.dead_letters.file import FileSink
-from streameval.service.dead_letters import (
-    DeadLetter,
-    DeadLetterQueue,
-    SinkError,
-    letters_of,
-    open_dead_letters,
-)
-from streameval.service.dead_letters.topic import headers_of
+from streameval.service import dead_letters as deadletter
+from streameval.service.dead_letters import DeadLetter, DeadLetterQueue, FileSink, letters_of, open_dead_letters
+from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 
 RECORDS = [
@@ -64,11 +59,11 @@ class Box:
         if self.failures:
             self.failures -= 1
             self.letters += letters[:1]
-            raise SinkError("no space left", letters[1:])
+            raise RetryError("no space left", letters[1:])
         self.letters += letters
         return len(letters)
 
-    def give_up(self) -> None:
+    def abort(self) -> None:
         """It is for the test to open the box."""
 
     def close(self) -> None:
@@ -77,7 +72,7 @@ class Box:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadletter, "PAUSE_FIRST", 0.01)
+    monkeypatch.setattr(background, "PAUSE_FIRST", 0.01)
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)  # as long as it takes on a busy machine
 
 
@@ -135,7 +130,7 @@ def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
 
 
 def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deadletter, "PAUSE_FIRST", 60.0)
+    monkeypatch.setattr(background, "PAUSE_FIRST", 60.0)
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)
     box = Box(failures=1)
     letters = DeadLetterQueue(box)
@@ -172,7 +167,7 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
     monkeypatch: pytest.MonkeyPatch, most_letters: int, most_bytes: int, kept: int
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
-    monkeypatch.setattr(deadletter, "LEAVE_TIMEOUT", 0.1)
+    monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 0.1)
     monkeypatch.setattr(deadletter, "MOST_LETTERS", most_letters)
     monkeypatch.setattr(deadletter, "MOST_BYTES", most_bytes)
     box = Box()
@@ -193,12 +188,13 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
 @pytest.mark.usefixtures("impatient")
 def test_trouble_is_logged_once_and_the_rest_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     box = Box(failures=10**6)
-    letters = DeadLetterQueue(box)
-    letters.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
-    wait_until(lambda: box.failures < 10**6 - 4)
-    assert letters.status().trouble == "no space left"
-    letters.close()
-    told = capsys.readouterr().out
+    with daemon_logs():
+        letters = DeadLetterQueue(box)
+        letters.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
+        wait_until(lambda: box.failures < 10**6 - 4)
+        assert letters.status().trouble == "no space left"
+        letters.close()
+    told = capsys.readouterr().err
     assert told.count("dead_letters_not_written") == 1
     assert told.count("dead_letters_lost") == 1
     assert box.closed
@@ -279,12 +275,12 @@ def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monke
         return write(descriptor, data[:taken])
 
     monkeypatch.setattr(os, "write", write_while_there_is_room)
-    with pytest.raises(SinkError, match="No space left") as raised:
+    with pytest.raises(RetryError, match="No space left") as raised:
         sink.write([letter(2), letter(3)])
-    assert [each.offset for each in raised.value.undelivered] == [2, 3]
+    assert [each.offset for each in raised.value.items] == [2, 3]
     assert [each["offset"] for each in lines(path)] == [1]
     room[0] = 10**6
-    sink.write(raised.value.undelivered)
+    sink.write(raised.value.items)
     sink.close()
     assert [each["offset"] for each in lines(path)] == [1, 2, 3]
 
@@ -296,10 +292,10 @@ def test_a_file_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_headers_tell_reason_and_origin() -> None:
-    told = dict(headers_of(letter(7)))
+    told = dict(letter(7).headers)
     assert told["streameval.reason"] == b"malformed"
     assert told["streameval.offset"] == b"7"
-    assert "streameval.timestamp" not in dict(headers_of(DeadLetter("duplicate", "", "t", 0, 1, None, b"", 0)))
+    assert "streameval.timestamp" not in dict(DeadLetter("duplicate", "", "t", 0, 1, None, b"", 0).headers)
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,13 @@ import structlog
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.settings import KafkaSettings
 from streameval.service.logging import RateLimit, configure_logging
+from support.daemon_logs import daemon_logs
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    root, kafka = logging.getLogger(), logging.getLogger("kafka")
-    handlers, level = root.handlers[:], root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    kafka.setLevel(logging.NOTSET)
+    with daemon_logs():
+        yield
 
 
 Capture = pytest.CaptureFixture[str]
@@ -101,7 +97,7 @@ def limited(clock: Clock) -> tuple[logging.Handler, list[str]]:
     written: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: written.append(record.getMessage())  # type: ignore[method-assign]
-    handler.addFilter(RateLimit(("chatty",), most=2, period=60.0, clock=clock))
+    handler.addFilter(RateLimit(("chatty",), most=2, period=60.0, repeating={"snapshot_failed": 60.0}, clock=clock))
     return handler, written
 
 
@@ -118,6 +114,17 @@ def test_one_place_in_the_code_may_log_so_often_a_minute_and_the_rest_is_counted
     clock.now = 61.0
     log_often(handler, "chatty.net", 1)
     assert written[2:] == ["attempt 0 failed (998 like this were held back)"]
+
+
+def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest_is_counted(capsys: Capture) -> None:
+    configure_logging("info")
+    for failures in range(10):
+        structlog.get_logger("streameval.snapshots").error("snapshot_failed", failures=failures)
+        structlog.get_logger("streameval").info("reloaded")
+    written = lines(capsys)
+    (failed,) = [line for line in written if line["event"] == "snapshot_failed"]
+    assert (failed["failures"], failed["note"]) == (0, "more like this are held back for 60 s")
+    assert len(written) == 11, "others are not limited"
 
 
 @pytest.mark.parametrize("format", ["json", "console"])

@@ -17,7 +17,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
-from streameval.service.snapshots.store import SnapshotStore, found_in
+from streameval.service.snapshots import SnapshotStore, found_in
 from streameval.service.startup import daemon as daemon_of
 from support.factories import running, wait_until
 

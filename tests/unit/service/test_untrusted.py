@@ -8,7 +8,7 @@ import pytest
 import streameval as se
 from streameval.errors import StateError
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.snapshots.untrusted import roster_from
+from streameval.service.snapshots import evaluator_from
 
 
 def roster() -> CohortEvaluator:
@@ -20,10 +20,10 @@ def roster() -> CohortEvaluator:
 
 
 def test_a_state_of_this_version_is_left_as_it_is() -> None:
-    assert roster_from(roster().state()).report() == roster().report()
+    assert evaluator_from(roster().state()).report() == roster().report()
 
 
 @pytest.mark.parametrize("schema", [1, 2, None])
 def test_a_state_of_another_version_is_refused(schema: int | None) -> None:
     with pytest.raises(StateError, match=f"the state of a roster has schema {schema}, this version reads 3"):
-        roster_from({**roster().state(), "schema": schema})
+        evaluator_from({**roster().state(), "schema": schema})

@@ -1,0 +1,352 @@
+"""Snapshots: the whole state with its offsets in one file, written whole or not at all; the last three are kept.
+
+A file is one msgpack document, compressed, between a first line and a checksum. One process owns the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import structlog
+import zstandard
+from pydantic import TypeAdapter
+
+from streameval.common.arrays import State
+from streameval.errors import StateError, StreamevalError
+from streameval.ingest.background import Background
+from streameval.ope.evaluator.cohorts import CohortEvaluator, cells_of, needs_model, require_schema
+from streameval.ope.evaluator.plan import Candidates, Plan
+from streameval.ope.policies import AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.ope.reward_models import AnyRewardModel, Ridge, online
+from streameval.service.status import NEVER, SnapshotStatus
+
+KEPT = 3
+SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
+STEPS = ("taken", "opened", "begun", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
+"""Steps of a snapshot, in order. A process may end between any two of them, and resumes from a whole snapshot."""
+MAGIC = b"streameval snapshot"
+FORMAT = b" 1\n"
+CHECKSUM = 32
+"""Bytes of the BLAKE2b at the end, over everything before it."""
+CHUNK = 1 << 20
+
+log = structlog.get_logger("streameval.snapshots")
+
+
+class DamagedError(Exception):
+    """The file is not what was written: truncated or changed."""
+
+
+def write_document(file: BinaryIO, document: State, begun: Callable[[], None] = lambda: None) -> None:
+    """Write a plain value; OSError where the file cannot take it. `begun` is called after the first line.
+
+    Encoding holds the interpreter for about 80 ms per 100 MB; compression, checksum and the disk let others run.
+    """
+    checksum, compressor = blake2b(digest_size=CHECKSUM), zstandard.ZstdCompressor(level=1).compressobj()
+
+    def put(data: bytes) -> None:
+        checksum.update(data)
+        file.write(data)
+
+    put(MAGIC + FORMAT)
+    begun()
+    content = memoryview(msgspec.msgpack.encode(document))
+    for first in range(0, len(content), CHUNK):
+        put(compressor.compress(content[first : first + CHUNK]))
+    put(compressor.flush())
+    file.write(checksum.digest())
+
+
+def read_document(path: Path) -> State:
+    """The document that `write_document` wrote.
+
+    Raises:
+        DamagedError: The content is another one.
+        StateError: A later version wrote the file.
+    """
+    content = memoryview(path.read_bytes())
+    if not content[: len(MAGIC)] == MAGIC:
+        raise DamagedError("its first bytes are not those of a snapshot")
+    body, checksum = content[:-CHECKSUM], content[-CHECKSUM:]
+    if blake2b(body, digest_size=CHECKSUM).digest() != checksum:
+        raise DamagedError("its checksum does not match its content")
+    if body[len(MAGIC) : len(MAGIC + FORMAT)] != FORMAT:
+        raise StateError(f"{path} was written by a later version", hint="use that version, or another state.dir")
+    compressed = body[len(MAGIC + FORMAT) :]
+    document: State = msgspec.msgpack.decode(zstandard.ZstdDecompressor().decompressobj().decompress(compressed))
+    return document
+
+
+def reached(step: str) -> None:
+    """Called after each of `STEPS`, and does nothing: tests end the process here."""
+
+
+class SnapshotStore:
+    """A directory of snapshots, locked until `close` or the end of the process.
+
+    Raises:
+        StateError: Another process has locked the directory.
+        StreamevalError: The directory cannot be written to.
+    """
+
+    def __init__(self, directory: Path, step: Callable[[str], None] | None = None) -> None:
+        self.directory = directory
+        self.step = step or reached
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(directory / "lock")
+        except OSError as error:
+            hint = "state.dir must be a directory that streameval may write to; `state: off` keeps no state"
+            raise StreamevalError(f"{directory} cannot be used for snapshots: {error.strerror}", hint=hint) from error
+        with suppress(OSError):  # a file that stays does no harm; a read-only directory fails at the first write
+            for unfinished in directory.glob(f"*{WRITING}"):
+                unfinished.unlink()
+        paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in found_in(directory, suffix)]
+        self._next = max((int(path.stem) for path in paths), default=0) + 1
+
+    def newest(self) -> tuple[Path, State] | None:
+        """The newest snapshot that is whole. Newer ones that are damaged are set aside, with a warning."""
+        for path in reversed(found_in(self.directory)):
+            try:
+                return path, read_document(path)
+            except DamagedError as damage:
+                self._set_damaged_aside(path, damage)
+            except OSError as error:
+                hint = "check its permissions and the disk; without this file, the snapshot before it is used"
+                raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+        return None
+
+    def _set_damaged_aside(self, path: Path, damage: DamagedError) -> None:
+        """Rename a damaged file. If that fails, it stays where it is; later snapshots use other names."""
+        aside = path.with_suffix(DAMAGED)
+        try:
+            path.rename(aside)
+            self._prune(DAMAGED)
+            log.warning("snapshot_damaged", path=str(path), reason=str(damage), set_aside_as=str(aside))
+        except OSError as error:
+            log.warning("snapshot_damaged", path=str(path), reason=str(damage), not_set_aside=error.strerror)
+
+    def write(self, document: State) -> Path:
+        """Write a document to disk before returning; OSError when that fails, and the snapshots before it stay."""
+        path = self.directory / f"{self._next:012d}{SUFFIX}"
+        unfinished = path.with_suffix(WRITING)
+        try:
+            # Readable by its owner only: contexts of events may be in it.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with open(os.open(unfinished, flags, 0o600), "wb") as file:
+                self.step("opened")
+                write_document(file, document, begun=lambda: self.step("begun"))
+                file.flush()
+                self.step("written")
+                os.fsync(file.fileno())
+            self.step("synced")
+            unfinished.rename(path)
+        except BaseException:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise
+        self._next += 1
+        self.step("renamed")
+        _sync_directory(self.directory)
+        self.step("directory_synced")
+        self._prune(SUFFIX)
+        self.step("pruned")
+        return path
+
+    def set_aside(self) -> None:
+        """Rename all snapshots, so that they are not read again; StreamevalError if that fails."""
+        try:
+            for path in reversed(found_in(self.directory)):  # if one fails, the oldest stay
+                path.rename(path.with_suffix(BEFORE_RESET))
+            self._prune(BEFORE_RESET)
+        except OSError as error:
+            hint = "make the directory one that streameval may write to, or name another state.dir"
+            raise StreamevalError(
+                f"the snapshots in {self.directory} cannot be set aside: {error.strerror}", hint=hint
+            ) from error
+
+    def close(self) -> None:
+        """Unlock the directory."""
+        os.close(self._lock)
+
+    def _prune(self, suffix: str) -> None:
+        for path in found_in(self.directory, suffix)[:-KEPT]:
+            path.unlink(missing_ok=True)
+
+
+def found_in(directory: Path, suffix: str = SUFFIX) -> list[Path]:
+    """The snapshots of a directory, the oldest first."""
+    return sorted(path for path in directory.glob(f"*{suffix}") if re.fullmatch(r"\d{12}", path.stem))
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of a file that no other process has locked; the lock goes with the process, however that ends."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(descriptor, 20).decode(errors="replace").strip()
+        os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            raise
+        raise StateError(
+            f"{path.parent} is in use by another streameval (process {owner or 'unknown'})",
+            hint="stop that process, or give each daemon its own state.dir",
+        ) from None
+    with suppress(OSError):  # informational; a daemon must start again on a disk that is full
+        os.truncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+    return descriptor
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class SnapshotWriter:
+    """Writes snapshots to a store beside the loop: one at a time; a failure stops nothing.
+
+    Args:
+        store: Takes the documents.
+        interval: Seconds between two snapshots.
+        header: Entries that are the same in all documents.
+        status: Status of the snapshots written so far.
+        after: Called by the loop with each document that is on disk.
+        clock: Returns epoch seconds.
+    """
+
+    def __init__(
+        self,
+        store: SnapshotStore,
+        interval: float,
+        header: State | None = None,
+        status: SnapshotStatus = NEVER,
+        after: Callable[[State], None] = lambda _: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.status = status
+        self._store, self._interval, self._after, self._clock = store, interval, after, clock
+        self._header = header or {}
+        self._due = -math.inf
+        self._document: State = {}
+        self._writing: Background[bool] | None = None
+
+    def maybe_write(self, document: Callable[[], State | None]) -> None:
+        """Start to write `document()` when the interval is over and no snapshot is being written.
+
+        The document must not change any more. None: there is nothing to write yet; the next call asks again.
+        """
+        self.settle(timeout=0.0)
+        if self._writing is None and time.monotonic() >= self._due:
+            self._start(document)
+
+    def write_last(self, document: Callable[[], State | None]) -> None:
+        """Write a last snapshot, after the one that is being written, and wait for it."""
+        self.settle()
+        self._start(document)
+        self.settle()
+
+    def settle(self, timeout: float = threading.TIMEOUT_MAX) -> None:
+        """Handle the outcome of the snapshot that is being written, if there is one within `timeout` seconds."""
+        written = None if self._writing is None else self._writing.result(timeout)
+        if written is None:
+            return
+        self._writing, document, self._document = None, self._document, {}
+        if written:
+            self._after(document)
+            self._store.step("committed")
+
+    def close(self) -> None:
+        """Unlock the directory, as soon as no snapshot is being written any more."""
+        self.settle()
+        self._store.close()
+
+    def _start(self, document: Callable[[], State | None]) -> None:
+        try:
+            state = document()
+        except StateError as error:  # a part of the state cannot be saved
+            self._due = time.monotonic() + self._interval
+            self._failed(error)
+            return
+        if state is None:
+            return
+        self._due = time.monotonic() + self._interval
+        self._document = self._header | {"written": self._clock()} | state
+        self._store.step("taken")
+        self._writing = Background(self._write)
+
+    def _write(self) -> bool:
+        started = time.perf_counter()
+        try:
+            path = self._store.write(self._document)
+        except (OSError, MemoryError) as error:
+            self._failed(error)
+            return False
+        seconds = time.perf_counter() - started
+        self.status = self.status.after(self._document["written"], seconds)
+        log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
+        return True
+
+    def _failed(self, error: OSError | MemoryError | StateError) -> None:
+        self.status = self.status.failed()
+        reason = getattr(error, "strerror", None) or str(error)
+        log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)
+
+
+_REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
+
+
+def evaluator_from(
+    state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
+) -> CohortEvaluator:
+    """The evaluator of a state; StateError if it cannot be read.
+
+    Code that the caller does not name is not run. A policy in code that is not among `candidates` loses its rows;
+    without any `candidates`, which is for looking at a state only, it keeps them. Estimators lose their rows where
+    their reward model is foreign code other than `reward_model`.
+    """
+    require_schema(state)
+    members = [_without_code(member, reward_model, named_policies(candidates)) for member in state["members"]]
+    return CohortEvaluator.from_state({**state, "members": members}, reward_model, candidates)
+
+
+def _without_code(member: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
+    """The state with logged policies in place of code that is not named."""
+    settings = member["evaluator"]["settings"]
+    policies = named_policies(settings["candidates"])
+    unnamed = {name for name, each in policies.items() if isinstance(each, PythonPolicy) and named.get(name) != each}
+    if unnamed:
+        candidates = {name: Logged() if name in unnamed else each for name, each in policies.items()}
+        kept = [name for name in member["policies"] if name not in unnamed or not named]
+        member = {**member, "policies": kept, "evaluator": _with_settings(member, candidates=candidates)}
+    model = _REWARD_MODEL.validate_python(settings["reward_model"])
+    return _without_model(member) if model.foreign and model != reward_model else member
+
+
+def _without_model(member: State) -> State:
+    evaluator = _with_settings(member, reward_model={"kind": "ridge"})
+    evaluator["predictions"] = online.to_state(Ridge(), online.start(Ridge()))
+    plan = Plan.from_settings(evaluator["settings"])
+    cells = cells_of(plan)
+    before = cells.keys() if member.get("cells") is None else {(cell[0], cell[1]) for cell in member["cells"]}
+    kept = [list(cell) for cell, (estimator, *_) in cells.items() if cell in before and not needs_model(estimator)]
+    return {**member, "cells": kept, "evaluator": evaluator}
+
+
+def _with_settings(member: State, **settings: Any) -> State:
+    return {**member["evaluator"], "settings": {**member["evaluator"]["settings"], **settings}}

@@ -1,1 +1,0 @@
-"""Snapshots: state and offsets in one file."""

@@ -1,0 +1,26 @@
+"""Logs as the daemon writes them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from streameval.service.logging import configure_logging
+
+
+@contextmanager
+def daemon_logs(level: str = "info") -> Iterator[None]:
+    """Logs go to stderr as JSON, limited as in the daemon; afterwards logging is as it was."""
+    root, kafka = logging.getLogger(), logging.getLogger("kafka")
+    handlers, least = root.handlers[:], root.level
+    configure_logging(level, "json")
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
+        root.handlers[:] = handlers
+        root.setLevel(least)
+        kafka.setLevel(logging.NOTSET)
