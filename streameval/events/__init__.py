@@ -1,16 +1,27 @@
-"""Events: the wire format, and many of them as columns.
+"""Events: messages, rows of tables or arrays become an `EventBatch` of columns, or are `Rejected` with a reason.
 
-A message is decoded to an `Event` or is `Rejected` with its reason; many messages become one `EventBatch`. In the order
-of reading: `wire` (the types, which are the schema), `format` (the way of a message), `second_look` (what the decoder
-refused), `shapes` (lists that must fit), `columns`, `rules` (numbers that must make sense), `batch`, `action_sets`.
-`dsjson` reads another wire format to the same events.
+In the order of decoding: `schema` (the types of the JSON), `decoder` (and `dsjson`), `diagnosis` (refused messages),
+`columns`, `validation`, `batch` with its parts `action_sets`, `slates` and `origin`. Arrays enter by `from_arrays`.
 """
 
-from streameval.events.action_sets import ActionSets
-from streameval.events.batch import EventBatch
-from streameval.events.decoder import JsonDecoder
+from streameval.events.action_sets import ActionSets, RawFields
+from streameval.events.batch import EventBatch, RewardBatch
+from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.dsjson import DsjsonDecoder
-from streameval.events.rejection import REASONS, Rejected
 from streameval.events.schema import Event, json_schema
+from streameval.events.validation import REASONS, Fault, Rejected
 
-__all__ = ["REASONS", "ActionSets", "DsjsonDecoder", "Event", "EventBatch", "JsonDecoder", "Rejected", "json_schema"]
+__all__ = [
+    "REASONS",
+    "ActionSets",
+    "DsjsonDecoder",
+    "Event",
+    "EventBatch",
+    "Fault",
+    "JsonDecoder",
+    "Rejected",
+    "RawFields",
+    "RewardBatch",
+    "RewardDecoder",
+    "json_schema",
+]

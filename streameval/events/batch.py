@@ -1,32 +1,30 @@
-"""Events as columns: what everything after decoding works on."""
+"""Events as columns: the input of everything after decoding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets, Index, named_columns
+from streameval.events.action_sets import ActionSets, Index, RawFields, select_policies
 from streameval.events.from_arrays import choice_columns, column, unit_column
-from streameval.events.origin import NOBODY, Identity, Origin
-from streameval.events.raw_fields import RawFields
-from streameval.events.rejection import Rejected
+from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
-from streameval.events.tolerances import at_most_one
-from streameval.events.validation import Mask, faults
+from streameval.events.validation import Rejected, ValidationRule, at_most_one, faults, reward_within
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
+_RAW_FIELDS_BYTES = 1000  # assumed memory of the raw fields of an event
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EventBatch:
-    """n accepted events as columns, and what was rejected while they were read.
+    """n accepted events as columns, and the messages rejected with them.
 
     policies: names of the P columns of `probabilities`
     probabilities: [n, P] the policies' probabilities of the logged action, contiguous over events; NaN = missing
@@ -34,12 +32,12 @@ class EventBatch:
     reward: [n]
     timestamp: [n] seconds since 1970; NaN = not known (only from arrays)
     sampling_probability: [n] in (0, 1], 1 where the log was not downsampled
-    action_sets: what the events could choose from; None when no event says so
-    slates: the slots of events that are slates, whose other columns are of the slate as one action; None without any
-    choices: what columns do not hold, where policies or reward models in code look at it
-    unit: [n] fingerprint of the user or session it belongs to, 0 where an event does not say; None when none does
-    origin: where the events come from, and what identifies them, where somebody asks for it
-    rejected: messages read together with these events that are none
+    action_sets: the actions that the events could choose from; None if no event lists them
+    slates: the slots of slates, whose other columns treat the slate as one action; None without slates
+    raw_fields: fields as Python values, for policies and reward models in code; None if not requested
+    unit: [n] fingerprint of the event's user or session, 0 without one; None if no event has a unit
+    origin: places and identities of the events; None if not requested
+    rejected: messages read together with these events that are not events
     """
 
     policies: tuple[str, ...]
@@ -50,7 +48,7 @@ class EventBatch:
     sampling_probability: Array
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
-    choices: RawFields | None = None
+    raw_fields: RawFields | None = None
     unit: Identity | None = None
     origin: Origin | None = None
     rejected: tuple[Rejected, ...] = ()
@@ -64,64 +62,74 @@ class EventBatch:
         )
 
     def __getitem__(self, part: slice) -> EventBatch:
-        """Consecutive events; nothing is copied. What was rejected stays with the part from 0: it counts once."""
+        """Return consecutive events as views. The rejected messages stay with the part that starts at 0."""
         start, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
         stop = max(start, stop)
         sets = self.action_sets and self.action_sets.part(start, stop)
-        slates = self.slates and self.slates.part(start, stop)
-        return self._rows(slice(start, stop), sets, slates, self.rejected if start == 0 else ())
+        return self._rows(slice(start, stop), sets, self.rejected if start == 0 else ())
 
     def take(self, events: Mask | Index) -> EventBatch:
-        """The events where the mask [n] is true, or of these rows in this order; what was rejected stays."""
+        """Return the events where the mask [n] is true, or these rows in this order, with all rejected messages."""
         rows = np.arange(len(self))[events]
-        sets = self.action_sets and self.action_sets.take(rows)
-        return self._rows(rows, sets, self.slates and self.slates.take(rows), self.rejected)
+        return self._rows(rows, self.action_sets and self.action_sets.take(rows), self.rejected)
 
-    def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> EventBatch:
-        """The batch without these events, rejected for this reason; `detail` says what is wrong with a row."""
-        rows = np.arange(len(self))[events]
-        if not len(rows):
-            return self
-        place = (lambda row: None) if self.origin is None else self.origin.place
-        rejected = [Rejected(reason, detail(row), b"", origin=place(row)) for row in rows.tolist()]
-        kept = self.take(np.delete(np.arange(len(self)), rows))
-        return replace(kept, rejected=(*self.rejected, *rejected))
-
-    @property
-    def nbytes(self) -> int:
-        """Memory that the columns take; what code looks at is counted as 1000 bytes an event."""
-        columns: int = sum(getattr(self, name).nbytes for name in _PER_EVENT)
-        told = sum(part.nbytes for part in (self.action_sets, self.slates, self.origin) if part is not None)
-        told += 0 if self.unit is None else self.unit.nbytes
-        return columns + self.probabilities.nbytes + told + (0 if self.choices is None else 1000 * len(self))
-
-    def _rows(
-        self,
-        rows: slice | Index,
-        sets: ActionSets | None,
-        slates: SlateColumns | None,
-        rejected: tuple[Rejected, ...],
-    ) -> EventBatch:
-        per_event = {name: getattr(self, name)[rows] for name in _PER_EVENT}
-        probabilities = self.probabilities.T[:, rows].T
-        choices = self.choices and self.choices.take(np.arange(len(self))[rows].tolist())
+    def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
+        indices = np.arange(len(self))[rows]
         return EventBatch(
             self.policies,
-            probabilities,
-            **per_event,
+            self.probabilities.T[:, rows].T,
+            **{name: getattr(self, name)[rows] for name in _PER_EVENT},
             action_sets=sets,
-            slates=slates,
-            choices=choices,
+            slates=self.slates and self.slates.take(indices),
+            raw_fields=self.raw_fields and self.raw_fields.take(indices.tolist()),
             unit=None if self.unit is None else self.unit[rows],
             origin=self.origin and self.origin.take(rows),
             rejected=rejected,
         )
 
+    def trimmed(self) -> EventBatch:
+        """Return the batch without optional columns that no event fills, as if it had been decoded without them."""
+        sets, slates, unit = self.action_sets, self.slates, self.unit
+        return replace(
+            self,
+            action_sets=sets.trimmed() if sets is not None and len(sets.propensities) else None,
+            slates=slates.trimmed() if slates is not None and len(slates.propensity) else None,
+            unit=unit if unit is not None and unit.any() else None,
+        )
+
+    def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> EventBatch:
+        """Move events to `rejected`; `detail` describes the problem of a row."""
+        rows = np.arange(len(self))[events]
+        if not len(rows):
+            return self
+        rejected = [
+            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.place(row))
+            for row in rows.tolist()
+        ]
+        kept = self.take(np.delete(np.arange(len(self)), rows))
+        return replace(kept, rejected=(*self.rejected, *rejected))
+
+    def apply(self, rule: ValidationRule) -> EventBatch:
+        """Reject the events that break a rule."""
+        return self.reject(rule.broken, rule.reason, rule.detail)
+
+    def with_rewards_in(self, low: float, high: float) -> EventBatch:
+        """Reject the events whose reward is not in [low, high]."""
+        return self.apply(reward_within(self.reward, low, high))
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the columns in bytes; raw fields are estimated."""
+        columns: int = self.probabilities.nbytes + sum(getattr(self, name).nbytes for name in _PER_EVENT)
+        optional = (self.action_sets, self.slates, self.origin, self.unit)
+        columns += sum(part.nbytes for part in optional if part is not None)
+        return columns + (0 if self.raw_fields is None else _RAW_FIELDS_BYTES * len(self))
+
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
-        """All events in order, with every policy that one of the batches has (missing in the others).
+        """Concatenate. The result has the policies of all batches; they are missing where a batch lacks them.
 
         >>> one = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"a": [0.25]})
         >>> EventBatch.concat([one, one]), EventBatch.concat([])
@@ -136,26 +144,21 @@ class EventBatch:
             policies,
             np.concatenate([part.probabilities.T for part in parts], axis=1).T,
             **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT},
-            action_sets=_all_sets(parts),
-            slates=_all_slates(parts),
-            choices=_all_choices(parts),
-            unit=_all_units(parts),
-            origin=_all_origins(parts),
+            **_concat_optional(parts, len(policies)),
             rejected=tuple(rejected for part in parts for rejected in part.rejected),
         )
 
     def with_policies(self, policies: Iterable[str]) -> EventBatch:
-        """The batch with just these policies, in this order; one that it does not know is missing (NaN)."""
-        wanted = tuple(policies)
-        if wanted == self.policies:
+        """Return the batch with these policies in this order. A policy that it does not have is missing (NaN)."""
+        wanted, present = tuple(policies), self.policies
+        if wanted == present:
             return self
-        sets, slates, present = self.action_sets, self.slates, self.policies
         return replace(
             self,
             policies=wanted,
-            probabilities=named_columns(self.probabilities, present, wanted),
-            action_sets=sets and replace(sets, probabilities=named_columns(sets.probabilities, present, wanted)),
-            slates=slates and slates.with_policies(present, wanted),
+            probabilities=select_policies(self.probabilities, present, wanted),
+            action_sets=self.action_sets and self.action_sets.with_policies(present, wanted),
+            slates=self.slates and self.slates.with_policies(present, wanted),
         )
 
     @classmethod
@@ -173,22 +176,30 @@ class EventBatch:
         unit: Sequence[Identifier | None] | ArrayLike | None = None,
         slate_logging: Literal["factored", "uniform_ranking"] = "factored",
     ) -> EventBatch:
-        """Events that are arrays already; all values are copied.
+        """Build a batch from arrays, which are copied.
 
-        Compact: `propensity` [n] and `policies` {name: [n]}, probabilities of the logged action. With action sets:
-        `propensities` [n, A], `action` [n] (positions, from 0), `policies` {name: [n, A] or [n]}, `features` [n, A, d].
-        NaN in a policy, or in all features of an event: it lacks them. Slates of l slots: `propensity` and policies
-        [n, l], or `propensities` and policies [n, l, A] with `action` [n, l]; `slate_logging` says how they were made.
-        `unit` [n]: strings or integers, the user or session of each event; None or "" is one of its own.
+        Args:
+            reward: [n]
+            propensity: [n] the logging policy's probability of the logged action; [n, l] for slates of l slots
+            policies: by name, [n] the policy's probability of the logged action, or [n, A] its distribution over the
+                action set; [n, l] or [n, l, A] for slates. NaN = missing
+            action: [n] position of the logged action in its set, from 0; [n, l] for slates
+            propensities: [n, A] the logging policy's distribution, in place of `propensity`; [n, l, A] for slates
+            features: [n, A, d] features of the actions; all NaN for an event without features
+            timestamp: [n] seconds since 1970
+            sampling_probability: [n] in (0, 1], for a downsampled log
+            unit: [n] the user or session of each event, a string or an integer; None or "" for an independent event
+            slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
 
-        ValueError for a wrong shape, and for the first row that breaks a rule that events must keep:
+        Raises:
+            ValueError: an array has the wrong shape, or an event breaks a rule; names the first such row.
 
         >>> EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.0])
         Traceback (most recent call last):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
-        earned = column("reward", reward, None)
-        n = len(earned)
+        rewards = column("reward", reward, None)
+        n = len(rewards)
         logged, probabilities, sets, slates = choice_columns(
             n, propensity, policies or {}, action, propensities, features, slate_logging == "uniform_ranking"
         )
@@ -196,7 +207,7 @@ class EventBatch:
             policies=tuple(policies or {}),
             probabilities=probabilities,
             propensity=logged,
-            reward=earned,
+            reward=rewards,
             timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
             sampling_probability=np.ones(n)
             if sampling_probability is None
@@ -210,61 +221,82 @@ class EventBatch:
         return batch
 
     def to_state(self) -> State:
-        """The columns as a plain value, arrays as bytes; what was rejected is not part of it.
+        """Return the columns as a plain value with arrays as bytes, without the rejected messages.
 
-        Large arrays are not copied: nobody ever writes to those of a batch.
+        Large arrays are not copied, because the arrays of a batch are never written to.
         """
-        sets, slates, choices = self.action_sets, self.slates, self.choices
-        columns: State = {name: getattr(self, name) for name in _PER_EVENT}
-        columns |= {"policies": self.policies, "probabilities": self.probabilities.T}
-        columns |= {"action_sets": sets and sets.to_state(), "slates": slates and slates.to_state()}
-        columns |= {"choices": choices and choices.to_state(), "origin": self.origin and self.origin.to_state()}
-        columns["unit"] = self.unit
+        parts = {name: getattr(self, name) for name in _STATES}
+        columns: State = {name: getattr(self, name) for name in (*_PER_EVENT, "unit", "policies")}
+        columns |= {"probabilities": self.probabilities.T}
+        columns |= {name: part and part.to_state() for name, part in parts.items()}
         state: State = to_plain(columns, lasting=True)
         return state
 
     @classmethod
     def from_state(cls, state: State) -> EventBatch:
-        """The batch that gave this state, bit for bit."""
+        """Restore from `to_state`, bit for bit."""
         columns = from_plain(state)
         columns |= {"policies": tuple(columns["policies"]), "probabilities": columns["probabilities"].T}
-        sets, slates, choices = columns["action_sets"], columns["slates"], columns["choices"]
-        origin = columns.get("origin")
-        ragged = {
-            "action_sets": sets and ActionSets.from_state(sets),
-            "slates": slates and SlateColumns.from_state(slates),
-            "choices": choices and RawFields.from_state(choices),
-            "unit": columns.get("unit"),
-            "origin": origin and Origin.from_state(origin),
-        }
-        return cls(**columns | ragged)
+        parts = {name: columns[name] and kind.from_state(columns[name]) for name, kind in _STATES.items()}
+        return cls(**columns | parts)
 
 
-def _all_sets(parts: list[EventBatch]) -> ActionSets | None:
-    if all(part.action_sets is None for part in parts):
-        return None
-    return ActionSets.concat([part.action_sets or ActionSets.none(len(part), len(part.policies)) for part in parts])
+_STATES: Mapping[str, type[ActionSets] | type[SlateColumns] | type[RawFields] | type[Origin]] = {
+    "action_sets": ActionSets,
+    "slates": SlateColumns,
+    "raw_fields": RawFields,
+    "origin": Origin,
+}
 
 
-def _all_choices(parts: list[EventBatch]) -> RawFields | None:
-    if all(part.choices is None for part in parts):
-        return None
-    return RawFields.concat([part.choices or RawFields.none(len(part)) for part in parts])
+def _concat_optional(parts: list[EventBatch], policies: int) -> dict[str, Any]:
+    """The optional columns of all parts: None where no part has them, filled up where only some have."""
 
+    def has(name: str) -> bool:
+        return any(getattr(part, name) is not None for part in parts)
 
-def _all_units(parts: list[EventBatch]) -> Identity | None:
-    if all(part.unit is None for part in parts):
-        return None
-    return np.concatenate([np.full(len(part), NOBODY) if part.unit is None else part.unit for part in parts])
-
-
-def _all_origins(parts: list[EventBatch]) -> Origin | None:
     origins = [part.origin for part in parts if len(part)]
     known = [origin for origin in origins if origin is not None]
-    return Origin.concat(known) if known and len(known) == len(origins) else None
+    return {
+        "action_sets": ActionSets.concat([part.action_sets or ActionSets.none(len(part), policies) for part in parts])
+        if has("action_sets")
+        else None,
+        "slates": SlateColumns.concat([part.slates or SlateColumns.none(len(part), policies) for part in parts])
+        if has("slates")
+        else None,
+        "raw_fields": RawFields.concat([part.raw_fields or RawFields.none(len(part)) for part in parts])
+        if has("raw_fields")
+        else None,
+        "unit": np.concatenate([np.full(len(part), NO_IDENTITY) if part.unit is None else part.unit for part in parts])
+        if has("unit")
+        else None,
+        "origin": Origin.concat(known) if known and len(known) == len(origins) else None,
+    }
 
 
-def _all_slates(parts: list[EventBatch]) -> SlateColumns | None:
-    if all(part.slates is None for part in parts):
-        return None
-    return SlateColumns.concat([part.slates or SlateColumns.none(len(part), len(part.policies)) for part in parts])
+@dataclass(frozen=True, slots=True, eq=False)
+class RewardBatch:
+    """n reward messages as columns, and the messages rejected with them.
+
+    reward: [n] the reward of the decision, or a part of it
+    timestamp: [n] time of the reward, in seconds since 1970
+    origin: places of the messages, and fingerprints of the decisions' event ids
+    """
+
+    reward: Array
+    timestamp: Array
+    origin: Origin
+    rejected: tuple[Rejected, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def take(self, rows: Index | Mask) -> RewardBatch:
+        """Return these rows, in this order, with all rejected messages."""
+        return RewardBatch(self.reward[rows], self.timestamp[rows], self.origin.take(rows), self.rejected)
+
+    def reject(self, rows: Mask, reason: str, detail: Callable[[int], str]) -> RewardBatch:
+        """Move rewards to `rejected`; `detail` describes the problem of a row."""
+        numbers = np.flatnonzero(rows).tolist()
+        rejected = [Rejected(reason, detail(row), b"", origin=self.origin.place(row)) for row in numbers]
+        return replace(self.take(~rows), rejected=(*self.rejected, *rejected))

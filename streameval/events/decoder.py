@@ -1,8 +1,9 @@
-"""Messages to events: one by one, or many of them to columns."""
+"""Decoders: many messages into columns, or one message into an event."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -10,37 +11,37 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from streameval.events.batch import EventBatch
-from streameval.events.columns import compact_columns, ragged_columns, slate_misfit, with_slates
-from streameval.events.diagnosis import LONGEST_MESSAGE, UNREADABLE, Form, second_look
+from streameval.events.action_sets import RawFields
+from streameval.events.batch import EventBatch, RewardBatch
+from streameval.events.columns import compact_columns, floats, named_policies, ragged_columns, seconds
+from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.raw_fields import RawFields
-from streameval.events.rejection import Rejected, rejection
-from streameval.events.schema import Event, PolicyCell, event_types, policy_cells, policy_names
-from streameval.events.shapes import misfit
-from streameval.events.validation import Fault, faults
+from streameval.events.schema import Event, PolicyCell, event_types, policy_cells, policy_names, reward_type
+from streameval.events.validation import LATEST, Fault, Rejected, faults, length_mismatch, rejection
 
-MOST_POLICIES = 10_000
-"""Names in one event, where all that events name become columns."""
+MAX_POLICIES = 10_000
+"""Names in one event, if all names become columns."""
 
 Messages: TypeAlias = Sequence[bytes | None]
 
 
 class JsonDecoder:
-    """How the messages of one stream are read: which policies, which reward, and the range that it must keep.
+    """Decodes the JSON messages of one stream.
 
-    `policies`: these become the columns of every batch, in this order; None = all that the events of a batch name.
-    `reward_field`: the field that is the reward. `reward_range`: rewards outside of it are rejected; None = any.
-    `scores`: fields that policies in code look at; with any, even none, batches carry the `choices` of their events.
-    `rewarded`: rewards stand in the events; else they come apart from the decisions, and are NaN until they are joined.
-    `identified`: events that come with their origin are given the fingerprint of their `event_id`, too.
+    Args:
+        policies: the columns of every batch, in this order; None = the policies named in the batch
+        reward_field: the field with the reward
+        reward_range: smallest and largest reward; others are rejected. None = any
+        scores: fields that policies in code read; with any, even none, batches have `raw_fields`
+        rewarded: False if rewards arrive separately from the decisions. They are NaN until they are joined
+        identified: add the fingerprint of the `event_id` to events decoded with their origin
 
-    >>> events = JsonDecoder(["bts"], reward_range=(0, 1))
+    >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
-    >>> events.decode_batch([message, b"null", message]).probabilities
+    >>> decoder.decode_batch([message, b"null", message]).probabilities
     array([[0.75],
            [0.75]])
-    >>> events.decode(b"{}")
+    >>> decoder.decode(b"{}")
     Rejected(reason='missing_field', detail='event_id: missing', value=b'{}')
     """
 
@@ -60,140 +61,202 @@ class JsonDecoder:
         self.rewarded, self.identified = rewarded, identified
         event, slate = event_types(self.policies, reward_field, self.scores, rewarded)
         attributes = dict(zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True))
-        self._score_fields = {field: attributes[field] for field in self.scores or ()}
+        self._score_attributes = {field: attributes[field] for field in self.scores or ()}
         self._decode = msgspec.json.Decoder(event).decode
         self._decode_slate = msgspec.json.Decoder(slate).decode
-        earned = (reward_field,) if rewarded else ()
-        self._event = Form(self._decode, event.__struct_encode_fields__, ("event_id", "timestamp", "action", *earned))
-        self._slate = Form(
-            self._decode_slate, slate.__struct_encode_fields__, ("event_id", "timestamp", "slots", *earned)
-        )
+        self._diagnosis = Diagnosis(event, slate, self.policies)
 
     def decode(self, value: bytes | None) -> Event | Rejected:
-        """One message: the event, its `policies` a dict of those that it has, or why it is none."""
+        """Decode one message. The `policies` of the event are a dictionary without missing ones."""
         events, rejected, _ = self._decode_all([value])
         if rejected:
             return rejected[0]
         event: Any = events[0]
         decoded: Event
         if event.slots is None:
-            decoded = replace(event, policies=_given(event.policies))
+            decoded = replace(event, policies=_present(event.policies))
         else:
-            decoded = replace(event, slots=[replace(slot, policies=_given(slot.policies)) for slot in event.slots])
+            decoded = replace(event, slots=[replace(slot, policies=_present(slot.policies)) for slot in event.slots])
         return decoded
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """Many messages as columns; those that are no events are in `rejected`, in their order.
+        """Decode messages into columns; the batch has those that are not events in `rejected`, in their order.
 
-        `origin`: of the messages, which the batch then carries for its events.
+        `origin`: the places of the messages, for `batch.origin`.
         """
         events, rejected, batch = self._decode_all(list(values))
-        in_order = tuple(_placed(rejected[place], place, origin) for place in sorted(rejected))
         if origin is not None:
             kept = origin.take(np.delete(np.arange(len(origin)), list(rejected))) if rejected else origin
             identity = fingerprints([event.event_id for event in events]) if self.identified else None
             batch = dataclasses.replace(batch, origin=dataclasses.replace(kept, identity=identity))
-        return dataclasses.replace(batch, rejected=in_order)
+        return dataclasses.replace(batch, rejected=_in_order(rejected, origin))
+
+    def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault]) -> EventBatch:
+        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected.
+
+        >>> row = {"event_id": 1, "timestamp": 0.0, "action": "a", "propensity": 0.5, "reward": True}
+        >>> JsonDecoder().decode_rows([row, row | {"propensity": 0.0}]).rejected[0].detail
+        'propensity: 0 is not in (0, 1]'
+        """
+        rejected: dict[int, Rejected] = {}
+        decoded = [row if isinstance(row, Fault) else self._diagnosis.of_tree(row) for row in rows]
+        events = _without_faults(decoded, [None] * len(rows), rejected)
+        events, batch = self._columns(events, [None] * len(rows), rejected)
+        return dataclasses.replace(batch, rejected=_in_order(rejected, None))
 
     def _decode_all(self, messages: Messages) -> tuple[list[Any], dict[int, Rejected], EventBatch]:
-        """The events among the messages, the others by their place, and the columns of the events."""
+        """The events, the rejected messages by their place, and the columns of the events."""
         rejected: dict[int, Rejected] = {}
-        events = self._read(messages, rejected)
-        if self.policies is None:
-            events = _without(events, _crowded(events), messages, rejected)
-        batch = compact_columns(events, self.policies)
-        if batch is None:
-            misfits = {
-                row: Fault("malformed", detail) for row, event in enumerate(events) if (detail := _misfit(event))
-            }
-            events = _without(events, misfits, messages, rejected)
-            batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
-        broken = faults(batch, self.reward_range, rewarded=self.rewarded)
-        if broken:
-            events = _without(events, broken, messages, rejected)
-            if self.policies is not None and batch.action_sets is None and batch.slates is None:
-                batch = batch.take(np.delete(np.arange(len(batch)), list(broken)))
-            else:  # anew, because the bad ones may be the only events with actions, or with some policy
-                batch = with_slates(ragged_columns(events, self.policies), events, self.policies)
-        if self.scores is not None:
-            batch = dataclasses.replace(batch, choices=RawFields.of(events, self._score_fields))
+        events, batch = self._columns(self._read(messages, rejected), messages, rejected)
         return events, rejected, batch
 
-    def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Event]:
-        """What the decoder takes for events: their lists may not fit, nor their numbers make sense."""
-        decode: Any = self._decode if _are_plain(messages) else self._decode_text
-        events: list[Event] = []
+    def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
+        """Decode into structs, whose lists and numbers are not validated yet."""
+        decode: Any = self._decode if _are_short_ascii(messages) else self._decode_text
+        events: list[Any] = []
         unread = iter(messages)
         while len(events) + len(rejected) < len(messages):
             try:
-                events.extend(map(decode, unread))  # as far as the first that fails
-            except UNREADABLE:
+                events.extend(map(decode, unread))  # up to the first that fails
+            except DECODE_ERRORS:
                 place = len(events) + len(rejected)
-                event = self._read_slate(messages[place])
-                if isinstance(event, Rejected):
-                    rejected[place] = event
+                message = messages[place]
+                event = self._read_refused(message)
+                if isinstance(event, Fault):
+                    rejected[place] = rejection(*event, message or b"")
                 else:
                     events.append(event)
         return events
 
     def _decode_text(self, message: bytes) -> Event:
-        """The decoder does not look into what it skips, but all of a message has to be text, and of bounded length."""
-        if len(message) > LONGEST_MESSAGE:
+        """Check the length and the encoding, too: the decoder does not look into fields that it skips."""
+        if len(message) > MAX_MESSAGE_BYTES:
             raise ValueError
         event: Event = self._decode(message)
         message.decode()
         return event
 
-    def _read_slate(self, message: bytes | None) -> Any:
-        """What a message is that did not decode as a plain event: a slate, or what a second look makes of it."""
+    def _read_refused(self, message: bytes | None) -> Any:
+        """Return the slate or the salvaged event in a message that is not a plain event, or a `Fault`."""
         try:
-            if len(cast(bytes, message)) > LONGEST_MESSAGE:
+            if message is None or len(message) > MAX_MESSAGE_BYTES:
                 raise ValueError
-            slate = self._decode_slate(cast(bytes, message))
-            cast(bytes, message).decode()
-        except UNREADABLE:
-            return second_look(message, self._event, self._slate, self.policies)
+            slate = self._decode_slate(message)
+            message.decode()
+        except DECODE_ERRORS:
+            return self._diagnosis.of_message(message)
         return slate
 
+    def _columns(
+        self, events: list[Any], messages: Messages, rejected: dict[int, Rejected]
+    ) -> tuple[list[Any], EventBatch]:
+        """Build the columns once, then drop the rows that break a rule. Adds to `rejected` by place."""
+        if self.policies is None:
+            events = _without_faults([_crowded(event) or event for event in events], messages, rejected)
+        batch = compact_columns(events, self.policies)
+        if batch is None:
+            checked = [_mismatch(event) or event for event in events]
+            events = _without_faults(checked, messages, rejected)
+            batch = ragged_columns(events, self.policies)
+        broken = faults(batch, self.reward_range, rewarded=self.rewarded)
+        if broken:
+            batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
+            events = _without_faults(
+                [broken.get(row, event) for row, event in enumerate(events)], messages, rejected
+            )
+            if self.policies is None:
+                batch = batch.with_policies(named_policies(events))
+        if self.scores is not None:
+            batch = dataclasses.replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
+        return events, batch
 
-def _placed(rejected: Rejected, place: int, origin: Origin | None) -> Rejected:
-    return replace(rejected, place=place, origin=None if origin is None else origin.place(place))
+
+class RewardDecoder:
+    """Decodes rewards that arrive as messages of their own.
+
+    `{"event_id": "e-81", "timestamp": 1574553700.1, "reward": 1}`; `reward_field` is the field with the reward.
+
+    >>> message = b'{"event_id": "e-81", "timestamp": 1574553700.1, "revenue": 2.5}'
+    >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.of("orders", [(0, [10, 11])]))
+    >>> rewards.reward, rewards.rejected[0].reason, rewards.rejected[0].origin
+    (array([2.5]), 'missing_field', ('orders', 0, 11))
+    """
+
+    def __init__(self, reward_field: str = "reward") -> None:
+        form = reward_type(reward_field)
+        self._decode = msgspec.json.Decoder(form).decode
+        self._diagnosis = Diagnosis(form)
+
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
+        """Decode messages into columns; `origin`: their places."""
+        messages = list(values)
+        rejected: dict[int, Rejected] = {}
+        rewards = _without_faults([self._read(message) for message in messages], messages, rejected)
+        kept = origin.take(np.delete(np.arange(len(origin)), list(rejected)))
+        return RewardBatch(
+            floats([reward.reward for reward in rewards]),
+            seconds([reward.timestamp for reward in rewards]),
+            dataclasses.replace(kept, identity=fingerprints([reward.event_id for reward in rewards])),
+            _in_order(rejected, origin),
+        )
+
+    def _read(self, message: bytes | None) -> Any:
+        try:
+            if message is None or len(message) > MAX_MESSAGE_BYTES:
+                raise ValueError
+            reward: Any = self._decode(message)
+            message.decode()
+        except DECODE_ERRORS:
+            reward = self._diagnosis.of_message(message)
+        if isinstance(reward, Fault):
+            return reward
+        if not math.isfinite(reward.reward):
+            return Fault("not_finite", f"reward: {reward.reward} is not a finite number")
+        if isinstance(reward.timestamp, float) and not abs(reward.timestamp) <= LATEST:
+            return Fault("malformed", f"timestamp: {reward.timestamp:.10g} is no time in seconds since 1970")
+        return reward
 
 
-def _crowded(events: Sequence[Any]) -> dict[int, Fault]:
-    """The events that name more policies than can be columns of a batch."""
-    counts = [len(event.policies or ()) for event in events]
-    return {
-        row: Fault("malformed", f"policies: {count} names, more than the {MOST_POLICIES} that are read")
-        for row, count in enumerate(counts)
-        if count > MOST_POLICIES
-    }
+def _without_faults(checked: Sequence[Any], messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
+    """Return what is not a `Fault`; add each fault to `rejected` at the place of its message."""
+    if not any(item.__class__ is Fault for item in checked):
+        return list(checked)
+    places = [place for place in range(len(messages)) if place not in rejected]
+    for place, item in zip(places, checked, strict=True):
+        if isinstance(item, Fault):
+            rejected[place] = rejection(*item, messages[place] or b"")
+    return [item for item in checked if not isinstance(item, Fault)]
 
 
-def _misfit(event: Any) -> str | None:
-    return misfit(event) if event.slots is None else slate_misfit(event)
+def _in_order(rejected: Mapping[int, Rejected], origin: Origin | None) -> tuple[Rejected, ...]:
+    return tuple(
+        replace(rejected[place], place=place, origin=None if origin is None else origin.place(place))
+        for place in sorted(rejected)
+    )
 
 
-def _given(policies: Any) -> dict[str, PolicyCell]:
+def _crowded(event: Any) -> Fault | None:
+    count = len(event.policies or ())
+    if count <= MAX_POLICIES:
+        return None
+    return Fault("malformed", f"policies: {count} names, more than the {MAX_POLICIES} that are read")
+
+
+def _mismatch(event: Any) -> Fault | None:
+    detail = length_mismatch(event)
+    return None if detail is None else Fault("malformed", detail)
+
+
+def _present(policies: Any) -> dict[str, PolicyCell]:
     """The policies that an event has, by name."""
     cells = zip(policy_names(policies), policy_cells(policies), strict=True)
     return {name: cell for name, cell in cells if cell is not None and cell == cell}
 
 
-def _are_plain(messages: Messages) -> bool:
-    """Whether all are ASCII, and none is very long: then the decoder alone sees to it that they are text."""
+def _are_short_ascii(messages: Messages) -> bool:
+    """Whether the decoder alone can check that these are texts of limited length."""
     given = cast(Sequence[bytes], messages)
     try:
-        return all(map(bytes.isascii, given)) and max(map(len, given), default=0) <= LONGEST_MESSAGE
+        return all(map(bytes.isascii, given)) and max(map(len, given), default=0) <= MAX_MESSAGE_BYTES
     except TypeError:  # a message without a value
         return False
-
-
-def _without(
-    events: list[Event], bad: Mapping[int, Fault], messages: Messages, rejected: dict[int, Rejected]
-) -> list[Event]:
-    """The events without the bad rows, which are added to `rejected` by the place of their message."""
-    places = [place for place in range(len(messages)) if place not in rejected]
-    for row, fault in bad.items():
-        rejected[places[row]] = rejection(fault.reason, fault.detail, messages[places[row]] or b"")
-    return [event for row, event in enumerate(events) if row not in bad]

@@ -1,151 +1,137 @@
-"""A second look at a message that the decoder refused: why it is rejected, or what of it counts all the same.
-
-Slow and thorough, for the few. What concerns one candidate only does not cost the event: a probability of no use
-(text, an object, a list with something else than numbers in it) becomes null, and that candidate is missing.
-"""
+"""Messages that the fast decoder refused: decode what can be used of them, or find the reason for the rejection."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import msgspec
 
-from streameval.events.rejection import Rejected, rejection
+from streameval.events.validation import Fault
 
-UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
-"""What a bad message may raise: wrong types, no JSON, not UTF-8 (a ValueError), too deep, no message at all."""
+DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
+"""Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, or no value."""
+MAX_MESSAGE_BYTES = 16 * 2**20
+"""Longer messages are rejected unread. The default limit of a Kafka broker is a sixteenth of this."""
+MAX_DIAGNOSED_BYTES = 4 * 2**20
+"""Longer messages are only checked by the decoder, because a diagnosis takes a second for ten megabytes."""
+
+TOMBSTONE = Fault("malformed", "a tombstone: the message has no value")
+NOT_AN_OBJECT = Fault("malformed", "not a JSON object")
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
-LONGEST_MESSAGE = 16 * 2**20
-"""Bytes; longer messages are not read at all. A broker takes a sixteenth of that unless it is told otherwise."""
-LONGEST_LOOKED_AT = 4 * 2**20
-"""Bytes; what is wrong with longer ones is told by the decoder alone, since this takes a second for ten megabytes."""
-_LONGEST_INTEGER = 300  # digits; longer ones go through float, which knows infinity
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_INTEGER_DIGITS = 300  # integers with more digits are read as floats, which may be infinite
 
 
-class _Refused(Exception):
-    """Not an event, for this reason and with this detail."""
+class Diagnosis:
+    """Decodes the usable part of a refused message, or explains the refusal.
 
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason, self.detail = reason, detail
+    Null means absent. A policy's probability that is not a number or a list of numbers counts as missing for that
+    policy, and the event is accepted.
 
-
-class Form(NamedTuple):
-    """One of the two forms of an event: what decodes it, the fields read at its top level, and those it must have."""
-
-    decode: Callable[[bytes], Any]
-    fields: Collection[str]
-    required: Collection[str]
-
-
-def second_look(value: bytes | None, event: Form, slate: Form, policies: Collection[str] | None) -> Any:
-    """The event, plain or a slate, that is made of the mended message, or `Rejected`.
-
-    `policies` are the names read inside `policies` (None = all of them).
+    Args:
+        event: the struct type of a plain event (or of any other message without slots)
+        slate: the struct type of an event with slots
+        policies: the names read inside `policies`; None = all
     """
-    if value is None:
-        return Rejected("malformed", "a tombstone: the message has no value", b"")
-    if len(value) > LONGEST_LOOKED_AT:
-        return rejection("malformed", first_trouble(value, event), value)
-    try:
-        tree, is_json = parsed(value)
+
+    def __init__(
+        self,
+        event: type[msgspec.Struct],
+        slate: type[msgspec.Struct] | None = None,
+        policies: Collection[str] | None = None,
+    ) -> None:
+        self._event, self._slate, self._policies = event, slate or event, policies
+        self._fields = {form: _readable_fields(form) for form in {self._event, self._slate}}
+
+    def of_message(self, value: bytes | None) -> Any:
+        """Return the decoded struct, or the `Fault` of a message that cannot be an event."""
+        if value is None:
+            return TOMBSTONE
+        if len(value) > MAX_DIAGNOSED_BYTES:
+            return Fault("malformed", self._decoder_error(value))
+        try:
+            tree, is_json = parse(value.decode())
+        except DECODE_ERRORS as error:
+            return Fault("malformed", explain(error))
+        return self.of_tree(tree, is_json)
+
+    def of_tree(self, tree: Any, is_json: bool = True) -> Any:
+        """Return the struct made from parsed JSON or from a row of a table, or a `Fault`.
+
+        `is_json`: False if NaN or Infinity was parsed, which is then looked for in ignored fields, too.
+        """
         if not isinstance(tree, dict):
-            raise _Refused("malformed", "not a JSON object")
-        form = event if tree.get("slots") is None else slate
-        return form.decode(_mended(tree, is_json, form, policies))
-    except _Refused as refused:
-        return rejection(refused.reason, refused.detail, value)
-    except UNREADABLE as error:
-        return rejection("malformed", explained(error), value)
+            return NOT_AN_OBJECT
+        form = self._event if tree.get("slots") is None else self._slate
+        try:
+            fields = self._usable(tree, form)
+            for fault in _bad_values(fields if is_json else tree):
+                return fault
+            return _absence(fields, self._fields[form]) or msgspec.convert(fields, form)
+        except DECODE_ERRORS as error:
+            return Fault("malformed", explain(error))
+
+    def _usable(self, tree: dict[str, Any], form: type[msgspec.Struct]) -> dict[str, Any]:
+        fields = self._without_nulls({field: tree[field] for field in self._fields[form] if field in tree})
+        if isinstance(fields.get("slots"), list):
+            fields["slots"] = [
+                self._without_nulls(slot) if isinstance(slot, dict) else slot for slot in fields["slots"]
+            ]
+        return fields
+
+    def _without_nulls(self, fields: dict[str, Any]) -> dict[str, Any]:
+        given = {field: value for field, value in fields.items() if value is not None}
+        if isinstance(given.get("policies"), dict):
+            given["policies"] = {
+                name: cell if _is_probability(cell) else None
+                for name, cell in given["policies"].items()
+                if self._policies is None or name in self._policies
+            }
+        return given
+
+    def _decoder_error(self, value: bytes) -> str:
+        if len(value) > MAX_MESSAGE_BYTES:
+            return too_long(value)
+        try:
+            msgspec.json.decode(value, type=self._event)
+            value.decode()
+        except DECODE_ERRORS as error:
+            return explain(error)
+        return f"{len(value)} bytes, too many to find out what is wrong"
 
 
-def first_trouble(value: bytes, form: Form) -> str:
-    """What a decoder has against a message that is too long for a second look, or to be read at all."""
-    if len(value) > LONGEST_MESSAGE:
-        return f"{len(value)} bytes, more than the {LONGEST_MESSAGE} that are read"
-    try:
-        form.decode(value)
-        value.decode()
-    except UNREADABLE as error:
-        return explained(error)
-    return f"{len(value)} bytes, too many to find out what is wrong"
+def too_long(value: bytes) -> str:
+    """Describe a message of more than `MAX_MESSAGE_BYTES`."""
+    return f"{len(value)} bytes, more than the {MAX_MESSAGE_BYTES} that are read"
 
 
-def _mended(tree: dict[str, Any], is_json: bool, form: Form, policies: Collection[str] | None) -> bytes:
-    read = _block({field: tree[field] for field in form.fields if field in tree}, policies)
-    slots = read.get("slots")
-    if isinstance(slots, list):
-        read["slots"] = [_block(slot, policies) if isinstance(slot, dict) else slot for slot in slots]
-    for where, number in non_finite(read if is_json else tree):
-        raise _Refused("not_finite", f"{_place(where)}: {number} is not a finite number")
-    for field in form.required:
-        if field not in read:
-            raise _Refused("missing_field", f"{field}: missing")
-    if isinstance(slots, list):
-        _refuse_slots(read, slots)
-    return json.dumps(read).encode()
-
-
-def _block(fields: dict[str, Any], policies: Collection[str] | None) -> dict[str, Any]:
-    """What an event or a slot says: nothing for null, and null for a candidate's probability that is of no use."""
-    said = {field: value for field, value in fields.items() if value is not None}
-    if isinstance(said.get("policies"), dict):
-        said["policies"] = {
-            name: cell if _is_usable(cell) else None
-            for name, cell in said["policies"].items()
-            if policies is None or name in policies
-        }
-    return said
-
-
-def _refuse_slots(read: dict[str, Any], slots: list[Any]) -> None:
-    for field in ("action", "propensity", "policies", "actions", "propensities", "features"):
-        if field in read:
-            raise _Refused("malformed", f"{field}: beside `slots`, which have their own")
-    for place, slot in enumerate(slots):
-        if isinstance(slot, dict) and slot.get("action") is None:
-            raise _Refused("missing_field", f"slots.{place}.action: missing")
-
-
-def parsed(value: bytes) -> tuple[Any, bool]:
-    """The message as Python values, and whether it is JSON: NaN and Infinity are read, but are not JSON."""
+def parse(text: str) -> tuple[Any, bool]:
+    """Parse JSON into Python values. The flag is False if the text has NaN or Infinity, which are not JSON."""
     literals: list[str] = []
 
-    def remember(literal: str) -> float:
+    def constant(literal: str) -> float:
         literals.append(literal)
         return float(literal)
 
-    return json.loads(value.decode(), parse_int=_integer, parse_constant=remember), not literals
+    def integer(digits: str) -> float:
+        return int(digits) if len(digits) < _MAX_INTEGER_DIGITS else float(digits)
+
+    return json.loads(text, parse_int=integer, parse_constant=constant), not literals
 
 
-def _integer(digits: str) -> float:
-    return int(digits) if len(digits) < _LONGEST_INTEGER else float(digits)
+def non_finite(tree: Any) -> Fault | None:
+    """Return the fault of the first number inside `tree` that is not finite."""
+    return next((fault for fault in _bad_values(tree) if fault.reason == "not_finite"), None)
 
 
-def _is_usable(cell: Any) -> bool:
-    return type(cell) in (int, float) or (isinstance(cell, list) and all(type(item) in (int, float) for item in cell))
-
-
-def non_finite(tree: Any, where: str = "") -> Iterator[tuple[str, float]]:
-    """Places and values of all numbers inside that are not finite."""
-    if isinstance(tree, float) and not math.isfinite(tree):
-        yield where, tree
-    elif isinstance(tree, dict):
-        for name, item in tree.items():
-            yield from non_finite(item, f"{where}.{name}" if where else name)
-    elif isinstance(tree, list):
-        for place, item in enumerate(tree):
-            yield from non_finite(item, f"{where}[{place}]")
-
-
-def explained(error: Exception) -> str:
-    """What a decoder's error says, as `field: problem`."""
+def explain(error: Exception) -> str:
+    """Describe the error of a decoder as `field: problem`."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, UnicodeDecodeError):
@@ -154,9 +140,56 @@ def explained(error: Exception) -> str:
         return f"not JSON: {error}"
     message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", "").replace(" | null", ""))
     problem, field = message.group("problem", "field") if message else (str(error), None)
-    return f"{_place(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
+    return f"{_path(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
 
 
-def _place(where: str) -> str:
-    """Slots are told by their number alone: `slots.1.action`."""
+def _readable_fields(form: type[msgspec.Struct]) -> dict[str, bool]:
+    """The fields of a type by name, and whether each is required; without those that are skipped as raw JSON."""
+    fields = msgspec.structs.fields(form)
+    return {field.encode_name: field.required for field in fields if msgspec.Raw not in _alternatives(field.type)}
+
+
+def _alternatives(annotation: Any) -> Collection[Any]:
+    return {annotation, *getattr(annotation, "__args__", ())}
+
+
+def _absence(fields: dict[str, Any], known: dict[str, bool]) -> Fault | None:
+    for field, required in known.items():
+        if required and field not in fields:
+            return Fault("missing_field", f"{field}: missing")
+    slots = fields.get("slots")
+    if not isinstance(slots, list):
+        return None
+    for field in ("action", "propensity", "policies", "actions", "propensities", "features"):
+        if field in fields:
+            return Fault("malformed", f"{field}: beside `slots`, which have their own")
+    for number, slot in enumerate(slots):
+        if isinstance(slot, dict) and "action" not in slot:
+            return Fault("missing_field", f"slots.{number}.action: missing")
+    return None
+
+
+def _is_probability(cell: Any) -> bool:
+    return type(cell) in (int, float) or (isinstance(cell, list) and all(type(item) in (int, float) for item in cell))
+
+
+def _bad_values(tree: Any, where: str = "") -> Iterator[Fault]:
+    """Faults of all values inside: numbers that are not finite, strings that are not Unicode text."""
+    if isinstance(tree, float):
+        if not math.isfinite(tree):
+            yield Fault("not_finite", f"{_path(where)}: {tree} is not a finite number")
+    elif isinstance(tree, str):
+        if not tree.isascii() and _LONE_SURROGATE.search(tree):
+            yield Fault("malformed", f"{_path(where)}: not UTF-8")
+    elif isinstance(tree, dict):
+        for name, item in tree.items():
+            yield from _bad_values(name, where or "names")
+            yield from _bad_values(item, f"{where}.{name}" if where else name)
+    elif isinstance(tree, list):
+        for number, item in enumerate(tree):
+            yield from _bad_values(item, f"{where}[{number}]")
+
+
+def _path(where: str) -> str:
+    """The path with slots by number alone: `slots.1.action`."""
     return _SLOT.sub(r"slots.\1", where)

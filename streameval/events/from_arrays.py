@@ -1,4 +1,4 @@
-"""Columns from a caller's arrays, whose shapes are checked here; their values are checked by the rules."""
+"""Columns from the arrays of a caller. Shapes are checked here, values by the validation rules."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, reconcile
-from streameval.events.origin import Identity, units_of
+from streameval.events.origin import Identity, unit_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, SlateColumns, as_one_action
-from streameval.events.tolerances import at_most_one
+from streameval.events.validation import at_most_one
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
-    """A copy of `values` as floats; ValueError if it is not of this shape (None = any length)."""
+    """Return a copy of `values` as floats. Raises ValueError for another shape; None in `shape` = any length."""
     try:
-        taken = np.array(values, dtype=np.float64)
+        copy = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: not an array of numbers: {error}") from None
-    wanted = tuple(have if want is None else want for have, want in zip(taken.shape, shape, strict=False))
-    if taken.shape != wanted or len(wanted) != len(shape):
-        raise ValueError(f"{name}: expected the shape {_shape(shape)}, found {_shape(taken.shape)}")
-    return taken
+    wanted = tuple(have if want is None else want for have, want in zip(copy.shape, shape, strict=False))
+    if copy.shape != wanted or len(wanted) != len(shape):
+        raise ValueError(f"{name}: expected the shape {_shape(shape)}, found {_shape(copy.shape)}")
+    return copy
 
 
 def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
-    """The fingerprints of a caller's units, None where no event has one; ValueError for what cannot be one.
+    """Return the fingerprints of units, None if no event has one. Raises ValueError for other types.
 
-    >>> one, other, alone = unit_column(["user-7", 12, None], 3)
-    >>> bool(one != other), int(alone)
+    >>> one, other, nothing = unit_column(["user-7", 12, None], 3)
+    >>> bool(one != other), int(nothing)
     (True, 0)
     """
     given = np.array(units, dtype=object)
@@ -40,11 +40,7 @@ def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Ident
     for row, unit in enumerate(given):
         if not isinstance(unit, str | int | np.integer | None):
             raise ValueError(f"row {row}: unit: expected a string or an integer, found {unit!r}")
-    return units_of(given.tolist())
-
-
-def _shape(lengths: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join("any" if length is None else str(length) for length in lengths) + "]"
+    return unit_fingerprints(given.tolist())
 
 
 def choice_columns(
@@ -56,36 +52,35 @@ def choice_columns(
     features: ArrayLike | None,
     ranking: bool,
 ) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
-    """Propensity, probabilities, action sets and slates, in whatever form a caller has them."""
+    """Return propensity [n], probabilities [n, P], action sets and slates of n events, from any form of arrays."""
     if propensity is not None and propensities is None and action is None and features is None:
         if np.ndim(propensity) != 2:
-            return *compact(n, propensity, policies), None, None
-        slates = compact_slates(n, propensity, policies)
+            return *_compact(n, propensity, policies), None, None
+        slates = _compact_slates(n, propensity, policies)
     elif propensity is None and propensities is not None and action is not None:
         if np.ndim(propensities) != 3:
-            return *with_action_sets(n, action, propensities, features, policies), None
-        slates = slates_with_action_sets(n, action, propensities, policies, ranking)
+            return *_with_action_sets(n, action, propensities, features, policies), None
+        slates = _slates_with_action_sets(n, action, propensities, policies, ranking)
     else:
         raise ValueError("give `propensity`, or else `propensities`, `action` and perhaps `features`")
     return *as_one_action(slates), None, slates
 
 
-def compact(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> tuple[Array, Array]:
-    """Propensity [n] and probabilities [n, P] of events that say nothing of the actions not taken."""
+def _compact(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> tuple[Array, Array]:
     probabilities = np.empty((len(policies), n))
     for row, (name, values) in enumerate(policies.items()):
         probabilities[row] = column(f"policies[{name!r}]", values, n)
     return at_most_one(column("propensity", propensity, n)), probabilities.T
 
 
-def with_action_sets(
+def _with_action_sets(
     n: int,
     action: ArrayLike,
     propensities: ArrayLike,
     features: ArrayLike | None,
     policies: Mapping[str, ArrayLike],
 ) -> tuple[Array, Array, ActionSets]:
-    """Propensity, probabilities and action sets of events that all choose from the same number of actions."""
+    """Columns of events whose sets have the same number of actions."""
     logged = at_most_one(column("propensities", propensities, n, None))
     actions = logged.shape[1]
     index = _positions(action, n, actions)
@@ -95,27 +90,25 @@ def with_action_sets(
             per_event[row] = column(f"policies[{name!r}]", values, n)
         else:
             per_action[row] = column(f"policies[{name!r}]", values, n, actions).ravel()
-    described = None if features is None else column("features", features, n, actions, None)
-    if described is not None:
-        _whole_or_absent(described)
-        described = described.reshape(n * actions, described.shape[2])
-    sets = ActionSets(index, np.arange(n + 1) * actions, logged.ravel(), described, per_action.T)
+    table = None if features is None else column("features", features, n, actions, None)
+    if table is not None:
+        _check_whole_or_absent(table)
+        table = table.reshape(n * actions, table.shape[2])
+    sets = ActionSets(index, np.arange(n + 1) * actions, logged.ravel(), table, per_action.T)
     reconcile(sets, per_event.T, sets.probabilities)
     return sets.propensities[sets.logged[1]], per_event.T, sets
 
 
-def compact_slates(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> SlateColumns:
-    """Slates of as many slots each, from what was shown in each: [n, l]."""
+def _compact_slates(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> SlateColumns:
     slots = column("propensity", propensity, n, None).shape[1]
     flat = {name: column(f"policies[{name!r}]", values, n, slots).ravel() for name, values in policies.items()}
-    logged, probabilities = compact(n * slots, np.ravel(propensity), flat)
+    logged, probabilities = _compact(n * slots, np.ravel(propensity), flat)
     return _slates(n, logged, probabilities, ActionSets.none(n * slots, len(policies)), FACTORED)
 
 
-def slates_with_action_sets(
+def _slates_with_action_sets(
     n: int, action: ArrayLike, propensities: ArrayLike, policies: Mapping[str, ArrayLike], ranking: bool
 ) -> SlateColumns:
-    """Slates of as many slots each, which all choose from the same number of actions: [n, l, A]."""
     given = column("propensities", propensities, n, None, None)
     slots, actions = given.shape[1:]
     flat = {
@@ -125,10 +118,10 @@ def slates_with_action_sets(
     shown = np.array(action)
     if shown.shape != (n, slots):
         raise ValueError(f"action: expected the shape {_shape((n, slots))}, found {_shape(shown.shape)}")
-    repeats = np.sort(shown, axis=1)
-    if ranking and (slots > actions or (repeats[:, 1:] == repeats[:, :-1]).any()):
+    in_order = np.sort(shown, axis=1)
+    if ranking and (slots > actions or (in_order[:, 1:] == in_order[:, :-1]).any()):
         raise ValueError("action: a ranking shows no action twice")
-    logged, probabilities, sets = with_action_sets(n * slots, shown.ravel(), given.reshape(-1, actions), None, flat)
+    logged, probabilities, sets = _with_action_sets(n * slots, shown.ravel(), given.reshape(-1, actions), None, flat)
     return _slates(n, logged, probabilities, sets, UNIFORM_RANKING if ranking else FACTORED)
 
 
@@ -144,8 +137,8 @@ def _slates(n: int, propensity: Array, probabilities: Array, sets: ActionSets, l
     )
 
 
-def _whole_or_absent(features: Array) -> None:
-    """ValueError for an event [actions, d] some of whose features are NaN; if all are, it has none."""
+def _check_whole_or_absent(features: Array) -> None:
+    """Raise ValueError for an event whose features [actions, d] are NaN in part."""
     unknown = np.isnan(features)
     partly = np.flatnonzero(unknown.any(axis=(1, 2)) & ~unknown.all(axis=(1, 2)))
     if len(partly):
@@ -163,3 +156,7 @@ def _positions(action: ArrayLike, n: int, actions: int) -> Index:
         row = outside[0]
         raise ValueError(f"row {row}: action: {index[row]} is not a position among {actions} actions, counted from 0")
     return index.astype(np.int64)
+
+
+def _shape(lengths: tuple[int | None, ...]) -> str:
+    return "[" + ", ".join("any" if length is None else str(length) for length in lengths) + "]"

@@ -1,4 +1,4 @@
-"""Where events come from, and what identifies them, as columns: for who drops duplicates, orders and joins."""
+"""Partition, offset and identity of events, as columns: for deduplication, event-time order and reward joins."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from streameval.events.schema import Identifier
 
 Identity = NDArray[np.uint64]
 
-NOBODY = np.uint64(0)
-"""The identity of an event whose `event_id` is empty: equal to no other."""
+NO_IDENTITY = np.uint64(0)
+"""The identity of an event with an empty `event_id`. It equals no other event's, not even another `NO_IDENTITY`."""
 
-_LONGEST_WORD_BY_WORD = 64  # bytes; what is longer goes through a cryptographic hash first
-_SALTS = np.arange(1, _LONGEST_WORD_BY_WORD // 8 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+_MAX_WORDWISE_BYTES = 64  # longer identifiers are shortened by a cryptographic hash first
+_SALTS = np.arange(1, _MAX_WORDWISE_BYTES // 8 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """The places of n messages of one topic, and the fingerprints of the events that they hold.
+    """The places of n messages of one topic, and the identities of their events.
 
     partition, offset: [n]
-    identity: [n] `fingerprints` of the event ids; None where nobody asked for them
+    identity: [n] `fingerprints` of the event ids; None if not requested
     """
 
     topic: str
@@ -39,7 +39,7 @@ class Origin:
 
     @classmethod
     def of(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:
-        """Those of messages that came as partitions and their offsets, one part after the other.
+        """Build from partitions and their offsets, one part after the other.
 
         >>> origin = Origin.of("clicks", [(0, [7, 8]), (3, [5])])
         >>> origin.partition, origin.offset
@@ -55,25 +55,25 @@ class Origin:
         return len(self.offset)
 
     def __bool__(self) -> bool:
-        return True  # an origin of no messages is one, too
+        return True  # even without messages
 
     def take(self, rows: slice | Index | Mask) -> Origin:
-        """Those of these rows, in this order."""
+        """Return these rows, in this order."""
         identity = None if self.identity is None else self.identity[rows]
         return Origin(self.topic, self.partition[rows], self.offset[rows], identity)
 
     @property
     def nbytes(self) -> int:
-        """Memory that the columns take."""
+        """Size of the columns in bytes."""
         return self.partition.nbytes + self.offset.nbytes + (0 if self.identity is None else self.identity.nbytes)
 
     def place(self, row: int) -> tuple[str, int, int]:
-        """Topic, partition and offset of one of them."""
+        """Return topic, partition and offset of a row."""
         return self.topic, int(self.partition[row]), int(self.offset[row])
 
     @classmethod
     def concat(cls, parts: Sequence[Origin]) -> Origin:
-        """Those of all parts, which are of one topic; without fingerprints if one part has none."""
+        """Concatenate parts of one topic; without identities if one part has none."""
         identities = [part.identity for part in parts if part.identity is not None]
         return cls(
             parts[0].topic,
@@ -83,40 +83,41 @@ class Origin:
         )
 
     def to_state(self) -> dict[str, Any]:
-        """The columns by name."""
+        """Return the columns by name."""
         return {name: getattr(self, name) for name in ("topic", "partition", "offset", "identity")}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Origin:
-        """The inverse of `to_state`."""
+        """Restore from `to_state`."""
         return cls(**state)
 
 
 def fingerprints(identifiers: Sequence[Identifier]) -> Identity:
-    """64 bits for each event id, the same in every process; a number has those of its digits, "" has `NOBODY`.
+    """Return a 64-bit hash of each identifier, the same in every process.
 
-    Among a million ids, a new one is taken for one of them by accident with probability 5e-14. The sum, over the words
-    of 8 bytes of an id, of the finaliser of splitmix64 (Steele, Lea & Flood, 2014) of the word and its place.
+    A number has the hash of its digits, "" has `NO_IDENTITY`. The hash is the sum, over the 8-byte words of an
+    identifier, of the splitmix64 finaliser (Steele, Lea & Flood, 2014) of the word and its position. A new identifier
+    collides with one of a million others with probability 5e-14.
 
-    >>> one, other, number, text, nobody = fingerprints(["e-1", "e-2", 17, "17", ""])
-    >>> bool(one != other), bool(number == text), int(nobody)
+    >>> one, other, number, text, nothing = fingerprints(["e-1", "e-2", 17, "17", ""])
+    >>> bool(one != other), bool(number == text), int(nothing)
     (True, True, 0)
     """
     texts = _texts(identifiers)
     sizes = np.array(list(map(len, texts)), dtype=np.uint64)
     width = -(-max(map(len, texts), default=1) // 8) or 1
     words = np.array(texts, dtype=f"S{8 * width}").view("<u8").reshape(len(texts), width)
-    summed = mixed(sizes)
+    summed = mix64(sizes)
     for place, salt in enumerate(_SALTS[:width]):
-        summed += np.where(sizes > np.uint64(8 * place), mixed(words[:, place] + salt), NOBODY)
-    return np.where(sizes > 0, np.maximum(mixed(summed), np.uint64(1)), NOBODY)
+        summed += np.where(sizes > np.uint64(8 * place), mix64(words[:, place] + salt), NO_IDENTITY)
+    return np.where(sizes > 0, np.maximum(mix64(summed), np.uint64(1)), NO_IDENTITY)
 
 
-def units_of(given: Sequence[Identifier | None]) -> Identity | None:
-    """The fingerprints of the units that events belong to, `NOBODY` where one names none; None where none does."""
-    if given.count(None) == len(given):
+def unit_fingerprints(units: Sequence[Identifier | None]) -> Identity | None:
+    """Return the hash of each event's unit, `NO_IDENTITY` for None; None if no event has a unit."""
+    if units.count(None) == len(units):
         return None
-    return fingerprints(["" if unit is None else unit for unit in given])
+    return fingerprints(["" if unit is None else unit for unit in units])
 
 
 def _texts(identifiers: Sequence[Any]) -> list[bytes]:
@@ -124,8 +125,8 @@ def _texts(identifiers: Sequence[Any]) -> list[bytes]:
         texts = list(map(str.encode, identifiers))
     except (TypeError, UnicodeEncodeError):  # a number, or half of a surrogate pair
         texts = [str(identifier).encode("utf-8", "surrogatepass") for identifier in identifiers]
-    if max(map(len, texts), default=0) > _LONGEST_WORD_BY_WORD:
-        return [text if len(text) <= _LONGEST_WORD_BY_WORD else _digest(text) for text in texts]
+    if max(map(len, texts), default=0) > _MAX_WORDWISE_BYTES:
+        return [text if len(text) <= _MAX_WORDWISE_BYTES else _digest(text) for text in texts]
     return texts
 
 
@@ -133,8 +134,8 @@ def _digest(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=32).digest()
 
 
-def mixed(words: Identity) -> Identity:
-    """The finaliser of splitmix64: 64 bits each of which depends on all 64 of a word."""
+def mix64(words: Identity) -> Identity:
+    """Apply the finaliser of splitmix64: each of the 64 bits depends on all bits of the word."""
     words = (words ^ (words >> np.uint64(30))) * _FIRST
     words = (words ^ (words >> np.uint64(27))) * _SECOND
     return words ^ (words >> np.uint64(31))

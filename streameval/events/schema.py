@@ -154,6 +154,13 @@ def event_types(
     return cast("type[Event]", _made(Event, reward + cells)), cast("type[Slate]", _made(Slate, reward + slots))
 
 
+def reward_type(reward_field: str) -> type[msgspec.Struct]:
+    """The type of a reward that arrives as a message of its own."""
+    fields: list[Any] = [("event_id", Identifier), ("timestamp", Moment)]
+    fields.append(("reward", Reward, msgspec.field(name=reward_field)))
+    return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
+
+
 def _made(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]:
     return msgspec.defstruct(base.__name__, fields, bases=(base,), kw_only=True, frozen=True, gc=False, module=__name__)
 

@@ -1,50 +1,223 @@
-"""What must hold for every event, checked on whole columns: one place for messages and for arrays alike."""
+"""The rules that every event must keep, and the rejection of what breaks them.
+
+Lists of one event are checked before they become columns; all else is checked on whole columns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array
-from streameval.events.tolerances import NOISE, tolerance
+from streameval.common.arrays import Array, Mask
+from streameval.common.text import counted
+from streameval.events.schema import Event, Identifier, Slate, Slot, policy_cells, policy_names
 
 if TYPE_CHECKING:
     from streameval.events.action_sets import ActionSets
     from streameval.events.batch import EventBatch
     from streameval.events.slates import ListedSlates, SlateColumns
 
-LATEST = 1e12
-"""Seconds since 1970, far beyond the year 9999: what is later is counted in smaller units."""
-DISAGREEMENT = 1e-6
-"""`propensity` may differ from the logged action's entry of `propensities` by this, relatively."""
+REASONS: tuple[str, ...] = (
+    "malformed",
+    "missing_field",
+    "propensity_range",
+    "probability_range",
+    "distribution_sum",
+    "reward_range",
+    "not_finite",
+    "unknown_action",
+    "inconsistent_propensity",
+    "duplicate",
+    "too_late",
+    "too_early",
+)
 
-Mask = NDArray[np.bool_]
+MAX_DETAIL = 500  # characters
+
+
+class Fault(NamedTuple):
+    """The reason, one of `REASONS`, and the detail of a rejection."""
+
+    reason: str
+    detail: str
+
+
+class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A message that is not an event.
+
+    reason: one of `REASONS`
+    detail: the problem for a person to read, as `field: problem`
+    value: the message, for the dead letters; empty for a tombstone, a row of a table, or an event rejected later
+    place: index of the message among those decoded together, from 0
+    origin: topic, partition and offset, where known
+    """
+
+    reason: str
+    detail: str
+    value: bytes
+    place: int = 0
+    origin: tuple[str, int, int] | None = None
+
+
+def rejection(reason: str, detail: str, value: bytes) -> Rejected:
+    r"""Return a rejected message. Its detail, which may quote the message, is shortened and made printable.
+
+    >>> rejection("malformed", "\ud800: \x1b[2J", b"").detail
+    '\\ud800: \\x1b[2J'
+    """
+    if len(detail) > MAX_DETAIL:
+        detail = detail[:MAX_DETAIL] + "..."
+    if not detail.isprintable():
+        detail = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in detail)
+    return Rejected(reason, detail, value)
+
+
+# --- Tolerances ---
+
+LATEST = 1e12
+"""Seconds since 1970, far beyond the year 9999. Larger timestamps are in smaller units."""
+DISAGREEMENT = 1e-6
+"""Largest relative difference between `propensity` and the entry of `propensities` for the logged action."""
+NOISE = 1e-6
+"""How far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32."""
+HALF_A_UNIT = 0.5e-6
+"""Rounding error of each entry of a distribution that is logged with six digits."""
+CERTAIN = 1.0 + 1e-9
+"""Propensities up to this are 1: quotients and sums of floats have errors of about 1e-16 a step."""
+MAX_ROWS = 500
+"""Actions in all slots of an event with listed slates: its estimate needs a matrix of this size squared."""
+
+
+def tolerance(actions: NDArray[np.int64]) -> Array:
+    """How far the sums of distributions over so many actions may differ from 1.
+
+    >>> tolerance(np.array([2, 20]))
+    array([2.0e-06, 1.1e-05])
+    """
+    return np.asarray(NOISE + HALF_A_UNIT * actions, dtype=np.float64)
+
+
+def at_most_one(values: Array) -> Array:
+    """Set values that exceed 1 by rounding alone to 1, in place.
+
+    >>> at_most_one(np.array([0.5, 1.0000000000000002, 1.1, np.nan]))
+    array([0.5, 1. , 1.1, nan])
+    """
+    values[(values > 1.0) & (values <= CERTAIN)] = 1.0
+    return values
+
+
+# --- Lists of one event, which must fit together before they can become columns ---
+
+
+def length_mismatch(event: Event | Slate) -> str | None:
+    """Return the first inconsistency between the lists of an event as `field: problem`, or None."""
+    if event.slots is not None:
+        return next(_slate_mismatches(event), None)  # type: ignore[arg-type]
+    return _choice_mismatch(event)
+
+
+def _choice_mismatch(choice: Event | Slot) -> str | None:
+    lists: list[Any] = [cell for cell in policy_cells(choice.policies) if cell.__class__ is list]
+    lists += [values for values in (choice.propensities, choice.features) if values is not None]
+    if choice.actions is None:
+        return next(_mismatches(choice)) if lists else None
+    actions, widths = len(choice.actions), set(map(len, choice.features or ()))
+    fits = 0 < actions == len(set(choice.actions)) and {actions}.issuperset(map(len, lists)) and len(widths) <= 1
+    return None if fits else next(_mismatches(choice))
+
+
+def _mismatches(choice: Event | Slot) -> Iterator[str]:
+    actions, rows = choice.actions or [], choice.features or []
+    if choice.actions is not None and not actions:
+        yield "actions: empty"
+    seen: set[Identifier] = set()
+    for action in actions:
+        if action in seen:
+            yield f"actions: {action!r} is listed twice"
+        seen.add(action)
+    cells = zip(policy_names(choice.policies), policy_cells(choice.policies), strict=True)
+    lists = {"propensities": choice.propensities, "features": choice.features}
+    for name, values in (lists | {f"policies.{policy}": cell for policy, cell in cells}).items():
+        if isinstance(values, list) and choice.actions is None:
+            yield f"{name}: a list over actions, but `actions` is missing"
+        elif isinstance(values, list) and len(values) != len(actions):
+            yield f"{name}: {counted(len(values), 'entry')} for {counted(len(actions), 'action')}"
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            yield f"features[{number}]: {counted(len(row), 'number')}, where features[0] has {len(rows[0])}"
+
+
+def _slate_mismatches(slate: Slate) -> Iterator[str]:
+    if not slate.slots:
+        yield "slots: empty"
+    for number, slot in enumerate(slate.slots):
+        if detail := _choice_mismatch(slot):
+            yield f"slots.{number}.{detail}"
+    if slate.slates is not None or slate.slate_propensities is not None:
+        yield from _list_mismatches(slate)
+    elif slate.slate_logging == "uniform_ranking":
+        yield from _ranking_mismatches(slate.slots)
+
+
+def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
+    shown: set[Identifier] = set()
+    for number, slot in enumerate(slots):
+        if slot.actions is None:
+            yield f"slots.{number}.actions: missing, but a ranking is drawn from them"
+        elif set(slot.actions) != set(slots[0].actions or ()):
+            yield f"slots.{number}.actions: not those of slots.0, but a ranking is of one set of actions"
+        elif len(slots) > len(slot.actions):
+            yield f"slots: {len(slots)} for a ranking of {counted(len(slot.actions), 'action')}"
+        if slot.action in shown:
+            yield f"slots.{number}.action: {slot.action!r} is shown twice in a ranking"
+        shown.add(slot.action)
+
+
+def _list_mismatches(slate: Slate) -> Iterator[str]:
+    slates, propensities = slate.slates or [], slate.slate_propensities or []
+    if slate.slate_logging is not None:
+        yield "slate_logging: cannot be combined with `slates`"
+    if not slates or len(slates) != len(propensities):
+        yield f"slate_propensities: {counted(len(propensities), 'entry')} for {counted(len(slates), 'slate')}"
+    for number, slot in enumerate(slate.slots):
+        if slot.actions is None:
+            yield f"slots.{number}.actions: missing, but `slates` show them"
+    choices = [set(slot.actions or ()) for slot in slate.slots]
+    rows = sum(map(len, choices))
+    if rows > MAX_ROWS:
+        yield f"slots: {rows} actions beside `slates`, more than the limit of {MAX_ROWS}"
+    if len(set(map(tuple, slates))) < len(slates):
+        yield "slates: one is listed twice"
+    for number, listed in enumerate(slates):
+        if len(listed) != len(choices):
+            yield f"slates[{number}]: {counted(len(listed), 'action')} for {counted(len(choices), 'slot')}"
+        for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
+            if action not in known:
+                yield f"slates[{number}][{column}]: {action!r} is not one of slots.{column}.actions"
+
+
+# --- Columns ---
 
 
 class ValidationRule(NamedTuple):
-    """Which events break it ([n]), the reason they are rejected with, and what is wrong with one of them."""
+    """The reason of a rejection, the rows [n] that break the rule, and the detail of a row."""
 
     reason: str
     broken: Mask
     detail: Callable[[int], str]
 
 
-class Fault(NamedTuple):
-    """Why one event is rejected."""
-
-    reason: str
-    detail: str
-
-
 def faults(
     batch: EventBatch, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True
 ) -> dict[int, Fault]:
-    """The rows of `batch` that are not events, each with the first rule that it breaks.
+    """Return the rows that are not events, each with the first rule that it breaks.
 
-    `rewarded`: they have their rewards, which do not come apart from the decisions.
+    `rewarded`: False if rewards arrive separately from the decisions and are not known yet.
     """
     found: dict[int, Fault] = {}
     with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
@@ -55,31 +228,54 @@ def faults(
     return found
 
 
+def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
+    """Rewards [n] lie in [low, high]."""
+    broken: Mask = ~((reward >= low) & (reward <= high))
+    return ValidationRule(
+        "reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]"
+    )
+
+
+def timestamp_known(timestamp: Array) -> ValidationRule:
+    """Timestamps [n] are in seconds."""
+    return ValidationRule(
+        "malformed",
+        np.abs(timestamp) > LATEST,
+        lambda row: f"timestamp: {timestamp[row]:.10g} is no time in seconds since 1970; is it in milliseconds?",
+    )
+
+
+def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
+    """Numbers [n] are finite."""
+    return ValidationRule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
+
+
 def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
     if rewarded:
-        yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
-    yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
-    yield ValidationRule(
-        "malformed", np.abs(batch.timestamp) > LATEST, lambda row: f"timestamp: {_too_large(batch.timestamp[row])}"
-    )
-    yield _chance("sampling_probability", batch.sampling_probability)
+        yield finite("reward", batch.reward, ~np.isfinite(batch.reward))
+    yield finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
+    yield timestamp_known(batch.timestamp)
+    yield _propensity("sampling_probability", batch.sampling_probability)
     if batch.slates is not None:
         yield from _slate_rules(batch.slates, batch.policies)
     yield from _choice_rules(batch.policies, batch.probabilities, batch.propensity, batch.action_sets)
     if reward_range is not None and rewarded:
-        yield within_range(batch.reward, *reward_range)
+        yield reward_within(batch.reward, *reward_range)
 
 
 def _choice_rules(
     policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
 ) -> Iterator[ValidationRule]:
-    """What must hold where a choice was made: of events, and of slots alike."""
+    """Rules for a choice: that of an event, or that of a slot."""
     if sets is not None:
-        yield _known_action(sets)
+        unknown = (sets.index < 0) & (sets.sizes > 0)
+        yield ValidationRule(
+            "unknown_action", unknown, lambda row: f"action: not one of the {sets.sizes[row]} `actions`"
+        )
     yield ValidationRule(
         "missing_field", np.isnan(propensity), lambda row: "propensity: missing, and so is `propensities`"
     )
-    yield _chance("propensity", propensity)
+    yield _propensity("propensity", propensity)
     yield _probabilities(policies, probabilities)
     if sets is not None:
         yield from _set_rules(sets, policies, propensity)
@@ -91,28 +287,20 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
     broken = _improbable(sets.propensities, 1.0)
     yield _entries("propensity_range", sets, "propensities", sets.propensities[:, None], broken[:, None])
     yield _sums_to_one(sets, "propensities", sets.propensities)
-    yield _consistent(sets, propensity)
+    yield _agreement(propensity, sets, sets.propensities, "`propensities` has {:.10g} for the action")
     for policy, values in zip(policies, sets.probabilities.T, strict=True):
         broken = _improbable(values, 1.0 + NOISE)
         yield _entries("probability_range", sets, f"policies.{policy}", values[:, None], broken[:, None])
         yield _sums_to_one(sets, f"policies.{policy}", values)
 
 
-def _too_large(timestamp: float) -> str:
-    return f"{timestamp:.10g} is no time in seconds since 1970; is it in milliseconds?"
-
-
-def _finite(field: str, column: Array, broken: Mask) -> ValidationRule:
-    return ValidationRule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
-
-
-def _chance(field: str, column: Array) -> ValidationRule:
+def _propensity(field: str, column: Array) -> ValidationRule:
     broken: Mask = ~((column > 0.0) & (column <= 1.0))
     return ValidationRule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
 
 
-def _improbable(values: Array, most: float) -> Mask:
-    improbable: Mask = (values < 0.0) | (values > most)
+def _improbable(values: Array, limit: float) -> Mask:
+    improbable: Mask = (values < 0.0) | (values > limit)
     return improbable
 
 
@@ -126,29 +314,17 @@ def _probabilities(policies: Sequence[str], probabilities: Array) -> ValidationR
     return ValidationRule("probability_range", np.logical_or.reduce(improbable, axis=1), detail)
 
 
-def within_range(reward: Array, low: float, high: float) -> ValidationRule:
-    """Rewards [n] lie in [low, high]."""
-    broken = (reward < low) | (reward > high)
+def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -> ValidationRule:
+    """`propensity` equals the entry of `values` [total] for the logged action, where both are given."""
+    logged, rows = sets.logged
+    expected = np.full(len(propensity), np.nan)
+    expected[logged] = values[rows]
+    broken: Mask = np.abs(propensity - expected) > DISAGREEMENT * np.maximum(propensity, expected)
     return ValidationRule(
-        "reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]"
+        "inconsistent_propensity",
+        broken,
+        lambda row: f"propensity: {propensity[row]:.10g}, but {other.format(expected[row])}",
     )
-
-
-def _known_action(sets: ActionSets) -> ValidationRule:
-    broken = (sets.index < 0) & (sets.sizes > 0)
-    return ValidationRule("unknown_action", broken, lambda row: f"action: not one of the {sets.sizes[row]} `actions`")
-
-
-def _consistent(sets: ActionSets, propensity: Array) -> ValidationRule:
-    events, rows = sets.logged
-    listed = np.full(len(propensity), np.nan)
-    listed[events] = sets.propensities[rows]
-    broken: Mask = np.abs(propensity - listed) > DISAGREEMENT * np.maximum(propensity, listed)
-
-    def detail(row: int) -> str:
-        return f"propensity: {propensity[row]:.10g}, but `propensities` has {listed[row]:.10g} for the action"
-
-    return ValidationRule("inconsistent_propensity", broken, detail)
 
 
 def _entries(
@@ -166,21 +342,26 @@ def _entries(
 
 
 def _sums_to_one(sets: ActionSets, field: str, values: Array) -> ValidationRule:
-    sums = np.bincount(sets.owner, weights=values, minlength=len(sets.index))
-    broken: Mask = (np.abs(sums - 1.0) > tolerance(sets.sizes)) & (sets.sizes > 0)
+    return _unit_sum(field, sets.owner, values, sets.sizes)
+
+
+def _unit_sum(field: str, owner: NDArray[np.int64], values: Array, sizes: NDArray[np.int64]) -> ValidationRule:
+    sums = np.bincount(owner, weights=values, minlength=len(sizes))
+    broken: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
     return ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
 
 
 def _slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
     if slates.listed is not None:
-        yield from _list_rules(slates.listed, slates)
+        yield from _list_rules(slates.listed)
     for rule in _choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
         yield _of_slots(rule, slates)
-    yield _of_slots(_follows(slates), slates)
+    marginals = "the way the slate was logged gives {:.10g}"
+    yield _of_slots(_agreement(slates.propensity, slates.actions, slates.marginals, marginals), slates)
 
 
 def _of_slots(rule: ValidationRule, slates: SlateColumns) -> ValidationRule:
-    """A rule about slots as one about events: the first slot that breaks it is named."""
+    """A rule about slots as one about events, which names the first slot that breaks it."""
 
     def detail(event: int) -> str:
         start, stop = slates.offsets[event : event + 2]
@@ -191,22 +372,9 @@ def _of_slots(rule: ValidationRule, slates: SlateColumns) -> ValidationRule:
     return ValidationRule(rule.reason, events, detail)
 
 
-def _follows(slates: SlateColumns) -> ValidationRule:
-    slots, rows = slates.actions.logged
-    follows = np.full(len(slates.propensity), np.nan)
-    follows[slots] = slates.marginals[rows]
-    given = slates.propensity
-    broken: Mask = np.abs(given - follows) > DISAGREEMENT * np.maximum(given, follows)
-
-    def detail(slot: int) -> str:
-        return f"propensity: {given[slot]:.10g}, but how the slate was made gives {follows[slot]:.10g}"
-
-    return ValidationRule("inconsistent_propensity", broken, detail)
-
-
-def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[ValidationRule]:
-    events, sizes = len(slates.logging), np.diff(listed.offsets)
-    owner = np.repeat(np.arange(events), sizes)
+def _list_rules(listed: ListedSlates) -> Iterator[ValidationRule]:
+    sizes = np.diff(listed.offsets)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
     broken = _improbable(listed.probability, 1.0)
 
     def detail(event: int) -> str:
@@ -214,11 +382,7 @@ def _list_rules(listed: ListedSlates, slates: SlateColumns) -> Iterator[Validati
         slate = int(broken[start:stop].argmax())
         return f"slate_propensities[{slate}]: {listed.probability[start + slate]:.10g} is not in [0, 1]"
 
-    yield ValidationRule("propensity_range", np.bincount(owner[broken], minlength=events) > 0, detail)
-    sums = np.bincount(owner, weights=listed.probability, minlength=events)
-    uneven: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
-    yield ValidationRule(
-        "distribution_sum", uneven, lambda row: f"slate_propensities: sums to {sums[row]:.10g}, not to 1"
-    )
+    yield ValidationRule("propensity_range", np.bincount(owner[broken], minlength=len(sizes)) > 0, detail)
+    yield _unit_sum("slate_propensities", owner, listed.probability, sizes)
     unlisted = (sizes > 0) & (listed.logged < 0)
     yield ValidationRule("unknown_action", unlisted, lambda row: f"slots: not one of the {sizes[row]} `slates`")
