@@ -293,7 +293,7 @@ class Config(SourceSettings):
     def _fields_read(self) -> tuple[str, ...] | None:
         """The fields of events that code looks at; None when none looks at more than columns."""
         fields = fields_read(named_policies(self.policies.candidates).values())
-        return () if fields is None and self.reward_model.reads_choices else fields
+        return () if fields is None and self.reward_model.needs_raw_fields else fields
 
     def plan(self) -> Plan:
         """What is to be evaluated: these policies, by these estimators on these averages."""

@@ -77,10 +77,11 @@ class EventBatch:
 
     def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
         indices = np.arange(len(self))[rows]
+        per_event: dict[str, Any] = {name: getattr(self, name)[rows] for name in _PER_EVENT}
         return EventBatch(
             self.policies,
             self.probabilities.T[:, rows].T,
-            **{name: getattr(self, name)[rows] for name in _PER_EVENT},
+            **per_event,
             action_sets=sets,
             slates=self.slates and self.slates.take(indices),
             raw_fields=self.raw_fields and self.raw_fields.take(indices.tolist()),

@@ -161,9 +161,7 @@ class JsonDecoder:
         broken = faults(batch, self.reward_range, rewarded=self.rewarded)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
-            events = _without_faults(
-                [broken.get(row, event) for row, event in enumerate(events)], messages, rejected
-            )
+            events = _without_faults([broken.get(row, event) for row, event in enumerate(events)], messages, rejected)
             if self.policies is None:
                 batch = batch.with_policies(named_policies(events))
         if self.scores is not None:

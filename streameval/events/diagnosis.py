@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -144,13 +144,13 @@ def explain(error: Exception) -> str:
 
 
 def _readable_fields(form: type[msgspec.Struct]) -> dict[str, bool]:
-    """The fields of a type by name, and whether each is required; without those that are skipped as raw JSON."""
+    """The fields of a type by name, and whether each is required; without those that are kept as raw JSON."""
     fields = msgspec.structs.fields(form)
-    return {field.encode_name: field.required for field in fields if msgspec.Raw not in _alternatives(field.type)}
+    return {field.encode_name: field.required for field in fields if not _is_raw(field.type)}
 
 
-def _alternatives(annotation: Any) -> Collection[Any]:
-    return {annotation, *getattr(annotation, "__args__", ())}
+def _is_raw(annotation: Any) -> bool:
+    return annotation is msgspec.Raw or any(map(_is_raw, get_args(annotation)))
 
 
 def _absence(fields: dict[str, Any], known: dict[str, bool]) -> Fault | None:

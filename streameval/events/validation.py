@@ -117,7 +117,7 @@ def at_most_one(values: Array) -> Array:
 def length_mismatch(event: Event | Slate) -> str | None:
     """Return the first inconsistency between the lists of an event as `field: problem`, or None."""
     if event.slots is not None:
-        return next(_slate_mismatches(event), None)  # type: ignore[arg-type]
+        return next(_slate_mismatches(event), None)
     return _choice_mismatch(event)
 
 
@@ -194,11 +194,15 @@ def _list_mismatches(slate: Slate) -> Iterator[str]:
     if len(set(map(tuple, slates))) < len(slates):
         yield "slates: one is listed twice"
     for number, listed in enumerate(slates):
-        if len(listed) != len(choices):
-            yield f"slates[{number}]: {counted(len(listed), 'action')} for {counted(len(choices), 'slot')}"
-        for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
-            if action not in known:
-                yield f"slates[{number}][{column}]: {action!r} is not one of slots.{column}.actions"
+        yield from _listed_mismatches(f"slates[{number}]", listed, choices)
+
+
+def _listed_mismatches(name: str, listed: Sequence[Identifier], choices: Sequence[set[Identifier]]) -> Iterator[str]:
+    if len(listed) != len(choices):
+        yield f"{name}: {counted(len(listed), 'action')} for {counted(len(choices), 'slot')}"
+    for column, (action, known) in enumerate(zip(listed, choices, strict=False)):
+        if action not in known:
+            yield f"{name}[{column}]: {action!r} is not one of slots.{column}.actions"
 
 
 # --- Columns ---

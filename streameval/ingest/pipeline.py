@@ -11,10 +11,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from streameval.common.arrays import State
-from streameval.events import EventBatch
+from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardBatch, RewardDecoder
-from streameval.events.validation import within_range
 from streameval.ingest.base import Records, SourceStatus, TopicPartition
 from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
 from streameval.ingest.stages import Deduplication, EventTimeOrder, RewardCounts, RewardJoin
@@ -41,9 +39,9 @@ B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class Decoder(Protocol):
-    """What turns message values into columns; `streameval.events.EventFormat` is one."""
+    """Turns message values into columns, e.g. `streameval.events.JsonDecoder`."""
 
-    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch: ...
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch: ...
 
 
 @dataclass(frozen=True)
@@ -155,8 +153,7 @@ class EventPipeline:
     def _checked(self, merged: EventBatch) -> EventBatch:
         """The merged events without copies of those before, and without those whose joined rewards cannot be."""
         if isinstance(self._merging, RewardJoin) and self._stages.reward_range is not None:
-            rule = within_range(merged.reward, *self._stages.reward_range)
-            merged = merged.reject(rule.broken, rule.reason, rule.detail)
+            merged = merged.with_rewards_in(*self._stages.reward_range)
         return merged if self._copies is None or not len(merged) else self._copies.take(merged)
 
     def ahead(self) -> Collection[TopicPartition]:
@@ -232,7 +229,7 @@ class EventPipeline:
             return self.events.decode_batch(values)
         topic = records[0].topic if records else ""
         origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])
-        batch: EventBatch = self.events.decode_batch(values, origin)  # type: ignore[call-arg]
+        batch = self.events.decode_batch(values, origin)
         return batch if self._duplicates is None else self._duplicates.take(batch)
 
     def _time_passes(self, status: SourceStatus) -> EventBatch:

@@ -16,9 +16,8 @@ import numpy as np
 import orjson
 from throughput import POLICIES, messages
 
-from streameval.events import EventBatch, JsonDecoder
+from streameval.events import EventBatch, JsonDecoder, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardBatch, RewardDecoder
 from streameval.ingest.stages import Deduplication, EventTimeOrder, RewardJoin
 
 POLL, PARTITIONS = 2000, 4

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from streameval.events import RewardBatch
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.reward_messages import RewardBatch
 from streameval.ingest.stages import RewardJoin
 from support.arrivals import TOPIC
 

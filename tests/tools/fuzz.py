@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder
+from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardBatch, RewardDecoder
-from streameval.events.tolerances import NOISE
+from streameval.events.validation import NOISE
 from streameval.ope.averages import AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import (
     CAB,

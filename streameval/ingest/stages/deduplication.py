@@ -6,7 +6,7 @@ import numpy as np
 
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.events.origin import NOBODY, Identity
+from streameval.events.origin import NO_IDENTITY, Identity
 
 
 class Deduplication:
@@ -17,19 +17,19 @@ class Deduplication:
     """
 
     def __init__(self, remembered: int) -> None:
-        self._ring: Identity = np.full(remembered, NOBODY)
+        self._ring: Identity = np.full(remembered, NO_IDENTITY)
         self._passed = 0
         self._seen: set[int] = set()
 
     def take(self, batch: EventBatch) -> EventBatch:
         """The events that are new; the others are rejected as `duplicate`."""
         identity = _identity_of(batch)
-        known = identity[identity != NOBODY]
+        known = identity[identity != NO_IDENTITY]
         new = set(known.tolist())
         if len(new) == len(known) and self._seen.isdisjoint(new):
             self._remember(known)
             return batch
-        repeated = [each != NOBODY and not self._is_new(each) for each in identity.tolist()]
+        repeated = [each != NO_IDENTITY and not self._is_new(each) for each in identity.tolist()]
         return batch.reject(np.array(repeated), "duplicate", lambda _: "event_id: that of an event shortly before")
 
     def _is_new(self, identity: int) -> bool:
@@ -52,13 +52,13 @@ class Deduplication:
         """The ids that it remembers, the oldest first."""
         start = self._passed % len(self._ring)
         ring = np.concatenate([self._ring[start:], self._ring[:start]])
-        state: State = to_plain({"remembered": ring[ring != NOBODY]})
+        state: State = to_plain({"remembered": ring[ring != NO_IDENTITY]})
         return state
 
     def restore(self, state: State) -> None:
         """Go on from a state; with a shorter memory from the newest ids."""
         remembered: Identity = from_plain(state)["remembered"]
-        self._ring[:], self._passed, self._seen = NOBODY, 0, set()
+        self._ring[:], self._passed, self._seen = NO_IDENTITY, 0, set()
         self._remember(remembered[-len(self._ring) :])
 
 

@@ -9,9 +9,8 @@ from typing import Literal
 import numpy as np
 
 from streameval.common.arrays import State
-from streameval.events import EventBatch, Rejected
-from streameval.events.origin import NOBODY
-from streameval.events.reward_messages import RewardBatch
+from streameval.events import EventBatch, Rejected, RewardBatch
+from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.stages.buffer import EventBuffer
 from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import NEVER, Place, Watermarks, just_after
@@ -92,7 +91,7 @@ class RewardJoin(EventBuffer):
     def take_rewards(self, rewards: RewardBatch) -> EventBatch:
         """The next rewards, those of a partition in its order; decisions that are due come back."""
         late = self._reward_clocks.advance(rewards.origin.partition, rewards.timestamp)
-        nameless = ~late & (rewards.origin.identity == NOBODY)
+        nameless = ~late & (rewards.origin.identity == NO_IDENTITY)
         detail = "timestamp: too far behind others of its partition"
         rejected = [
             Rejected("too_late", detail, b"", origin=rewards.origin.place(row)) for row in np.flatnonzero(late).tolist()

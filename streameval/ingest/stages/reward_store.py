@@ -8,10 +8,9 @@ from typing import Literal
 import numpy as np
 
 from streameval.common.arrays import Array, State
-from streameval.events import Rejected
+from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import Identity
-from streameval.events.reward_messages import RewardBatch
 from streameval.ingest.stages.sorted_runs import Column, Run, SortedRuns
 
 WAITS, LATE, JOINED = 0, 1, 2

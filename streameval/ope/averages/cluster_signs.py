@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from streameval.common.arrays import Array, State
-from streameval.events.origin import NOBODY, Identity, mixed
+from streameval.events.origin import NO_IDENTITY, Identity, mix64
 
 SIGNS = 64
 """The noise of a variance from so many signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
@@ -23,17 +23,17 @@ def start() -> State:
 def follow(state: State, units: Identity | None, events: int, block: int) -> tuple[Array | None, State]:
     """The signs of the next events [events, 64] and the memory after them.
 
-    `units` [events]: fingerprints, `NOBODY` where an event names no unit: then it is one of its own. All is 0 before
-    the first block in which an event names one; None until there is such a block.
+    `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then a unit of its own. All is 0
+    before the first block in which an event has a unit; None until there is such a block.
     """
     after = {"events": state["events"] + events, "seen": state["seen"] or bool(units is not None and units.any())}
     if not after["seen"]:
         return None, after
-    named = np.full(events, NOBODY) if units is None else units
+    named = np.full(events, NO_IDENTITY) if units is None else units
     places = np.arange(state["events"], state["events"] + events, dtype=np.uint64)
-    signs = signs_of(np.where(named == NOBODY, mixed(places * STEP + STEP), named))
+    signs = signs_of(np.where(named == NO_IDENTITY, mix64(places * STEP + STEP), named))
     if not state["seen"]:
-        signs[: int(np.argmax(named != NOBODY)) // block * block] = 0.0
+        signs[: int(np.argmax(named != NO_IDENTITY)) // block * block] = 0.0
     return signs, after
 
 

@@ -184,12 +184,8 @@ class Evaluator:
 
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream; the events rejected with them are counted by reason."""
+        batch = batch.with_rewards_in(*self.plan.reward_range)
         reasons = Counter(rejected.reason for rejected in batch.rejected)
-        low, high = self.plan.reward_range
-        inside = (batch.reward >= low) & (batch.reward <= high)
-        if not inside.all():
-            reasons["reward_range"] += int(np.count_nonzero(~inside))
-            batch = batch.take(inside)
         for reason, count in reasons.items():
             self._rejected[reason] = self._rejected.get(reason, 0) + count
         self._arrivals = self._arrivals.after(len(batch), reasons)
@@ -202,8 +198,8 @@ class Evaluator:
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         filled, faults = self._coded.fill(named)
         self._blame(faults)
-        choices = filled.choices if self._predicts and self.plan.reward_model.reads_choices else None
-        self._pending.append(replace(filled, choices=choices, rejected=()))
+        raw_fields = filled.raw_fields if self._predicts and self.plan.reward_model.needs_raw_fields else None
+        self._pending.append(replace(filled, raw_fields=raw_fields, rejected=()))
         self._waiting += len(batch)
         if self._waiting >= self._run:
             self._settle(self._run)
@@ -258,7 +254,7 @@ class Evaluator:
                 self.plan.reward_model,
                 model,
                 evidence,
-                events.choices,
+                events.raw_fields,
                 self.plan.reward_range,
                 self._predicted_blocks(evidence),
             )

@@ -8,12 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from streameval.common.arrays import Array, Mask
-from streameval.events import ActionSets, EventBatch
+from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.events.action_sets import Index
-from streameval.events.raw_fields import RawFields
 from streameval.events.slates import SlateColumns, as_one_action
-from streameval.events.tolerances import NOISE, tolerance
-from streameval.events.validation import Fault
+from streameval.events.validation import NOISE, tolerance
 from streameval.ope.policies.builtin import AnyPolicy, Ask, Logged
 
 FAILURES = ("missing_field", "raised", "malformed", "not_finite", "probability_range", "distribution_sum")
@@ -37,7 +35,7 @@ class CodedPolicies:
         if not self._asks:
             return batch, {}
         sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
-        choices = batch.choices or RawFields.none(len(batch))
+        choices = batch.raw_fields or RawFields.none(len(batch))
         per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, choices)
         batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
         return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, choices, faults)

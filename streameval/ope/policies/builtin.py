@@ -14,9 +14,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import counted
-from streameval.events import ActionSets
-from streameval.events.raw_fields import RawFields
-from streameval.events.validation import Fault
+from streameval.events import ActionSets, Fault, RawFields
 from streameval.ope.policies.python import ask_policy, load
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]

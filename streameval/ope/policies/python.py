@@ -13,9 +13,7 @@ from numpy.typing import ArrayLike
 from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.errors import ConfigError
-from streameval.events import ActionSets
-from streameval.events.raw_fields import RawFields
-from streameval.events.validation import Fault
+from streameval.events import ActionSets, Fault, RawFields
 
 LONGEST_DETAIL = 200  # characters of what an exception says
 

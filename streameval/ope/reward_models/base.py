@@ -11,8 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.common.component import Component, strict
-from streameval.events import ActionSets
-from streameval.events.raw_fields import RawFields
+from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import NOTHING, Requirements
 
 
@@ -20,8 +19,8 @@ from streameval.ope.evidence.requirements import NOTHING, Requirements
 class RewardModel(Component):
     """Stands in for rewards that were not seen: what is expected of every action that an event could have shown.
 
-    `needs`: what events must tell of their actions. `reads_choices`: it looks at names of actions or at contexts, which
-    a batch carries as `choices`. `foreign`: code of others, whose state is more than arrays.
+    `needs`: what events must tell of their actions. `needs_raw_fields`: it reads contexts or
+    the names of actions, from the `raw_fields` of a batch. `foreign`: code of others, whose state is more than arrays.
     """
 
     foreign: ClassVar[bool] = False
@@ -31,7 +30,7 @@ class RewardModel(Component):
         return NOTHING
 
     @property
-    def reads_choices(self) -> bool:
+    def needs_raw_fields(self) -> bool:
         return False
 
     def check(self) -> None:

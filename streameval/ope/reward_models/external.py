@@ -18,8 +18,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
-from streameval.events import ActionSets
-from streameval.events.raw_fields import RawFields
+from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.policies.python import find
 from streameval.ope.reward_models.base import RewardModel, block_ends

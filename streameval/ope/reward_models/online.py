@@ -8,7 +8,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.errors import StateError
-from streameval.events.raw_fields import RawFields
+from streameval.events import RawFields
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.reward_models import AnyRewardModel, accuracy

@@ -11,8 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.events import ActionSets
-from streameval.events.raw_fields import RawFields
+from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.reward_models.base import RewardModel
 

@@ -13,8 +13,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.errors import ConfigError
-from streameval.events import ActionSets
-from streameval.events.raw_fields import RawFields
+from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import NOTHING, Requirement, Requirements
 from streameval.ope.reward_models.base import action_names
 from streameval.ope.reward_models.external import ExternalModel, Learner
@@ -50,7 +49,7 @@ class RiverModel(ExternalModel):
         return frozenset({Requirement.FEATURES}) if "features" in self.inputs else NOTHING
 
     @property
-    def reads_choices(self) -> bool:
+    def needs_raw_fields(self) -> bool:
         return bool({"action", "context"} & set(self.inputs))
 
     def make(self) -> Learner:

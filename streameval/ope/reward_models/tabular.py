@@ -14,9 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path, from_plain, to_plain
 from streameval.common.component import strict
-from streameval.events import ActionSets
+from streameval.events import ActionSets, RawFields
 from streameval.events.action_sets import Index
-from streameval.events.raw_fields import RawFields
 from streameval.ope.reward_models.base import RewardModel, action_names, block_ends
 
 MOST_ACTIONS = 100_000
@@ -47,7 +46,7 @@ class Tabular(RewardModel):
     kind: Literal["tabular"] = field(default="tabular", kw_only=True, repr=False)
 
     @property
-    def reads_choices(self) -> bool:
+    def needs_raw_fields(self) -> bool:
         return True
 
     def start(self) -> State:

@@ -308,8 +308,8 @@ def test_ten_thousand_equal_actions_are_refused_at_once() -> None:
 def test_files_of_decision_logs_are_read_in_batches() -> None:
     batches = list(read_events(LOGS / "cb_loop_100.dsjson.gz", format="dsjson", scores=[], batch_size=30))
     assert [len(batch) for batch in batches] == [30, 30, 30, 10]
-    assert batches[0].choices is not None
-    assert batches[0].choices.contexts[0]["GUser"]["major"] == "eng"
+    assert batches[0].raw_fields is not None
+    assert batches[0].raw_fields.contexts[0]["GUser"]["major"] == "eng"
 
 
 def test_replay_and_daemon_read_decision_logs_as_configured(tmp_path: Path) -> None:

@@ -505,7 +505,7 @@ def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
     reason, detail = rejection(slots=told, slate_logging="uniform_ranking")
     assert (reason, detail) == (
         "inconsistent_propensity",
-        "slots.0.propensity: 0.25, but how the slate was made gives 0.5",
+        "slots.0.propensity: 0.25, but the way the slate was logged gives 0.5",
     )
 
 
@@ -535,7 +535,7 @@ def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
         (
             LISTED | {"slate_logging": "uniform_ranking"},
             "malformed",
-            "slate_logging: beside `slates`, which say it all",
+            "slate_logging: cannot be combined with `slates`",
         ),
     ],
 )
@@ -547,7 +547,7 @@ def test_more_actions_than_can_be_solved_for_are_refused_beside_a_list_of_slates
     many = {"actions": list(range(251)), "action": 0}
     assert rejection(slots=[many, many], slates=[[0, 0]], slate_propensities=[1.0]) == (
         "malformed",
-        "slots: 502 actions beside `slates`, more than the 500 that are solved for",
+        "slots: 502 actions beside `slates`, more than the limit of 500",
     )
 
 

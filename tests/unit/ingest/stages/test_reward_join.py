@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.events import EventBatch
+from streameval.events import EventBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.events.reward_messages import RewardDecoder
 from streameval.ingest.stages import Deduplication, RewardCounts
 from streameval.ingest.stages.watermark import CONFIRMED_BY
 from support.arrivals import TOPIC, Arrival, batch_of, on_time, readings, through_a_file

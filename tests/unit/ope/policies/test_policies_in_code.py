@@ -324,8 +324,8 @@ def test_the_configuration_says_what_policies_are(tmp_path: Path) -> None:
 def test_contexts_are_decoded_only_for_policies_that_look_at_them(tmp_path: Path) -> None:
     plain = configured(tmp_path, "policies: {candidates: {even: uniform, shadow: logged}}")
     assert plain.event_format().scores is None
-    assert plain.event_format().decode_batch([message()]).choices is None
-    assert configured(tmp_path).event_format().decode_batch([message()]).choices is not None
+    assert plain.event_format().decode_batch([message()]).raw_fields is None
+    assert configured(tmp_path).event_format().decode_batch([message()]).raw_fields is not None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streameval import IPS, Cumulative, Evaluator
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.events.rejection import rejection
+from streameval.events.validation import rejection
 from streameval.ingest.files.source import read_events
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionMonitor, Trust, TrustFigures, read

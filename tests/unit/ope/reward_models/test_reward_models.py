@@ -17,8 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
-from streameval.events import ActionSets, EventBatch, JsonDecoder
-from streameval.events.raw_fields import RawFields
+from streameval.events import ActionSets, EventBatch, JsonDecoder, RawFields
 from streameval.ingest.base import SourceStatus
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import DM, DR, IPS, AnyEstimator
@@ -84,7 +83,7 @@ def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
     """The batch with names for the actions of each event."""
     known = contexts or [None] * len(batch)
-    return replace(batch, choices=RawFields(contexts=known, actions=[list(names)] * len(batch), scores={}))
+    return replace(batch, raw_fields=RawFields(contexts=known, actions=[list(names)] * len(batch), scores={}))
 
 
 @by_kind
@@ -204,7 +203,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tabular, "MOST_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
     names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
-    never_again = replace(batch, choices=RawFields([None] * 200, names, {}))
+    never_again = replace(batch, raw_fields=RawFields([None] * 200, names, {}))
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
     state = crowded.state()["predictions"]["model"]
@@ -257,7 +256,7 @@ def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them
         found[model["kind"]] = dm(made.report())
     assert found["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
     assert found["river"] == pytest.approx(0.75, abs=0.05)
-    assert JsonDecoder([CANDIDATE]).decode_batch(lines).choices is None
+    assert JsonDecoder([CANDIDATE]).decode_batch(lines).raw_fields is None
 
 
 def test_a_model_of_the_user_is_asked_and_taught_block_by_block_in_order() -> None:
