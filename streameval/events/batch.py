@@ -144,8 +144,7 @@ class EventBatch:
         return cls(
             policies,
             np.concatenate([part.probabilities.T for part in parts], axis=1).T,
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT},
-            **_concat_optional(parts, len(policies)),
+            **_concat_columns(parts, len(policies)),
             rejected=tuple(rejected for part in parts for rejected in part.rejected),
         )
 
@@ -250,29 +249,25 @@ _STATES: Mapping[str, type[ActionSets] | type[SlateColumns] | type[RawFields] | 
 }
 
 
-def _concat_optional(parts: list[EventBatch], policies: int) -> dict[str, Any]:
-    """The optional columns of all parts: None where no part has them, filled up where only some have."""
-
-    def has(name: str) -> bool:
-        return any(getattr(part, name) is not None for part in parts)
-
+def _concat_columns(parts: list[EventBatch], policies: int) -> dict[str, Any]:
+    """Concatenate columns; optional ones are None if no part has them, and filled up for parts without them."""
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT}
+    if any(part.action_sets for part in parts):
+        filled = [part.action_sets or ActionSets.none(len(part), policies) for part in parts]
+        columns["action_sets"] = ActionSets.concat(filled)
+    if any(part.slates for part in parts):
+        slates = [part.slates or SlateColumns.none(len(part), policies) for part in parts]
+        columns["slates"] = SlateColumns.concat(slates)
+    if any(part.raw_fields for part in parts):
+        columns["raw_fields"] = RawFields.concat([part.raw_fields or RawFields.none(len(part)) for part in parts])
+    if any(part.unit is not None for part in parts):
+        units = [np.full(len(part), NO_IDENTITY) if part.unit is None else part.unit for part in parts]
+        columns["unit"] = np.concatenate(units)
     origins = [part.origin for part in parts if len(part)]
     known = [origin for origin in origins if origin is not None]
-    return {
-        "action_sets": ActionSets.concat([part.action_sets or ActionSets.none(len(part), policies) for part in parts])
-        if has("action_sets")
-        else None,
-        "slates": SlateColumns.concat([part.slates or SlateColumns.none(len(part), policies) for part in parts])
-        if has("slates")
-        else None,
-        "raw_fields": RawFields.concat([part.raw_fields or RawFields.none(len(part)) for part in parts])
-        if has("raw_fields")
-        else None,
-        "unit": np.concatenate([np.full(len(part), NO_IDENTITY) if part.unit is None else part.unit for part in parts])
-        if has("unit")
-        else None,
-        "origin": Origin.concat(known) if known and len(known) == len(origins) else None,
-    }
+    if known and len(known) == len(origins):
+        columns["origin"] = Origin.concat(known)
+    return columns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
