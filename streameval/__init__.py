@@ -1,38 +1,45 @@
-"""Streaming off-policy evaluation: which candidate policy would do better than the one in production now."""
+"""Streaming off-policy evaluation: which candidate policy would do better than the one in production now.
 
-from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
-from streameval.events import EventBatch
-from streameval.ingest.files.source import read_events
-from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
-from streameval.ope.estimators import (
-    CAB,
-    CABDR,
-    DM,
-    DR,
-    IPS,
-    SNIPS,
-    ClippedIPS,
-    ControlVariate,
-    PseudoInverse,
-    StaticBlend,
-    StratifiedDR,
-    StratifiedIPS,
-    Switch,
-    WeightedPseudoInverse,
-)
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.intervals import (
-    ConfidenceSequence,
-    DriftAware,
-    EmpiricalBernstein,
-    EmpiricalLikelihood,
-    Interval,
-    Normal,
-)
-from streameval.ope.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
-from streameval.ope.promotion import Promotion, Trust
-from streameval.ope.report import Estimate, Report
-from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
+Every public name is imported at its first use (PEP 562), so that `streameval --help` starts at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
+    from streameval.events import EventBatch
+    from streameval.ingest.files.source import read_events
+    from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
+    from streameval.ope.estimators import (
+        CAB,
+        CABDR,
+        DM,
+        DR,
+        IPS,
+        SNIPS,
+        ClippedIPS,
+        ControlVariate,
+        PseudoInverse,
+        StaticBlend,
+        StratifiedDR,
+        StratifiedIPS,
+        Switch,
+        WeightedPseudoInverse,
+    )
+    from streameval.ope.evaluator.evaluator import Evaluator
+    from streameval.ope.intervals import (
+        ConfidenceSequence,
+        DriftAware,
+        EmpiricalBernstein,
+        EmpiricalLikelihood,
+        Interval,
+        Normal,
+    )
+    from streameval.ope.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+    from streameval.ope.promotion import Promotion, Trust
+    from streameval.ope.report import Estimate, Report
+    from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
 
 __all__ = [
     "AdaptiveDecay",
@@ -85,3 +92,34 @@ __all__ = [
     "Window",
     "read_events",
 ]
+
+_NAMES_OF_MODULES = {
+    "errors": "ConfigError InputError SourceError StateError StreamevalError",
+    "events": "EventBatch",
+    "ingest.files.source": "read_events",
+    "ope.averages": "AdaptiveDecay AdaptiveWindow Cumulative Decay Mixture Window",
+    "ope.estimators": (
+        "CAB CABDR DM DR IPS SNIPS ClippedIPS ControlVariate PseudoInverse StaticBlend StratifiedDR StratifiedIPS "
+        "Switch WeightedPseudoInverse"
+    ),
+    "ope.evaluator.evaluator": "Evaluator",
+    "ope.intervals": "ConfidenceSequence DriftAware EmpiricalBernstein EmpiricalLikelihood Interval Normal",
+    "ope.policies": "Decisions EpsilonGreedy First Logged PythonPolicy Softmax Uniform",
+    "ope.promotion": "Promotion Trust",
+    "ope.report": "Estimate Report",
+    "ope.reward_models": "PythonModel Ridge RiverModel Tabular",
+}
+_HOMES = {name: module for module, names in _NAMES_OF_MODULES.items() for name in names.split()}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,34 +5,23 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.check import probe
-from streameval.cli.process import make_quick, responsive
-from streameval.cli.replay import Replay, choose_picture, read_lines, require_rules, timeline_of
-from streameval.cli.tables import decisions_table, events_line, plan_table, report_table
+from streameval.cli.process import responsive, set_up_process
 from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say
-from streameval.common.text import counted
-from streameval.config.model import Config
-from streameval.errors import SourceError
-from streameval.events import json_schema
-from streameval.ingest.settings import KafkaConnection, KafkaSettings, SimulatedSettings
-from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.service.logging import configure_logging
 
-PATIENCE = 15.0
-"""Seconds in which `check` must reach a source."""
-UNREACHED = "is it running, and are address, topic and security options right?"
+if TYPE_CHECKING:
+    from streameval.config.model import Config
 
+# Each verb imports what it needs, so that `--help`, completion and `schema` start at once.
 
 app = typer.Typer(
     name="streameval",
     cls=Verbs,
-    help="Off-policy estimates over an event stream: how good would another policy have been, and how good is it now?",
+    help="Streaming off-policy evaluation: estimates the value of candidate policies from the events of another one.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -49,17 +38,23 @@ ConfigPath = Annotated[
 ]
 EventFiles = Annotated[
     list[str],
-    typer.Argument(metavar="FILE", help="Lines or CSV, plain, .gz or .zst; Parquet; - is stdin.", show_default=False),
+    typer.Argument(
+        metavar="FILE", help="NDJSON or CSV (also .gz, .zst) or Parquet files; - is stdin.", show_default=False
+    ),
 ]
 FormatOfEvents = Annotated[
     EventsFormat | None,
-    typer.Option("--format", help="How the events are written; else by the ending, or as the source says."),
+    typer.Option(
+        "--format", help="Format of the events. Default: from the file extension, else from the source settings."
+    ),
 ]
-Servers = Annotated[str, typer.Option(metavar="HOST:PORT", help="Brokers to ask first, separated by commas.")]
+Servers = Annotated[str, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas.")]
 
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"streameval {version('streameval')}")
         raise typer.Exit
 
@@ -67,37 +62,44 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    configure_logging("critical")  # errors are for `main` to tell; only the daemon logs
+    pass
 
 
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The configuration.")] = Path("streameval.yaml"),
-    log_level: Annotated[LogLevel, typer.Option(help="The least important messages to log.")] = "info",
-    log_format: Annotated[LogFormat, typer.Option(help="Lines for people or for machines.")] = "auto",
+    log_level: Annotated[LogLevel, typer.Option(help="Lowest level that is logged.")] = "info",
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Log format: console, json, or auto (console on a terminal).")
+    ] = "auto",
     backfill: Annotated[
         str | None,
-        typer.Option(metavar="FROM", help="Read the log again for candidates that come later: earliest, offset, time."),
+        typer.Option(metavar="FROM", help="Replay history for new candidates from: earliest, an offset, or a time."),
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Begin anew; old snapshots are set aside.")] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Start from zero events; old snapshots are set aside.")
+    ] = False,
     reset_policy: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Begin a policy anew that has been retrained; may be repeated.")
+        list[str], typer.Option(metavar="NAME", help="Reset the estimates of a retrained policy. Repeatable.")
     ] = [],  # noqa: B006 - typer makes a list of its own
 ) -> None:
     """Run the daemon until it is stopped.
 
-    Reads the source, follows the values of the policies, and serves metrics, the report and a status page. What it
-    knows is kept in snapshots (state.dir), from which it goes on after a restart, each event counted once.
+    Reads events from the source, estimates the value of each policy, and serves metrics, the report and a status page.
+    The state is saved in snapshots (state.dir). After a restart the daemon resumes from the newest one and counts each
+    event once.
 
-    SIGHUP makes it read CONFIG again: candidates may come and go. A new one begins with the next event; with
-    --backfill, it is first given the events since FROM, each once, before it joins the others.
+    SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
+    --backfill, it first gets the events since FROM, each once.
     """
+    from streameval.config.model import Config
     from streameval.ingest.factory import beginning
     from streameval.service.http.server import HttpServer
     from streameval.service.http.tls import Security
+    from streameval.service.logging import configure_logging
     from streameval.service.signals import early_hangups
     from streameval.service.startup import daemon as daemon_of
 
@@ -105,7 +107,7 @@ def run(
         settings = Config.load(config)
         source = settings.required_source()
         configure_logging(log_level, log_format)
-        _warn_of(settings.without_effect())
+        _warn(settings)
         begin = None if backfill is None else beginning(backfill, source)
         daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
         hangups.hand_to(daemon.reload)
@@ -116,17 +118,15 @@ def run(
 @app.command()
 def demo(
     events: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many events, and compare with the truth.")
+        int | None, typer.Option(min=1, help="Stop after this many events and compare the estimates with the truth.")
     ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where to serve the status page; 0 is any free port.")
-    ] = 9108,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal events.")] = 1,
-    rate: Annotated[float, typer.Option(min=0, help="Events a second; 0 is as fast as possible.")] = 2000.0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes any free port.")] = 9108,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")] = 1,
+    rate: Annotated[float, typer.Option(min=0, help="Events per second; 0 is as fast as possible.")] = 2000.0,
 ) -> None:
-    """Try everything at once on this machine.
+    """Run a complete demonstration on this machine.
 
-    Starts an embedded broker, a simulated recommender whose users change their minds, and the daemon.
+    Starts an embedded broker, a simulated recommender whose users change their preferences, and the daemon.
     """
     from streameval.cli.demo import run_demo
 
@@ -139,24 +139,29 @@ def replay(
     config: ConfigPath,
     files: EventFiles,
     events_format: FormatOfEvents = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole Report as JSON, not a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the Report as JSON instead of a table.")] = False,
     decisions: Annotated[
-        bool, typer.Option("--decisions", help="Say when each rule of promotion would have fired; --plot draws that.")
+        bool,
+        typer.Option(
+            "--decisions", help="Also print when each promotion rule would have fired; --plot then draws that."
+        ),
     ] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the values over time.")] = None,
-    plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="The estimator to draw.")] = None,
-    plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="The average to draw.")] = None,
-    plot_title: Annotated[str | None, typer.Option(metavar="TEXT", help="The title of the plot.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Plot the values over time.")] = None,
+    plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plot.")] = None,
+    plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="Average to plot.")] = None,
+    plot_title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the plot.")] = None,
     truth: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the truth that `simulate --truth` wrote.")
+        Path | None, typer.Option(metavar="FILE", help="Add the true values from a file that `simulate --truth` wrote.")
     ] = None,
 ) -> None:
     """Estimate from files of events.
 
     Uses the same evaluator as the daemon. The configuration needs no source.
     """
-    settings = Config.load(config)
-    _warn_of(settings.without_effect())
+    from streameval.cli.replay import Replay, choose_picture, require_rules, timeline_of
+    from streameval.cli.tables import decisions_table, events_line, report_table
+
+    settings = _load(config)
     title = plot_title or ", ".join(Path(file).name for file in files)
     if decisions:
         require_rules(settings)
@@ -164,7 +169,7 @@ def replay(
     replayed = Replay(settings, traced=plot is not None)
     with progress_of_bytes() as advance:
         report = replayed.read(files, advance, events_format)
-    for line in replayed.complaints(report):
+    for line in replayed.warnings(report):
         say(line)
     replayed.require_events(report)
     if picture:
@@ -184,38 +189,40 @@ def plan(
     files: EventFiles,
     lift: Annotated[
         list[str] | None,
-        typer.Option(metavar="LIFT", help="A lift to see, e.g. 0.01, or 5% of production; may be repeated."),
+        typer.Option(metavar="LIFT", help="A lift to detect: 0.01, or 5% of the value of production. Repeatable."),
     ] = None,
-    power: Annotated[float, typer.Option(min=0, max=1, help="The chance that a lift of that size is seen.")] = 0.8,
-    estimator: Annotated[str | None, typer.Option(metavar="NAME", help="The estimator to plan with.")] = None,
+    power: Annotated[float, typer.Option(min=0, max=1, help="Probability of detecting a lift of that size.")] = 0.8,
+    estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plan with.")] = None,
     events_format: FormatOfEvents = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, not a table.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw lifts against events.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead of a table.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Plot the detectable lift against the number of events.")
+    ] = None,
 ) -> None:
-    """Tell from files of events how many more it takes to see a lift.
+    """Estimate how many events are needed to detect a lift.
 
-    For each candidate, with what the log explores: how many events until the lower end of the normal interval of its
-    lift over production lies above 0, and how long that is at the rate of the log; wider intervals take longer. All
-    events since a start count the same.
+    For each candidate, from the exploration in the log: the number of events until the lower bound of the normal
+    interval of its lift over production is above 0, and how long that takes at the event rate of the log. Wider
+    intervals need more events. All events have equal weight.
     """
-    from streameval.cli.plan import Planning
-    from streameval.cli.plan_tables import outlook_table, sentences
-    from streameval.cli.plots.power import PowerPicture
+    from streameval.cli.plan import Planning, PowerPicture, power_table, sentences
+    from streameval.config.model import Config
 
+    _quieten()
     planning = Planning(Config.load(config), lift or (), power, estimator)
     picture = plot and PowerPicture(plot, ", ".join(Path(file).name for file in files))
     if picture:
         picture.check()
     with progress_of_bytes() as advance:
-        found, complaints = planning.read(files, advance, events_format)
-    for line in complaints:
+        found, warnings = planning.read(files, advance, events_format)
+    for line in warnings:
         say(line)
     if picture:
         picture.draw(found)
     if as_json:
         sys.stdout.write(found.to_json().decode() + "\n")
     else:
-        console().print(outlook_table(found))
+        console().print(power_table(found))
         for line in sentences(found):
             print(line)
 
@@ -223,43 +230,45 @@ def plan(
 @app.command()
 def check(
     config: ConfigPath,
-    broker: Annotated[bool, typer.Option(help="Try the source too: reachable, topic there, events readable?")] = True,
+    broker: Annotated[bool, typer.Option(help="Also read the first events from the source.")] = True,
 ) -> None:
     """Validate a configuration and try its source.
 
-    Shows what would run. Exits with 1 when the source cannot be used, with 2 when the configuration is wrong.
+    Prints what would run. Exits with 1 if the source cannot be used and with 2 if the configuration is invalid.
     """
+    from streameval.cli.check import try_source
+    from streameval.cli.tables import plan_table
     from streameval.service.http.tls import Security
 
-    settings = Config.load(config)
-    _warn_of(settings.without_effect())
+    settings = _load(config)
     Security(settings.http)
     console().print(plan_table(settings))
     if broker and settings.source is not None:
-        _try_source(settings)
+        try_source(settings)
 
 
 @app.command()
 def simulate(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Where to write; .gz compresses. Default: stdout.")
+        Path | None, typer.Argument(metavar="FILE", help="File to write; .gz compresses. Default: stdout.")
     ] = None,
-    events: Annotated[int, typer.Option(min=1, help="How many events.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal events.")] = 1,
-    drift: Annotated[Drift, typer.Option(help="How the users change.")] = "smooth",
-    span: Annotated[int, typer.Option(min=1, help="Events between one cluster of users and the next.")] = 100_000,
-    candidates: Annotated[int, typer.Option(min=1, max=100, help="How many candidates.")] = 3,
-    rate: Annotated[float, typer.Option(min=0.001, help="Events a second, by their timestamps.")] = 10.0,
+    events: Annotated[int, typer.Option(min=1, help="Number of events.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")] = 1,
+    drift: Annotated[Drift, typer.Option(help="How user preferences change.")] = "smooth",
+    span: Annotated[int, typer.Option(min=1, help="Events between one user cluster and the next.")] = 100_000,
+    candidates: Annotated[int, typer.Option(min=1, max=100, help="Number of candidates.")] = 3,
+    rate: Annotated[float, typer.Option(min=0.001, help="Events per second, by their timestamps.")] = 10.0,
     start: Annotated[datetime, typer.Option(help="Timestamp of the first event, UTC.")] = datetime(2026, 1, 1),  # noqa: DTZ001
-    exploration: Annotated[float, typer.Option(max=1, help="How often the log has any action, not the best.")] = 0.2,
-    action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions with features.")] = False,
-    truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the true values as well.")] = None,
+    exploration: Annotated[float, typer.Option(max=1, help="Probability of a uniformly random action.")] = 0.2,
+    action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions, with their features.")] = False,
+    truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the true values.")] = None,
 ) -> None:
-    """Write events whose truth is known.
+    """Write simulated events whose true values are known.
 
-    They come from a simulated recommender whose users change their minds.
+    They come from a simulated recommender whose users change their preferences.
     """
     from streameval.ingest.files.lines import write_lines
+    from streameval.ingest.settings import SimulatedSettings
     from streameval.ingest.simulated import SimulatedRecommender
 
     settings = SimulatedSettings(
@@ -284,16 +293,22 @@ def produce(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="NDJSON, plain, .gz or .zst; - is stdin.", show_default=False)
     ],
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Made if it is not there.", show_default=False)],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="Topic; created if it does not exist.", show_default=False)
+    ],
     bootstrap_servers: Servers = "localhost:9092",
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of the topic, if it has to be made.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions if the topic is created.")] = 1,
 ) -> None:
     """Send a file of events to a Kafka topic.
 
-    One message a line, to each partition in turn.
+    Each line becomes a message. Partitions take turns.
     """
+    from streameval.cli.replay import read_lines
+    from streameval.common.text import counted
     from streameval.ingest.kafka.producer import produce as send
+    from streameval.ingest.settings import KafkaConnection
 
+    _quieten()
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})
     with progress_of_bytes() as advance:
         lines = (line for batch in read_lines([file], advance) for line in batch)
@@ -304,16 +319,20 @@ def produce(
 @app.command()
 def show(
     snapshot: Annotated[
-        Path, typer.Argument(metavar="SNAPSHOT", help="A snapshot, or a state.dir: its newest.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="SNAPSHOT", help="A snapshot file, or a state.dir (its newest snapshot).", show_default=False
+        ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON, not tables.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead of tables.")] = False,
 ) -> None:
-    """Print what is in a snapshot of the daemon.
+    """Print a snapshot of the daemon.
 
-    When it was written and by whom, where in the log it goes on, and the values that it knows.
+    When and by which version it was written, the offsets from which it resumes, buffered events, and the estimates.
     """
     from streameval.cli.show import contents, contents_table, load
 
+    _quieten()
     path, document = load(snapshot)
     if as_json:
         print(json.dumps(contents(path, document), indent=2))
@@ -324,14 +343,16 @@ def show(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of an event."""
+    from streameval.events import json_schema
+
     print(json.dumps(json_schema(), indent=2))
 
 
 @app.command()
 def hash_password(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose password it is.", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)],
 ) -> None:
-    """Print a line for `http.users_file`.
+    """Create a login for the status page: a line for `http.users_file`.
 
     Asks for the password, or reads it from stdin.
     """
@@ -347,44 +368,27 @@ def hash_password(
 
 def main() -> NoReturn:
     """The entry point."""
-    make_quick()
+    set_up_process()
     run_app(app)
 
 
-def _warn_of(troubles: list[str]) -> None:
-    for trouble in troubles:
-        say(f"warning: {trouble}")
+def _quieten() -> None:
+    """Drop all log messages: only the daemon logs, other verbs print their errors."""
+    from streameval.service.logging import configure_logging
+
+    configure_logging("critical")
 
 
-def _try_source(config: Config) -> None:
-    """Say what the source holds; SourceError when it is not reached, or when none of its first events can be used."""
-    from streameval.ingest.factory import open_source
+def _load(path: Path) -> Config:
+    """The configuration of a verb that does not log; prints a warning for each option that has no effect."""
+    from streameval.config.model import Config
 
-    settings = config.required_source()
-    if isinstance(settings, KafkaSettings):
-        settings = settings.model_copy(update={"start": "earliest"})
-    found = probe(open_source(settings), config.event_format(), timeout=PATIENCE)
-    if not found.status.reached:
-        raise SourceError(f"the source cannot be reached: {found.status.detail}", hint=UNREACHED)
-    held = "an unknown number of events" if found.held is None else counted(found.held, "event")
-    print(f"reached: {held} in {counted(len(found.status.partitions), 'partition')}")
-    if not found.tried:
-        return
-    print(f"of the first {counted(found.tried, 'event')} {len(found.events)} can be used")
-    if not len(found.events):
-        first = found.events.rejected[0]
-        raise SourceError(
-            f"none of the first events can be used, e.g. {first.reason}: {first.detail}",
-            hint="`streameval schema` prints what an event looks like",
-        )
-    for policy in found.absent:
-        say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")
-    _require_needs(config.evaluator().shortfalls(found.events))
+    _quieten()
+    config = Config.load(path)
+    _warn(config)
+    return config
 
 
-def _require_needs(lacking: list[MissingField]) -> None:
-    """Say what the events lack; SourceError when an estimator gets none at all."""
-    for shortfall in lacking:
-        if shortfall.of_all:
-            raise SourceError(str(shortfall), hint=shortfall.hint)
-        say(f"warning: {shortfall}\nhint: {shortfall.hint}")
+def _warn(config: Config) -> None:
+    for warning in config.without_effect():
+        say(f"warning: {warning}")

@@ -1,4 +1,4 @@
-"""Trying a source before anything depends on it: is it reached, what does it hold, can its events be read?"""
+"""The verb `check`: reads the first events of a source and reports what they lack."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streameval.cli.terminal import say
+from streameval.common.text import counted
+from streameval.config.model import Config
+from streameval.errors import SourceError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Source, SourceStatus
+from streameval.ingest.factory import open_source
+from streameval.ingest.settings import KafkaSettings
 
-ENOUGH = 100
-"""Events that tell whether the rest can be read."""
+PATIENCE = 15.0
+"""Seconds in which `check` must reach a source."""
 GRACE = 3.0
-"""Seconds between the first answer of a source, good or bad, and the end of our patience."""
+"""Seconds between the first answer of a source, good or bad, and giving up."""
 POLL = 0.2
+ENOUGH = 100
+"""Events that show whether the rest can be read."""
+UNREACHED = "check that it runs, and the address, the topic and the security options"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a source showed: its status at the end, how many events it holds (None: not known), and the first ones."""
+    """The last status of a source, the number of events it holds (None: unknown), and the first events."""
 
     status: SourceStatus
     held: int | None
@@ -41,7 +50,8 @@ class Probe:
 def probe(source: Source, events: JsonDecoder, timeout: float, clock: Callable[[], float] = time.monotonic) -> Probe:
     """Read the first events and close the source.
 
-    Gives it `timeout` seconds to be reached or to tell of trouble, and then a few more to deliver or to get over it.
+    Waits `timeout` seconds for the source to be reached or to report an error, then `GRACE` seconds for events or for
+    recovery.
     """
     values: list[bytes | None] = []
     untried, patience, answered = source.status().detail, clock() + timeout, False
@@ -58,3 +68,30 @@ def probe(source: Source, events: JsonDecoder, timeout: float, clock: Callable[[
         return Probe(status, held, events.decode_batch(values[:ENOUGH]))
     finally:
         source.close()
+
+
+def try_source(config: Config) -> None:
+    """Print what the source holds; SourceError if it is not reached or if none of its first events can be used."""
+    settings = config.required_source()
+    if isinstance(settings, KafkaSettings):
+        settings = settings.model_copy(update={"start": "earliest"})
+    found = probe(open_source(settings), config.event_format(), timeout=PATIENCE)
+    if not found.status.reached:
+        raise SourceError(f"the source cannot be reached: {found.status.detail}", hint=UNREACHED)
+    held = "an unknown number of events" if found.held is None else counted(found.held, "event")
+    print(f"reached: {held} in {counted(len(found.status.partitions), 'partition')}")
+    if not found.tried:
+        return
+    print(f"of the first {counted(found.tried, 'event')} {len(found.events)} can be used")
+    if not len(found.events):
+        first = found.events.rejected[0]
+        raise SourceError(
+            f"none of the first events can be used, e.g. {first.reason}: {first.detail}",
+            hint="`streameval schema` prints what an event looks like",
+        )
+    for policy in found.absent:
+        say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")
+    for shortfall in config.evaluator().shortfalls(found.events):
+        if shortfall.of_all:
+            raise SourceError(str(shortfall), hint=shortfall.hint)
+        say(f"warning: {shortfall}\nhint: {shortfall.hint}")

@@ -1,4 +1,4 @@
-"""Everything at once on one machine: an embedded broker, a recommender whose users change their minds, the daemon."""
+"""The verb `demo`: an embedded broker, a simulated recommender with changing users, and the daemon, in one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from streameval.common.text import counted
+from streameval.common.text import counted, decimal
 from streameval.errors import StreamevalError
 from streameval.events import JsonDecoder
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
@@ -34,9 +34,9 @@ from streameval.service.logging import configure_logging
 TOPIC = "interactions"
 CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
 SPAN = 30_000
-"""Events in which the users move from one taste to the next: quick, so that a person sees it happen."""
+"""Events in which the users move from one preference to the next: few, so that a person sees it."""
 EXPLORATION = 0.5
-"""Much, so that little noise hides the drift; see SimulatedSettings.exploration."""
+"""High, so that the drift is visible over the noise; see SimulatedSettings.exploration."""
 ESTIMATOR = "snips"
 AVERAGES = (
     Cumulative(),
@@ -53,7 +53,7 @@ SETTLED = 5_000
 LOOK_EVERY = 0.25  # seconds
 PUBLISH_EVERY = 0.2  # seconds
 MOST_WAITING = 8_000
-"""Events in the broker, which forgets what exceeds 5 MB, that the daemon has not reported on."""
+"""Events in the broker that the daemon has not reported; the broker deletes what exceeds 5 MB."""
 
 
 def run_demo(
@@ -63,10 +63,10 @@ def run_demo(
     rate: float = 2_000.0,
     console: Console | None = None,
 ) -> None:
-    """Run until Ctrl-C, or until `events` events were read; then print the estimates beside the truth.
+    """Run until Ctrl-C, or until `events` events were read; then print the estimates beside the true values.
 
-    `rate`: events a second, 0 = as fast as possible. `port`: of the status page; a free one is taken when another
-    program has it. Raises InputError when the embedded broker is not installed.
+    `rate`: events per second; 0 is as fast as possible. `port`: of the status page; if it is taken, a free one.
+    Raises InputError if the embedded broker is not installed.
     """
     console = console or Console(highlight=False)
     configure_logging("warning")
@@ -103,7 +103,7 @@ def _server(daemon: Daemon, port: int, console: Console) -> Iterator[HttpServer]
 
 @contextmanager
 def _recommender(settings: SimulatedSettings, broker: EmbeddedBroker, watcher: Watcher) -> Iterator[None]:
-    """Let a thread write simulated events to the broker while the block lasts."""
+    """A thread that writes simulated events to the broker while the block lasts."""
     stopping = threading.Event()
     arguments = (SimulatedSource(settings), broker.bootstrap, watcher, stopping)
     thread = threading.Thread(target=_produce, args=arguments, name="recommender")
@@ -130,11 +130,11 @@ def _produce(source: SimulatedSource, bootstrap: str, watcher: Watcher, stopping
 
 
 def _where_to_look(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
-    pace = f"{counted(settings.rate, 'event')} a second" if settings.rate else "events as fast as possible"
+    rate = f"{counted(settings.rate, 'event')} per second" if settings.rate else "events as fast as possible"
     end = f"after {counted(settings.events, 'event')}" if settings.events else "with Ctrl-C"
     return "\n".join(
         [
-            f"A recommender sends {pace}; its users change their minds all the time. It ends {end}.",
+            f"A simulated recommender sends {rate}; its users keep changing their preferences. The demo ends {end}.",
             f"  status page  {url}/",
             f"  metrics      {url}/metrics",
             f"  report       {url}/api/v1/report",
@@ -145,7 +145,7 @@ def _where_to_look(url: str, bootstrap: str, settings: SimulatedSettings) -> str
 
 @dataclass
 class Watcher:
-    """Compares what the daemon publishes with the truth, now and then, and stops it after `events`."""
+    """Compares the reports of the daemon with the true values, and stops it after `events`."""
 
     daemon: Daemon
     recommender: SimulatedRecommender
@@ -166,28 +166,28 @@ class Watcher:
 
     @property
     def read(self) -> int:
-        """Events that the daemon has read, or that were gone before it could."""
+        """Events that the daemon has read, or that the broker had deleted before."""
         published = self.daemon.published
         return published.accepted + sum(published.rejected.values()) + published.source.lost
 
     def line(self) -> Text:
-        """What goes on now, in one line."""
+        """A status line."""
         published = self.daemon.published
         truth = self.recommender.truth(published.accepted)
         best = max(CANDIDATES, key=truth.__getitem__)
-        seen = [f"{label} {_number(_value(published.report, best, label))}" for label in FOLLOWED]
-        parts = [counted(published.accepted, "event"), f"{best} is best: truth {truth[best]:.3f}", *seen]
+        estimates = [f"{label} {decimal(_value(published.report, best, label), 3)}" for label in FOLLOWED]
+        parts = [counted(published.accepted, "event"), f"{best} is best: truth {truth[best]:.3f}", *estimates]
         return Text("  " + " · ".join(parts), overflow="ellipsis", no_wrap=True)
 
     def outcome(self) -> Table:
-        """The last estimates of each policy beside the truth, and how far off each average was on the way."""
+        """The last estimates of each policy beside the true values, and the typical error of each average."""
         report = self.daemon.published.report
         truth = self.recommender.truth(report.events.accepted if report else 0)
         table = Table(
             box=box.SIMPLE_HEAD,
             pad_edge=False,
             show_edge=False,
-            padding=(0, 0, 0, 1),  # so that all columns fit on a terminal of 80
+            padding=(0, 0, 0, 1),  # all columns fit into a terminal of 80 characters
             title=f"After {counted(self.read, 'event')}, by {ESTIMATOR}",
             title_justify="left",
             caption_justify="left",
@@ -196,16 +196,16 @@ class Watcher:
         for heading in ("truth", *(average.label.replace("_", " ") for average in AVERAGES)):
             table.add_column(heading, justify="right")
         for policy, value in truth.items():
-            estimates = [_number(_value(report, policy, average.label)) for average in AVERAGES]
+            estimates = [decimal(_value(report, policy, average.label), 3) for average in AVERAGES]
             table.add_row(policy, f"{value:.3f}", *estimates)
         if self.errors:
             table.add_section()
-            table.add_row("typical error", "", *(_number(self.typical_error(average.label)) for average in AVERAGES))
-            table.caption = "Typical error: root mean square of estimate - truth on the way, over the candidates."
+            table.add_row("typical error", "", *(decimal(self.typical_error(average.label), 3) for average in AVERAGES))
+            table.caption = "Typical error: root mean square of estimate - truth, over the run and the candidates."
         return table
 
     def typical_error(self, average: str) -> float | None:
-        """Root of the mean squared error over the run; None before anything was judged."""
+        """Root mean squared error over the run; None before the first comparison."""
         count = self.errors[average]
         return math.sqrt(self.squared_errors[average] / count) if count else None
 
@@ -230,7 +230,3 @@ class Watcher:
 
 def _value(report: Report | None, policy: str, average: str) -> float | None:
     return report.get(policy, ESTIMATOR, average).value if report else None
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"

@@ -1,63 +1,82 @@
-"""What a program of ours asks of its process: a verb of the command line may, a library in somebody's process may not.
-
-Only `cli` knows this module (the layers in pyproject.toml hold that).
-
-Memory that arrays free is kept for the next ones, and not for ever.
-"""
+"""Settings of the process: a verb of the command line may make them, a library must not."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from threadpoolctl import threadpool_limits
-
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
 KEPT, LARGEST = 64 << 20, 32 << 20
-"""Bytes that may lie free at the end of the heap, and the largest array that is taken from there."""
-EVERY = 60.0
-"""Seconds after which what was kept goes back: a moment's worth of page faults is nothing among so many."""
+"""Bytes of freed memory that the heap keeps, and the largest array that is allocated on the heap."""
+TRIM_EVERY = 60.0
+"""Seconds between two calls of `malloc_trim`: its page faults are then too few to matter."""
+SWITCH_INTERVAL = 0.001
+"""Seconds after which a working thread gives way to another. With Python's 5 ms a scrape waits ten times that."""
+COLLECT_AFTER = (10_000, 10, 100)
+"""Thresholds of the garbage collector.
+
+Buffered events leave no cycles. With Python's thresholds (700, 10, 10) the collector walks over all of them every
+second or two, and a replay of events with action sets takes a tenth longer.
+"""
 
 
-def keep_freed_memory() -> bool:
-    """Tell the C library to keep, up to a limit, what is freed: whether there is one that can be told so (glibc).
+def set_up_process() -> None:
+    """Settings for every verb, made before numpy is imported.
 
-    By itself it gives back to the system what one run of blocks used, and takes it anew, page by page, for the next
-    one, which costs a quarter of the time of the main loop.
-
-    Source: mallopt(3).
+    BLAS gets one thread unless the environment says otherwise: with more, our small matrices take three times the CPU.
     """
-    mallopt = _of_the_c_library("mallopt")
-    return bool(mallopt and mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
-
-
-def give_freed_memory_back() -> bool:
-    """Let the system have all pages on which nothing is needed now, also those between others: whether there were any.
-
-    Source: malloc_trim(3).
-    """
-    malloc_trim = _of_the_c_library("malloc_trim")
-    return bool(malloc_trim and malloc_trim(0))
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    keep_freed_memory()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 @contextmanager
-def lending_memory(seconds: float = EVERY) -> Iterator[None]:
-    """Give back every so often what was freed and kept: a process that once had much to catch up with is small again.
+def responsive() -> Iterator[None]:
+    """Further settings for `run` and `demo`, which answer requests while they work; entered before the first event.
 
-    What lies between things that are still needed would else never go back, and the largest moment so far decide for
-    good how much memory is taken.
+    Everything that exists now is exempt from garbage collection: a full collection would stop the loop and every
+    request for 50 to 200 ms. Freed memory goes back to the system once a minute.
     """
-    ended = threading.Event()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    gc.collect()
+    gc.freeze()
+    with trimming_memory():
+        yield
 
-    def give_back() -> None:
-        while not ended.wait(seconds):
-            give_freed_memory_back()
 
-    thread = threading.Thread(target=give_back, name="memory", daemon=True)
+def keep_freed_memory() -> bool:
+    """Let glibc keep freed memory, up to a limit; returns False for another C library.
+
+    By default it returns the memory of each run of blocks to the system, and gets it back page by page for the next
+    run, which takes a quarter of the time of the main loop.
+
+    Source: mallopt(3).
+    """
+    mallopt = _c_function("mallopt")
+    return bool(mallopt and mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
+
+
+@contextmanager
+def trimming_memory(seconds: float = TRIM_EVERY) -> Iterator[None]:
+    """Return freed memory to the system at intervals, including free pages between used ones.
+
+    Without it a process keeps the memory of its largest backlog for as long as it runs.
+
+    Source: malloc_trim(3).
+    """
+    malloc_trim, ended = _c_function("malloc_trim"), threading.Event()
+
+    def trim() -> None:
+        while malloc_trim and not ended.wait(seconds):
+            malloc_trim(0)
+
+    thread = threading.Thread(target=trim, name="memory", daemon=True)
     thread.start()
     try:
         yield
@@ -66,46 +85,10 @@ def lending_memory(seconds: float = EVERY) -> Iterator[None]:
         thread.join()
 
 
-def _of_the_c_library(name: str) -> Callable[..., int] | None:
-    """A function of it; None where it has none of this name."""
+def _c_function(name: str) -> Callable[..., int] | None:
+    """A function of the C library; None where it has none of this name."""
     try:
         function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):
         return None
     return function
-
-
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a thread at work makes way for another: at 5 ms, Python's own, a scrape waits ten times that."""
-COLLECT_AFTER = (10_000, 10, 100)
-"""Objects that come between collections of the youngest, and collections of each generation between those of the next.
-
-Thousands of events wait for their order in time, and leave no cycles behind: with Python's own numbers (700, 10, 10)
-all that wait were walked over every second or two, and a replay of events with action sets takes a tenth longer.
-"""
-
-
-def make_quick() -> None:
-    """Ask for what suits every verb; called once, before it begins.
-
-    The library under numpy must not share out matrices: ours are small, its threads would wait for each other. Memory
-    that was freed is kept, and few collections look for cycles.
-    """
-    threadpool_limits(limits=1, user_api="blas")
-    keep_freed_memory()
-    gc.set_threshold(*COLLECT_AFTER)
-
-
-@contextmanager
-def responsive() -> Iterator[None]:
-    """Ask besides, as long as it works, for what suits a verb that answers scrapes meanwhile: `run` and `demo`.
-
-    Begun once, when everything is loaded and before the first event. What exists now stays for good: the garbage
-    collector need not walk over it again and again, at 50 to 200 ms a time in which neither loop nor scrape moves. And
-    memory that was freed is kept for a minute only, since such a verb runs for months.
-    """
-    sys.setswitchinterval(SWITCH_INTERVAL)
-    gc.collect()
-    gc.freeze()
-    with lending_memory():
-        yield

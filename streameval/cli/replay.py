@@ -1,14 +1,14 @@
-"""Files through the evaluator: what `streameval replay` does, and what it has to complain about."""
+"""The verb `replay`: files through the evaluator, with warnings about their events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from streameval.cli.plots.decisions import DecisionTimeline
-from streameval.cli.plots.trace import Trace
-from streameval.cli.plots.values import Picture, read_truth
+from streameval.cli.plots.values import Picture, Trace, read_truth
 from streameval.common.text import counted
 from streameval.config.errors import closest, expecting, one_of
 from streameval.config.model import Config
@@ -22,22 +22,22 @@ from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Report
 
 Advance = Callable[[int, int | None], None]
-"""Is told the bytes read so far, of the files as they are stored, and how many there are (None: a pipe)."""
+"""Called with the bytes read so far, as stored in the files, and their total (None: a pipe)."""
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}
-"""Endings of files that are tables, which may be followed by .gz or .zst where they are text."""
+"""Suffixes of tables; .gz or .zst may follow if they are text."""
 
 ENOUGH = 100
-"""Events that tell what the rest will lack."""
+"""Events that show what the rest will lack."""
 
 LONGEST_EXAMPLE = 120
-"""Characters of a rejected event's detail."""
+"""Characters of the detail of a rejected event."""
 
 
 class Replay:
-    """Reads files of events into the evaluator of a configuration, and keeps one rejected event of each reason.
+    """Reads files of events into the evaluator of a configuration, and keeps one rejected event per reason.
 
-    With `traced`, `trace` has Reports from all along the way.
+    With `traced`, `trace` holds Reports along the way.
     """
 
     def __init__(self, config: Config, *, traced: bool = False) -> None:
@@ -50,13 +50,13 @@ class Replay:
         self._shortfalls: list[MissingField] | None = None
 
     def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> Report:
-        """The Report after all files; `written`: how, if not as their endings say, or else as the source does."""
+        """The Report after all files. `written`: their format; by default from their suffix, else from the source."""
         sizes = [check(file) for file in files]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         for place, file in enumerate(files):
             before = sum(size or 0 for size in sizes[:place])
-            for batch in self._batches(file, written or _ending(file), _after(before, total, advance)):
-                self._take(batch)
+            for batch in self._batches(file, written or _ending(file), partial(_advance_all, advance, before, total)):
+                self._update(batch)
         return self.trace.finish(self.evaluator) if self.traced else self.evaluator.report()
 
     def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
@@ -72,8 +72,8 @@ class Replay:
         wanted = mapping(self.config.columns, events.reward_field, events.policies or (), events.scores or ())
         return read_parquet(file, wanted, advance) if written == "parquet" else read_csv(file, wanted, advance)
 
-    def complaints(self, report: Report) -> Iterator[str]:
-        """What a person should know about the events, line by line."""
+    def warnings(self, report: Report) -> Iterator[str]:
+        """Lines about rejected events, failing policies, and policies and fields that the events lack."""
         rejected = report.events.rejected
         if rejected:
             total = sum(rejected.values())
@@ -87,20 +87,21 @@ class Replay:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
                 yield f"  {failure.reason}  e.g. {failure.example[:LONGEST_EXAMPLE]}"
             if report.events.accepted and not policy.events and not policy.failures:
+                named = ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
-                yield f"hint: the events name {self._named() or 'no policies'}"
+                yield f"hint: the events name {named or 'no policies'}"
         for shortfall in self._shortfalls or ():
             yield f"warning: {shortfall}"
             yield f"hint: {shortfall.hint}"
 
     def require_events(self, report: Report) -> None:
-        """InputError when no event was accepted."""
+        """InputError if no event was accepted."""
         if report.events.accepted:
             return
         found = "all were rejected" if report.events.rejected else "the files are empty"
         raise InputError(f"no event was accepted: {found}", hint="`streameval schema` prints what an event looks like")
 
-    def _take(self, batch: EventBatch) -> None:
+    def _update(self, batch: EventBatch) -> None:
         for rejected in batch.rejected:
             self.examples.setdefault(rejected.reason, rejected)
         if len(batch) and self._shortfalls is None:
@@ -110,12 +111,9 @@ class Replay:
         else:
             self.evaluator.update(batch)
 
-    def _named(self) -> str:
-        return ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
-
 
 def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
-    """The lines of files, many at a time."""
+    """The lines of files, in batches."""
     source = FileSource(files)
     try:
         while not source.status().exhausted:
@@ -126,34 +124,30 @@ def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
         source.close()
 
 
+def _advance_all(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
+    advance(before + read, total)
+
+
 def _lines(file: str, advance: Advance) -> Iterator[Table]:
     return (Table(lines, ()) for lines in read_lines([file], advance))
 
 
 def _ending(file: str) -> str | None:
-    """How a file is written by its name, if that says it."""
+    """The format that the suffixes of a file name, if any."""
     return next((written for ending, written in TABLES.items() if ending in Path(file).suffixes), None)
-
-
-def _after(before: int, total: int | None, advance: Advance) -> Advance:
-    """Tells of the bytes of all files, `before` of which were read before this one."""
-    return lambda read, _: advance(before + read, total)
 
 
 def choose_picture(
     config: Config, path: Path, estimator: str | None, average: str | None, title: str, truth: Path | None
 ) -> Picture:
-    """The picture to draw after a replay, checked before it.
+    """The plot to draw after a replay, checked before it.
 
-    Without a choice: the best there is, on `mixture`; else snips or the first estimator, on an average that adapts or
-    the last one.
+    By default the average with the lowest `preference`, and on it the estimator with the lowest one.
     """
     pairs = _by_preference(config.plan())
-    wanted = (
-        _chosen("--plot-estimator", estimator, [one for one, _ in pairs]),
-        _chosen("--plot-average", average, [other for _, other in pairs]),
-    )
-    choices = [pair for pair in pairs if all(wish in (None, label) for wish, label in zip(wanted, pair, strict=True))]
+    _require_label("--plot-estimator", estimator, [label for label, _ in pairs])
+    _require_label("--plot-average", average, [label for _, label in pairs])
+    choices = [pair for pair in pairs if estimator in (None, pair[0]) and average in (None, pair[1])]
     if not choices:
         raise InputError(
             f"{estimator} is not estimated on {average}", hint=f"choose e.g. {pairs[0][0]} on {pairs[0][1]}"
@@ -164,40 +158,32 @@ def choose_picture(
 
 
 def require_rules(config: Config) -> None:
-    """InputError when nothing is to be decided, so that nothing could be said of when."""
+    """InputError if promotion is off."""
     if config.promotion is None:
         raise InputError("promotion is off: no rule could fire", hint="remove `promotion: off` from the configuration")
 
 
 def timeline_of(config: Config, picture: Picture) -> DecisionTimeline:
-    """The picture of when rules would have fired, in the place of one of values."""
+    """The plot of when rules would have fired, in place of a plot of values."""
     return DecisionTimeline(picture, 0.0 if config.promotion is None else config.promotion.margin)
 
 
-PREFERRED = (("stratified_dr", "stratified_ips", "snips"), ("mixture", "adaptive_window", "adaptive_decay"))
-"""Kinds of estimators, and of averages, best to look at first."""
-
-
 def _by_preference(plan: Plan) -> list[tuple[str, str]]:
-    """The labels of every estimator on every average that there may be, best to look at first."""
+    """The labels of every estimator on every average, sorted by their `preference`."""
     pairs = [
         (estimator, average)
         for estimators, averages in plan.products()
         for average in reversed(averages)
         for estimator in estimators
     ]
-    pairs.sort(key=lambda pair: (_rank(pair[1].kind, PREFERRED[1]), _rank(pair[0].kind, PREFERRED[0])))
+    pairs.sort(key=lambda pair: (pair[1].preference, pair[0].preference))
     return list(dict.fromkeys((estimator.label, average.label) for estimator, average in pairs))
 
 
-def _rank(kind: str, preferred: Sequence[str]) -> int:
-    return preferred.index(kind) if kind in preferred else len(preferred)
-
-
-def _chosen(option: str, label: str | None, labels: Sequence[str]) -> str | None:
-    if label is not None and label not in labels:
-        labels = list(dict.fromkeys(labels))
-        meant = closest(label, labels)
-        hint = f"did you mean '{meant}'?" if meant else "it must be configured to be drawn"
-        raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
-    return label
+def _require_label(option: str, label: str | None, labels: Sequence[str]) -> None:
+    if label is None or label in labels:
+        return
+    labels = list(dict.fromkeys(labels))
+    meant = closest(label, labels)
+    hint = f"did you mean '{meant}'?" if meant else "it must be configured to be drawn"
+    raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)

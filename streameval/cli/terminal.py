@@ -1,4 +1,4 @@
-"""What the command line shares with no verb in particular: how it prints, and how it ends."""
+"""What all verbs share: output, progress, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 import typer.core
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streameval.errors import StreamevalError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 INTERRUPTED = 130
 WIDTH_OF_FILES = 160
 
 
 class Verbs(typer.core.TyperGroup):
-    """The verbs, none of which complains when its reader leaves or when it is interrupted."""
+    """Ends every verb quietly when the reader of its output leaves, and with a message on Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb that was asked for."""
@@ -29,7 +30,7 @@ class Verbs(typer.core.TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader has gone, as `head` does; Python must not complain about it while it shuts down.
+            # The reader left, as `head` does: Python must not fail again when it flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except KeyboardInterrupt:
@@ -47,26 +48,31 @@ def run_app(app: typer.Typer) -> NoReturn:
     except typer.TyperException as error:
         verb = getattr(getattr(error, "ctx", None), "command_path", "streameval")
         code = _fail(f"{error.format_message()}\nhint: `{verb} --help` shows how it is used", error.exit_code)
-    except Exception:  # noqa: BLE001 - the last place that can say anything
+    except Exception:  # noqa: BLE001 - the last handler
         traceback.print_exc()
-        code = _fail("this is a fault in streameval\nhint: please report it, with the lines above", 1)
+        code = _fail("this is a bug in streameval\nhint: please report it, with the lines above", 1)
     sys.exit(code or 0)
 
 
 def say(line: str) -> None:
-    """A line for people, on stderr."""
+    """Write a line to stderr."""
     sys.stderr.write(f"{line}\n")
 
 
 def console() -> Console:
-    """Stdout; where it is no terminal, wide enough that nothing is cut."""
+    """A rich console on stdout; if that is not a terminal, wide enough that nothing is cut."""
+    from rich.console import Console
+
     terminal = Console(highlight=False)
     return terminal if terminal.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
 
 
 @contextmanager
 def progress_of_bytes() -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on stderr, told the bytes read and their total; none where nobody looks at a terminal."""
+    """A progress bar on stderr if that is a terminal; call it with the bytes read and their total (None: unknown)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     terminal = Console(stderr=True)
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:

@@ -1,21 +1,33 @@
-"""Durations as people write them in a configuration: `30s`, `1h30m`, `250ms`.
-
-How many of something, in words.
-"""
+"""Text for people: durations, counts, numbers, times and intervals."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+UNKNOWN = "–"
+"""Stands for a number that is not known."""
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+SPANS = (
+    ("year", 365.25 * 86_400.0),
+    ("month", 30.4375 * 86_400.0),
+    ("week", 7 * 86_400.0),
+    ("day", 86_400.0),
+    ("hour", 3_600.0),
+    ("minute", 60.0),
+)
+WRITTEN_OUT = (1e-9, 1e12)
+"""Numbers between these have no exponent."""
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in a duration; ValueError when it is none.
+    """Seconds in a duration such as `30s`, `1h30m` or `250ms`. Raises ValueError for other text.
 
     >>> parse_duration("1h30m")
     5400.0
@@ -30,7 +42,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest whole-unit spelling of a duration, the inverse of `parse_duration`.
+    """The shortest spelling in whole units, the inverse of `parse_duration`.
 
     >>> format_duration(30), format_duration(5400), format_duration(0.25)
     ('30s', '90m', '250ms')
@@ -71,14 +83,94 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=
 
 
 def counted(number: float, noun: str, form: str = ",.0f") -> str:
-    """A number, written in this form, and its noun, in the plural unless exactly 1 is written.
+    """A number in this format with its noun, in the plural unless the text is exactly 1.
 
     >>> [counted(number, "event") for number in (0, 1, 1.4, 12_000)]
     ['0 events', '1 event', '1 event', '12,000 events']
     >>> counted(2, "policy"), counted(0.5, "event", "g")
     ('2 policies', '0.5 events')
     """
-    said = format(number, form)
-    if said == "1":
-        return f"{said} {noun}"
-    return f"{said} {noun[:-1]}ies" if noun.endswith("y") else f"{said} {noun}s"
+    text = format(number, form)
+    if text == "1":
+        return f"{text} {noun}"
+    return f"{text} {noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{text} {noun}s"
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A number with so many significant digits, without an exponent where people can read it.
+
+    >>> [significant(value) for value in (-0.002, 0.0123456, 1.314, 4321.0, 1e-7, 1.7e36, 0.0, None)]
+    ['-0.002', '0.0123', '1.31', '4,321', '0.0000001', '1.7e+36', '0', '–']
+    >>> significant(0.99943, 4), significant(100.0, 2)
+    ('0.9994', '100')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    if not WRITTEN_OUT[0] <= abs(value) < WRITTEN_OUT[1]:
+        return f"{value:.{digits}g}"
+    text = f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def decimal(value: float | None, decimals: int, signed: bool = False) -> str:
+    """A number with so many decimals; `signed` puts a plus before positive ones.
+
+    >>> decimal(0.00455, 4), decimal(1234.5, 1, signed=True), decimal(None, 4)
+    ('0.0046', '+1,234.5', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:{'+' if signed else ''},.{decimals}f}"
+
+
+def decimals_for(values: Iterable[float | None]) -> int:
+    """The decimals that give the largest value four digits."""
+    largest = max((abs(value) for value in values if value and math.isfinite(value)), default=1.0)
+    return min(max(3 - math.floor(math.log10(largest)), 0), 9)
+
+
+def rounded_up(events: float) -> str:
+    """A forecast number of events, rounded up to two digits.
+
+    >>> rounded_up(41_234), rounded_up(7), rounded_up(3.1e13)
+    ('42,000', '7', '3.1e+13')
+    """
+    if events >= WRITTEN_OUT[1]:
+        return f"{events:.2g}"
+    step = 10 ** max(0, math.floor(math.log10(max(events, 1))) - 1)
+    return f"{math.ceil(events / step - 1e-9) * step:,}"
+
+
+def in_words(seconds: float) -> str:
+    """A duration in the largest unit of which there are two or more.
+
+    >>> [in_words(seconds) for seconds in (-3, 1, 42.4, 5400, 250_000, 400 * 86_400)]
+    ['0 seconds', '1 second', '42 seconds', '90 minutes', '3 days', '13 months']
+    """
+    for unit, length in SPANS:
+        if seconds >= 2 * length:
+            return counted(seconds / length, unit)
+    return counted(max(seconds, 0.0), "second")
+
+
+def measured_time(seconds: float | None) -> str:
+    """A measured duration with one decimal.
+
+    >>> [measured_time(seconds) for seconds in (0.0042, 2.0, 200.0, 9000.0, 1e6, None)]
+    ['4.2 ms', '2.0 s', '3.3 min', '2.5 h', '11.6 d', '–']
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    units = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+    return next((f"{seconds / size:.1f} {unit}" for size, unit in units if seconds >= size), f"{1000 * seconds:.1f} ms")
+
+
+def utc_time(timestamp: float) -> str:
+    """Epoch seconds as a date and a time of day.
+
+    >>> utc_time(1575158399.1)
+    '2019-11-30 23:59:59 UTC'
+    """
+    return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -18,7 +18,7 @@ import structlog
 from memory_source import POLL, MemorySource
 
 import streameval as se
-from streameval.cli.process import make_quick
+from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.estimators import AnyEstimator
 from streameval.service.daemon import Daemon
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=8_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    make_quick()
+    set_up_process()
     values, events = messages(options.events), JsonDecoder(POLICIES)
     family, plain = whole_family(), evaluator([se.IPS()])
 

@@ -20,7 +20,7 @@ import orjson
 import structlog
 from memory_source import POLL, MemorySource
 
-from streameval.cli.process import make_quick
+from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.averages import AnyAverage, Decay, Mixture
 from streameval.ope.estimators import IPS, AnyEstimator, StratifiedDR
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    make_quick()
+    set_up_process()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())  # the daemon's log is not the subject
     if options.profile:
         profile(options.events)

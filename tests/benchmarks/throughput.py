@@ -22,7 +22,7 @@ import orjson
 import structlog
 from memory_source import MemorySource
 
-from streameval.cli.process import make_quick
+from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="5 million events, resident memory at ten points")
     options = parser.parse_args()
-    make_quick()
+    set_up_process()
     if options.memory:
         memory(5_000_000, steps=10)
     else:

@@ -1,1 +1,1 @@
-"""Pictures of a replay and of `plan`."""
+"""Plots of the verb `replay`."""

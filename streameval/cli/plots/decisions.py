@@ -1,4 +1,4 @@
-"""The picture of `replay --decisions`: the lift of each candidate over time, and when each rule would promote it."""
+"""The plot of `replay --decisions`: the lift of each candidate over time, and when each rule would promote it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from streameval.cli.plots.trace import Floats, Trace
 from streameval.cli.plots.values import (
     COLOURS,
     FAINT,
@@ -16,13 +15,15 @@ from streameval.cli.plots.values import (
     INK,
     MARGIN,
     SETTLED,
+    Floats,
     Picture,
+    Trace,
     figure_class,
     moments_of,
+    require_points,
     save,
 )
-from streameval.cli.tables import decimals_for, number
-from streameval.common.text import counted
+from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.ope.report import Estimate, Report, Transition
 
@@ -31,15 +32,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH, PANEL, STRIP, HEAD, FOOT, GAP = 9.6, 1.55, 0.21, 0.95, 0.55, 0.42
-"""In inches: of the picture, of one candidate, of one rule, above all, below all, between candidates."""
+"""Inches: of the plot, of one candidate, of one rule, above all, below all, between candidates."""
 MOST = 8
-"""Candidates that are drawn: the others are said to be left out."""
+"""Candidates that are drawn; the subtitle counts the others."""
 LEFT, RIGHT = 0.105, 0.845
 TRACK = "#f0f0f0"
 
 
 class Stretch(NamedTuple):
-    """Events from which, and until which, a candidate was promotable."""
+    """The first and the last event of a time in which a candidate was promotable."""
 
     first: float
     last: float
@@ -47,22 +48,18 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class DecisionTimeline:
-    """The lift of each candidate with its band, a line at the margin, and a strip a rule, dark where promotable.
+    """The lift of each candidate with its interval, a line at the margin, and a strip per rule, dark where promotable.
 
-    The lift is that of the estimator and average that `picture` chooses; behind it is shaded where the first rule would
-    promote. `margin`: what the lift must exceed.
+    `picture` chooses the estimator and the average. The background is shaded where the first rule would promote.
+    `margin`: what the lift must exceed.
     """
 
     picture: Picture
     margin: float
 
     def draw(self, trace: Trace) -> None:
-        """Write the picture; InputError when there is nothing to draw, or no place to write it to."""
-        if len(trace.reports) < 2:
-            raise InputError(
-                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
-                hint="replay more events, or leave out --plot",
-            )
+        """Write the plot; InputError if there is nothing to draw or the file cannot be written."""
+        require_points(trace)
         last = trace.reports[-1]
         rules = list(dict.fromkeys(decision.rule for decision in last.promotion))
         candidates = list(dict.fromkeys(decision.policy for decision in last.promotion))
@@ -105,7 +102,7 @@ class DecisionTimeline:
         known = value[np.isfinite(value)]
         if len(known):
             decimals = max(0, decimals_for([float(known[-1])]) - 1)
-            label = f"{number(float(known[-1]), decimals, signed=True)} now".replace("-", "\N{MINUS SIGN}")
+            label = f"{decimal(float(known[-1]), decimals, signed=True)} now".replace("-", "\N{MINUS SIGN}")
             axes.annotate(
                 label,
                 xy=(1.0, known[-1]),
@@ -129,14 +126,14 @@ class DecisionTimeline:
         last = trace.reports[-1]
         parts = [f"lift over {last.production}: {drawn}", f"bands: {last.confidence * 100:g}% intervals"]
         parts += [f"line: margin {self.margin:g}", "strips: promotable", counted(last.events.accepted, "event")]
-        parts += ["dashes: the truth"] if self.picture.truth else []
+        parts += ["dashed: true values"] if self.picture.truth else []
         parts += [f"{counted(left_out, 'candidate')} left out"] if left_out else []
         figure.text(MARGIN, 1 - 0.24 / height, self.picture.title, fontsize=14, fontweight="bold", color=INK, va="top")
         figure.text(MARGIN, 1 - 0.56 / height, "  ·  ".join(parts), fontsize=9.5, color=FAINT, va="top")
 
 
 def _panels(figure: Figure, height: float, candidates: int, rules: int) -> Iterator[tuple[Axes, Axes]]:
-    """The axes of each candidate from above: of its lift, and of the strips below it."""
+    """The axes of each candidate from the top: those of its lift, and those of its strips."""
     for place in range(candidates):
         top = height - HEAD - place * (PANEL + rules * STRIP + GAP)
         last = place == candidates - 1
@@ -157,7 +154,7 @@ def _panels(figure: Figure, height: float, candidates: int, rules: int) -> Itera
 def _strips(
     axes: Axes, trace: Trace, stretches: Mapping[str, Sequence[Stretch]], colour: str, last: Report, policy: str
 ) -> None:
-    """One strip a rule, from above in their order; beside it how much of the log it was promotable."""
+    """One strip per rule, with the share of events in which it was promotable."""
     axes.set_ylim(len(stretches), 0)
     axes.set_yticks([place + 0.525 for place in range(len(stretches))], list(stretches))
     whole = Stretch(0.0, float(last.events.accepted))
@@ -185,26 +182,26 @@ def _bar(axes: Axes, ends: tuple[Any, Any], place: int, colour: str) -> None:
 
 
 def _stretches(reports: Sequence[Report], policy: str, rule: str) -> Iterator[Stretch]:
-    """From all transitions that any of the Reports remembers, those of one candidate under one rule."""
+    """The times in which one rule would have promoted one candidate, from the transitions in all Reports."""
     transitions = {
         each.event: each
         for report in reports
         for each in report.transitions
         if (each.policy, each.rule) == (policy, rule)
     }
-    begun: Transition | None = None
+    started: Transition | None = None
     for each in (transitions[event] for event in sorted(transitions)):
         if each.promotable:
-            begun = begun or each
-        elif begun is not None:
-            yield Stretch(begun.event, each.event)
-            begun = None
-    if begun is not None:
-        yield Stretch(begun.event, reports[-1].events.accepted)
+            started = started or each
+        elif started is not None:
+            yield Stretch(started.event, each.event)
+            started = None
+    if started is not None:
+        yield Stretch(started.event, reports[-1].events.accepted)
 
 
 def _places(trace: Trace, stretch: Stretch) -> tuple[Any, Any]:
-    """Where a stretch begins and ends on the x axis, between the Reports in proportion."""
+    """The ends of a stretch on the x axis, interpolated between the Reports."""
     at = moments_of(trace)
     counts = np.array([report.events.accepted for report in trace.reports], dtype=np.float64)
     if at.dtype != object:
@@ -225,7 +222,7 @@ def _column(lifts: Sequence[Estimate | None], name: str) -> Floats:
 
 
 def _limits(value: Floats, low: Floats, high: Floats, margin: float) -> tuple[float, float]:
-    """Lift and band once they have settled, and the margin."""
+    """Limits of the y axis: lift and interval after the start, and the margin."""
     settled = slice(int(len(value) * SETTLED), None)
     ends = np.concatenate([column[settled] for column in (value, low, high)])
     ends = np.append(ends[np.isfinite(ends)], margin)

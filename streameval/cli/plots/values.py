@@ -1,4 +1,7 @@
-"""The picture of `replay --plot`: the value of each policy over time, with its interval as a band."""
+"""The plot of `replay --plot`: the value of each policy over time, with its interval as a band.
+
+Also what other plots share: the Reports along a replay, colours, axes and labels.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,101 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from streameval.cli.plots.trace import Curve, Floats, Trace
-from streameval.cli.tables import decimals_for, number
-from streameval.common.text import counted
+from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
-from streameval.ope.report import Report
+from streameval.events import EventBatch
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Estimate, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Floats = NDArray[np.float64]
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
-"""After Okabe and Ito, told apart by colour-blind readers too, and all legible on white."""
+"""After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 PRODUCTION = "#333333"
 INK, FAINT, GRID = "#222222", "#6f6f6f", "#e6e6e6"
 MARGIN, LEFT = 0.025, 0.08
-"""Where text and the axis begin, as shares of the width."""
+"""Left edges of the text and of the axis, as shares of the width."""
 ENDINGS = (".png", ".svg", ".pdf")
 LABEL_GAP = 0.052
-"""Smallest distance between two labels, as a share of the height of the picture."""
+"""Smallest distance between two labels, as a share of the height."""
 SETTLED = 0.15
-"""Share of the moments at the beginning whose wide bands do not set the scale."""
+"""Share of the first Reports that do not set the scale: their bands are wide."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values and intervals of one policy over time; NaN where unknown."""
+
+    policy: str
+    values: Floats
+    lower: Floats
+    upper: Floats
+
+
+@dataclass
+class Trace:
+    """Between `points` and `2 * points` Reports of a stream of unknown length, evenly spaced.
+
+    The first ones are `every` events apart. When the trace is full, it drops every second one.
+    """
+
+    points: int = 200
+    every: int = 50
+    reports: list[Report] = field(default_factory=list)
+    taken: int = 0
+
+    def update(self, evaluator: Evaluator, batch: EventBatch) -> None:
+        """Give a batch to the evaluator, split where a Report is due."""
+        while len(batch) >= (missing := self.every - self.taken % self.every):
+            self._give(evaluator, batch[:missing])
+            self._keep(evaluator.report())
+            batch = batch[missing:]
+        self._give(evaluator, batch)
+
+    def finish(self, evaluator: Evaluator) -> Report:
+        """The Report at the end of the stream, which is always kept."""
+        report = evaluator.report()
+        if self.taken % self.every:
+            self.reports.append(report)
+        return report
+
+    def _give(self, evaluator: Evaluator, batch: EventBatch) -> None:
+        evaluator.update(batch)
+        self.taken += len(batch)
+
+    def _keep(self, report: Report) -> None:
+        self.reports.append(report)
+        if len(self.reports) >= 2 * self.points:
+            self.every *= 2
+            self.reports = self.reports[1::2]
+
+    def curves(self, estimator: str, average: str) -> list[Curve]:
+        """One curve per policy, production first."""
+        rows = [_rows(report, estimator, average) for report in self.reports]
+        return [
+            Curve(policy, *(_column(rows, policy, name) for name in ("value", "lower", "upper")))
+            for policy in (rows[-1] if rows else ())
+        ]
+
+
+def _rows(report: Report, estimator: str, average: str) -> dict[str, Estimate]:
+    wanted = (estimator, average)
+    return {
+        estimate.policy: estimate for estimate in report.estimates if (estimate.estimator, estimate.average) == wanted
+    }
+
+
+def _column(rows: Sequence[Mapping[str, Estimate]], policy: str, name: str) -> Floats:
+    return np.array([getattr(row[policy], name) for row in rows], dtype=np.float64)
 
 
 class Truth(NamedTuple):
-    """The true value of one policy after so many events, where it is known (simulated worlds)."""
+    """The true value of one policy after so many events, known in simulations."""
 
     events: Floats
     values: Floats
@@ -44,10 +116,10 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True)
 class Picture:
-    """What to draw and where: one line a policy, production in dark grey, the truth (if known) dashed.
+    """A plot with one line per policy, production in dark grey, true values (if known) dashed.
 
-    The ending of `path` says whether it becomes PNG, SVG or PDF. `choices`: pairs of an estimator and an average, the
-    first of which that the Reports hold is drawn.
+    `path`: its suffix selects PNG, SVG or PDF. `choices`: pairs of an estimator and an average; the first one that is
+    in the Reports is drawn.
     """
 
     path: Path
@@ -56,20 +128,12 @@ class Picture:
     truth: Mapping[str, Truth] = field(default_factory=dict)
 
     def check(self) -> None:
-        """InputError when the picture could not be drawn at the end: better before a long replay than after it."""
-        figure_class()
-        if self.path.suffix not in ENDINGS:
-            raise InputError(f"the plot {self.path} ends in none of {', '.join(ENDINGS)}", hint="name it e.g. plot.png")
-        if not self.path.absolute().parent.is_dir():
-            raise InputError(f"the directory {self.path.parent} does not exist", hint=f"mkdir -p {self.path.parent}")
+        """InputError if the plot could not be drawn; called before the files are read."""
+        check_path(self.path)
 
     def draw(self, trace: Trace) -> None:
-        """Write the picture; InputError when the trace has fewer than two Reports or the file cannot be written."""
-        if len(trace.reports) < 2:
-            raise InputError(
-                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
-                hint="replay more events, or leave out --plot",
-            )
+        """Write the plot; InputError if the trace has fewer than two Reports or the file cannot be written."""
+        require_points(trace)
         estimator, average = self.choice(trace.reports[-1])
         figure = figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
         curves = trace.curves(estimator, average)
@@ -85,7 +149,7 @@ class Picture:
         save(figure, self.path)
 
     def choice(self, report: Report) -> tuple[str, str]:
-        """The estimator and the average to draw; InputError when the Report has none of the choices."""
+        """The estimator and the average to draw; InputError if the Report has none of the choices."""
         there = {(estimate.estimator, estimate.average) for estimate in report.estimates}
         thin = report.thin() if len(self.choices) > 1 else frozenset()
         for choice in sorted(self.choices, key=lambda pair: pair in thin):  # the sort is stable
@@ -93,11 +157,11 @@ class Picture:
                 return choice
         (estimator, average), *_ = self.choices
         held = ", ".join(sorted(f"{one} on {other}" for one, other in there))
-        raise InputError(f"nothing was estimated by {estimator} on {average}", hint=f"there is {held}")
+        raise InputError(f"there are no estimates by {estimator} on {average}", hint=f"choose one of {held}")
 
 
 def read_truth(path: Path) -> dict[str, Truth]:
-    """The truth by policy, from lines such as `{"events": 100, "truth": {"logging": 0.2}}`; InputError for others."""
+    """True values by policy from lines such as `{"events": 100, "truth": {"logging": 0.2}}`; InputError for others."""
     try:
         moments = msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[_Moment])
     except (OSError, msgspec.DecodeError) as error:
@@ -114,8 +178,26 @@ class _Moment(msgspec.Struct):
     truth: dict[str, float]
 
 
+def check_path(path: Path) -> None:
+    """InputError if no plot can be written there, or if matplotlib is not installed."""
+    figure_class()
+    if path.suffix not in ENDINGS:
+        raise InputError(f"the plot {path} ends in none of {', '.join(ENDINGS)}", hint="name it e.g. plot.png")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"the directory {path.parent} does not exist", hint=f"mkdir -p {path.parent}")
+
+
+def require_points(trace: Trace) -> None:
+    """InputError if the trace has fewer than two Reports."""
+    if len(trace.reports) < 2:
+        raise InputError(
+            f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
+            hint="replay more events, or leave out --plot",
+        )
+
+
 def figure_class() -> type[Figure]:
-    """matplotlib's Figure; InputError when it is not installed."""
+    """The Figure of matplotlib; InputError if it is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -134,7 +216,7 @@ def _axes(figure: Figure, longest: int) -> Axes:
 
 
 def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both", pad: float = 5) -> None:
-    """The look of all our pictures: one line below, a faint grid behind, labels `pad` points from the axes."""
+    """The style of all plots: a line below, a faint grid, labels `pad` points from the axes."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(axis=grid, color=GRID, linewidth=0.8)
@@ -143,9 +225,9 @@ def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both", pad: float 
 
 
 def moments_of(trace: Trace, axes: Axes | None = None) -> Any:
-    """The places of the Reports on the x axis: event time, or the number of events where time is not known.
+    """The positions of the Reports on the x axis: event time, or the number of events if times are not known.
 
-    `axes`: what is to be labelled so.
+    Labels `axes` accordingly.
     """
     timestamps = [report.events.last_timestamp for report in trace.reports]
     known = [timestamp for timestamp in timestamps if timestamp is not None]
@@ -186,7 +268,7 @@ def _line(axes: Axes, moments: Any, curve: Curve, colour: str, *, production: bo
 
 
 def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Fit the axis to lines and bands once they have settled: the wide bands of the start would flatten the rest."""
+    """Fit the axis to lines and bands after the start, whose wide bands would flatten the rest."""
     settled = slice(int(len(curves[0].values) * SETTLED), None)
     ends = np.concatenate([column[settled] for curve in curves for column in (curve.values, curve.lower, curve.upper)])
     ends = ends[np.isfinite(ends)]
@@ -206,7 +288,7 @@ def _dash_truth(axes: Axes, trace: Trace, moments: Any, truth: Mapping[str, Trut
 
 
 def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str]) -> None:
-    """Names and last values beside the ends of the lines, moved apart where they would overlap."""
+    """Names and last values at the ends of the lines, moved apart where they would overlap."""
     decimals = decimals_for(curve.values[-1] for curve in curves)
     low, high = axes.get_ylim()
     ends = {
@@ -214,19 +296,25 @@ def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str])
     }
     for (policy, height), place in zip(_from_below(ends), _apart([end for _, end in _from_below(ends)]), strict=True):
         value = low + height * (high - low)
-        axes.annotate(
-            f"{policy}  {number(value, decimals)}",
-            xy=(1.0, height),
-            xytext=(1.022, place),
-            xycoords="axes fraction",
-            textcoords="axes fraction",
-            color=colours[policy],
-            fontsize=10,
-            fontweight="bold" if policy == curves[0].policy else "normal",
-            verticalalignment="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colours[policy], "linewidth": 0.7, "shrinkA": 2, "shrinkB": 0},
-        )
+        text = f"{policy}  {decimal(value, decimals)}"
+        label_end(axes, text, height, place, colours[policy], "bold" if policy == curves[0].policy else "normal")
+
+
+def label_end(axes: Axes, text: str, height: float, place: float, colour: str, weight: str = "normal") -> None:
+    """A label at `place` for the line that ends at `height`, both shares of the height of the axes."""
+    axes.annotate(
+        text,
+        xy=(1.0, height),
+        xytext=(1.022, place),
+        xycoords="axes fraction",
+        textcoords="axes fraction",
+        color=colour,
+        fontsize=10,
+        fontweight=weight,
+        verticalalignment="center",
+        annotation_clip=False,
+        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 2, "shrinkB": 0},
+    )
 
 
 def _from_below(ends: Mapping[str, float]) -> list[tuple[str, float]]:
@@ -262,7 +350,7 @@ def _top(group: Sequence[float]) -> float:
 def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> None:
     report = trace.reports[-1]
     parts = [drawn, f"bands: {report.confidence * 100:g}% intervals"]
-    parts += ["dashes: the truth"] if picture.truth else []
+    parts += ["dashed: true values"] if picture.truth else []
     parts.append(f"{counted(report.events.accepted, 'event')}, production: {report.production}")
     figure.text(MARGIN, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")
     figure.text(MARGIN, 0.893, "  ·  ".join(parts), fontsize=9.5, color=FAINT, verticalalignment="top")
@@ -270,7 +358,7 @@ def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> Non
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the picture; InputError when that cannot be done."""
+    """Write the plot; InputError if that fails."""
     try:
         figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
@@ -64,6 +64,7 @@ class AdaptiveWindow(Adaptive):
     """
 
     growth: Literal["by_event", "immediate"] = "by_event"
+    preference: ClassVar[int] = 1
     kind: Literal["adaptive_window"] = field(default="adaptive_window", kw_only=True, repr=False)
 
     @property
@@ -138,6 +139,7 @@ class AdaptiveDecay(Adaptive):
     """
 
     bias: Literal["published", "exact"] = "published"
+    preference: ClassVar[int] = 2
     kind: Literal["adaptive_decay"] = field(default="adaptive_decay", kw_only=True, repr=False)
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -60,7 +61,12 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class AverageMemory(Component):
-    """What every way to remember over time can do, the mixture's too."""
+    """What every way to remember over time can do, the mixture's too.
+
+    `preference`: plots show the average with the lowest number.
+    """
+
+    preference: ClassVar[int] = 3
 
     def check(self, block: int) -> None:
         """ValueError when it cannot work with blocks of so many events."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,7 @@ class Mixture(AverageMemory):
     """
 
     rate: PositiveFloat | None = None
+    preference: ClassVar[int] = 0
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
 
     def start(self, layout: ColumnLayout, block: int) -> State:

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streameval.cli import app as cli
+from streameval.cli import check, replay
 from streameval.events import json_schema
 from support.asking import asking, report_of
 from support.commands import Outcome, Run, command
@@ -191,12 +191,12 @@ intervals: {short: {kind: normal, drift: include}}
         "averages    cumulative: empirical_likelihood interval",
         "            short (window, tau 500): normal (drift include) interval",
         "drift       ADWIN",
-        "promotion   paired: lift over 0, after 10,000 events, held for 10 block ends; paired without a mixture of an "
-        "unbiased estimator to decide by",
+        "promotion   paired: lift over 0, after 10,000 events, held for 10 block ends; paired cannot promote: no "
+        "unbiased estimator is on a mixture",
         "estimates   8 for 2 policies, 95% intervals",
         "serves      http://127.0.0.1:9108, without a login",
-        "keeps       snapshots in streameval-state, one every 30s",
-        "rejected    messages are counted, and go nowhere",
+        "state       snapshots in streameval-state, one every 30s",
+        "rejected    messages are counted but not stored",
     ]
 
 
@@ -226,7 +226,7 @@ def test_check_says_which_candidate_the_events_lack(run: Run, files: Path) -> No
 
 
 def test_check_fails_when_the_broker_cannot_be_reached(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "PATIENCE", 1.0)
+    monkeypatch.setattr(check, "PATIENCE", 1.0)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         port = nobody.getsockname()[1]
@@ -234,7 +234,7 @@ def test_check_fails_when_the_broker_cannot_be_reached(run: Run, files: Path, mo
         outcome = run("check", "c.yaml")
     assert outcome.code == 1
     assert outcome.err.startswith("error: the source cannot be reached: ")
-    assert outcome.err.endswith(f"\nhint: {cli.UNREACHED}\n")
+    assert outcome.err.endswith(f"\nhint: {check.UNREACHED}\n")
 
 
 def test_simulated_events_can_be_replayed_and_equal_seeds_make_equal_bytes(run: Run, files: Path) -> None:
@@ -306,15 +306,15 @@ def wait_until_it_reads(pid: int) -> None:
     pytest.fail("the process never read its standard input")
 
 
-def test_a_fault_is_reported_as_one(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_is_reported_as_a_bug(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> Iterator[str]:
         raise RuntimeError("unthinkable")
 
-    monkeypatch.setattr(cli.Replay, "complaints", broken)
+    monkeypatch.setattr(replay.Replay, "warnings", broken)
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert outcome.code == 1
     assert "RuntimeError: unthinkable" in outcome.err
-    assert outcome.err.endswith("error: this is a fault in streameval\nhint: please report it, with the lines above\n")
+    assert outcome.err.endswith("error: this is a bug in streameval\nhint: please report it, with the lines above\n")
 
 
 def test_shell_completion_is_offered() -> None:

@@ -91,7 +91,7 @@ EVENT = (
 
 def last_line(program: str, *arguments: str) -> Any:
     command = [sys.executable, "-c", program, *arguments]
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

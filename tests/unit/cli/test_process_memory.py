@@ -26,7 +26,7 @@ RETURNED = """
 import resource, time
 from pathlib import Path
 import numpy as np
-from streameval.cli.process import keep_freed_memory, lending_memory
+from streameval.cli.process import keep_freed_memory, trimming_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
@@ -36,7 +36,7 @@ made = [(np.ones(60_000), np.ones(500)) for _ in range(100)]
 needed = [small for _, small in made]
 del made
 before = resident()
-with lending_memory(0.05):
+with trimming_memory(0.05):
     for _ in range(600):
         time.sleep(0.1)
         if resident() < before - 20_000_000:

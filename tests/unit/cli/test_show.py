@@ -64,7 +64,7 @@ def test_a_directory_shows_its_newest_snapshot(run: Run, state: Path) -> None:
     assert "source.topic clicks, reward.max 1.0" in outcome.out
     assert "200 events until 2023-11-14" in outcome.out
     assert "cumulative" in outcome.out
-    assert "Held back" not in outcome.out, "nothing waits"
+    assert "Buffers" not in outcome.out, "nothing waits"
 
 
 def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
@@ -98,12 +98,12 @@ def holding(state: Path) -> Path:
 def test_what_waits_is_shown_with_its_number_its_times_and_its_size(run: Run, holding: Path) -> None:
     outcome = run("show", str(holding))
     rows = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    events = "events that wait for their turn 40 2023-11-14 22:13:20 UTC 2023-11-14 22:13:59 UTC"
-    rewards = "rewards that wait for their events 3 2023-11-14 22:13:28 UTC 2023-11-14 22:18:20 UTC 123"
-    assert "Held back" in rows
+    events = "buffered events 40 2023-11-14 22:13:20 UTC 2023-11-14 22:13:59 UTC"
+    rewards = "rewards without an event yet 3 2023-11-14 22:13:28 UTC 2023-11-14 22:18:20 UTC 123"
+    assert "Buffers" in rows
     assert any(row.startswith(events) for row in rows)
     assert rewards in rows
-    assert "ids of events, to know copies by 10 – – 80" in rows
+    assert "ids of events, to recognise duplicates 10 – – 80" in rows
     assert "rewards 0 joined, 0 late, 0 unmatched" in rows
     assert "__array__" not in outcome.out
     assert "{" not in outcome.out

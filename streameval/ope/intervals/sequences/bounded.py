@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammainc, gammaln
 
 from streameval.common.arrays import Array
 from streameval.ope.intervals.sequences.observations import ROUNDING, Observations
@@ -67,6 +66,8 @@ def log_gamma_exponential(s: Array, v: Array, rho: float, c: float = 1.0) -> Arr
     With `r = rho / c^2`, `a = (v + rho) / c^2`, `x = (c s + v + rho) / c^2` and the lower incomplete gamma function
     `g(a, x)`: `ln(r^r / g(r, r)) + ln g(a, x) - a ln x + x - r`. Minus infinity where `x <= 0`.
     """
+    from scipy.special import gammainc, gammaln  # slow to import
+
     r = rho / c**2
     a = (v + rho) / c**2
     x = np.maximum((c * s + v + rho) / c**2, 1e-300)

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from streameval.cli.plots.decisions import DecisionTimeline
-from streameval.cli.plots.trace import Trace
-from streameval.cli.plots.values import Picture, Truth
+from streameval.cli.plots.values import Picture, Trace, Truth
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import Evaluator

@@ -11,8 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval.cli.plots.trace import Trace
-from streameval.cli.plots.values import LABEL_GAP, Picture, Truth, _apart, read_truth
+from streameval.cli.plots.values import LABEL_GAP, Picture, Trace, Truth, _apart, read_truth
 from streameval.cli.replay import choose_picture
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config
@@ -167,7 +166,7 @@ def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeyp
     assert len(solid) == 3
     assert dashed.get_color() == solid[1].get_color()
     assert np.asarray(dashed.get_ydata())[-1] == 1.0
-    assert any("dashes: the truth" in word for word in words)
+    assert any("dashed: true values" in word for word in words)
 
 
 def test_wide_bands_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +250,7 @@ def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> No
     assert chosen(default, "snips")[0] == ("snips", "adaptive_window")
     assert chosen(default, None, "window") == [("snips", "window"), ("ips", "window")]
     lists = default + "\nestimators: [ips, control_variate]\naverages: [cumulative, {kind: window, tau: 5000}]"
-    assert chosen(lists)[0] == ("ips", "window")
+    assert chosen(lists)[0] == ("control_variate", "window")
 
 
 def test_what_the_plan_does_not_estimate_is_refused_before_a_long_replay() -> None:
@@ -265,6 +264,6 @@ def test_what_the_reports_hold_decides_which_of_the_choices_is_drawn(
     drawing = Picture(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
     _, words = texts(monkeypatch, drawing, traced(1_000))
     assert any("ips on window" in word for word in words)
-    with pytest.raises(InputError, match="nothing was estimated by snips on window") as caught:
+    with pytest.raises(InputError, match="there are no estimates by snips on window") as caught:
         Picture(tmp_path / "p.png", [("snips", "window")], "").draw(traced(1_000))
-    assert caught.value.hint == "there is ips on cumulative, ips on window"
+    assert caught.value.hint == "choose one of ips on cumulative, ips on window"
