@@ -14,12 +14,11 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.text import counted
+from streameval.common.text import UNKNOWN, counted, decimal
 from streameval.ope.report import Estimate
 from streameval.service.status import EstimateSeries, History
 
 FARTHEST = 3.0  # band ends farther out than so many spreads of the values are cut off at the edge of the chart
-UNKNOWN = "–"
 
 
 @dataclass(frozen=True)
@@ -75,9 +74,9 @@ class ChartScale:
         """The place of `value` on the axis, in per cent; outside it, the nearest end."""
         return round(min(max(100 * (value - self.low) / (self.high - self.low), 0.0), 100.0), 2)
 
-    def text(self, value: float | None, sign: str = "") -> str:
-        """The value with the digits that can be told apart on this axis; `sign` `+` shows it on positive ones too."""
-        return f"{value:{sign}.{self.decimals}f}" if is_known(value) else UNKNOWN
+    def text(self, value: float | None, signed: bool = False) -> str:
+        """The value with the digits that this axis can distinguish."""
+        return decimal(value, self.decimals, signed)
 
     def tick_texts(self) -> list[tuple[float, str]]:
         """The place of each tick and its text, without needless zeros."""
@@ -124,10 +123,10 @@ def _lift_row(each: Estimate, scale: ChartScale | None) -> ChartRow:
     at = band = None
     value = interval = UNKNOWN
     if scale is not None and is_known(each.lift):
-        at, value = scale.at(each.lift), scale.text(each.lift, "+")
+        at, value = scale.at(each.lift), scale.text(each.lift, signed=True)
         if ends := between(each.lift_lower, each.lift_upper):
             band = (scale.at(ends[0]), scale.at(ends[1]))
-            interval = f"{scale.text(ends[0], '+')} to {scale.text(ends[1], '+')}"
+            interval = f"{scale.text(ends[0], signed=True)} to {scale.text(ends[1], signed=True)}"
     return ChartRow(each, False, lift_verdict(each), value, interval, at, band, memory(each))
 
 
@@ -267,7 +266,7 @@ class _Frame:
             production,
             *(self.scale.text(float(value)) for value in (known[0], known[-1], known.min(), known.max()))
             if len(known)
-            else ("–",) * 4,
+            else (UNKNOWN,) * 4,
         )
 
     def lines(self, at: NDArray[np.float64], value: NDArray[np.float64]) -> Iterator[str]:

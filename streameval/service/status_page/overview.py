@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import urlencode
 
+from streameval.common.text import UNKNOWN
 from streameval.ope.report import Decision, Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
-    UNKNOWN,
     Chart,
     ChartRow,
     ChartScale,

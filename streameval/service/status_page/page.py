@@ -7,7 +7,6 @@ import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
@@ -16,10 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from streameval.common.text import counted
+from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
 from streameval.ope.report import Estimate, PolicyCounts, Report
 from streameval.service.status import DaemonStatus
-from streameval.service.status_page.charts import UNKNOWN, Chart, ChartScale, between, is_known, make_chart, memory
+from streameval.service.status_page.charts import Chart, ChartScale, between, make_chart, memory
 from streameval.service.status_page.overview import Choice, make_overview, meanings, news, outside, words
 
 STYLE = files("streameval.service.status_page").joinpath("status.css").read_text(encoding="utf-8")
@@ -58,7 +57,7 @@ class StatusPage:
             lstrip_blocks=True,
         )
         environment.filters.update(
-            count=count, counted=counted, number=number, duration=duration, moment=moment, words=words
+            count=count, counted=counted, number=significant, duration=measured_time, moment=utc_time, words=words
         )
         environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
@@ -208,56 +207,28 @@ def is_suspect(each: Estimate) -> bool:
 
 def count(value: float | None) -> str:
     """A number of things: `12,345`."""
-    return f"{value:,.0f}" if is_known(value) else UNKNOWN
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A measured number with so many significant digits, never in exponent form where people can read it plainly.
-
-    >>> number(0.00123456), number(1234.5), number(999.9), number(100.0, digits=2), number(None)
-    ('0.00123', '1,234', '1,000', '100', '–')
-    """
-    if not is_known(value):
-        return UNKNOWN
-    return f"{value:,.0f}" if abs(value) >= min(1000, 10**digits) - 0.5 else f"{value:.{digits}g}"
-
-
-def duration(seconds: float | None) -> str:
-    """A span of time in the unit that people would use.
-
-    >>> [duration(each) for each in (0.0042, 2.0, 200.0, 9000.0, 1e6)]
-    ['4.2 ms', '2.0 s', '3.3 min', '2.5 h', '11.6 d']
-    """
-    if not is_known(seconds):
-        return UNKNOWN
-    units = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-    return next((f"{seconds / size:.1f} {unit}" for size, unit in units if seconds >= size), f"{1000 * seconds:.1f} ms")
-
-
-def moment(epoch: float) -> str:
-    """A time of day with its date, in UTC."""
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return decimal(value, 0)
 
 
 def interval(lower: float | None, upper: float | None) -> str:
     """Both ends of an interval."""
-    return f"{number(lower)} to {number(upper)}" if between(lower, upper) else UNKNOWN
+    return f"{significant(lower)} to {significant(upper)}" if between(lower, upper) else UNKNOWN
 
 
 DIAGNOSTICS = (
-    Column("Lift", lambda each: number(each.lift)),
+    Column("Lift", lambda each: significant(each.lift)),
     Column("Lift interval", lambda each: interval(each.lift_lower, each.lift_upper)),
     Column("Effective sample", lambda each: count(each.effective_sample_size)),
-    Column("Design effect", lambda each: number(each.details.get("design_effect"))),
-    Column("Mean weight", lambda each: number(each.importance_weight_mean, 4)),
-    Column("Largest weight", lambda each: number(each.importance_weight_max)),
-    Column("Share of largest term", lambda each: number(each.details.get("largest_term_share"), 2)),
+    Column("Design effect", lambda each: significant(each.details.get("design_effect"))),
+    Column("Mean weight", lambda each: significant(each.importance_weight_mean, 4)),
+    Column("Largest weight", lambda each: significant(each.importance_weight_max)),
+    Column("Share of largest term", lambda each: significant(each.details.get("largest_term_share"), 2)),
     Column("Looks back", memory),
-    Column("alpha", lambda each: number(each.details.get("alpha"), 6)),
-    Column("Drift per event", lambda each: number(each.details.get("lipschitz_per_event"), 2)),
-    Column("Sampling error", lambda each: number(each.details.get("se"), 2)),
-    Column("Disagreement", lambda each: number(each.details.get("spread"), 2)),
-    Column("Drift since", lambda each: number(each.details.get("drift"), 2)),
-    Column("Bias bound", lambda each: number(each.details.get("bias_bound"), 2)),
+    Column("alpha", lambda each: significant(each.details.get("alpha"), 6)),
+    Column("Drift per event", lambda each: significant(each.details.get("lipschitz_per_event"), 2)),
+    Column("Sampling error", lambda each: significant(each.details.get("se"), 2)),
+    Column("Disagreement", lambda each: significant(each.details.get("spread"), 2)),
+    Column("Drift since", lambda each: significant(each.details.get("drift"), 2)),
+    Column("Bias bound", lambda each: significant(each.details.get("bias_bound"), 2)),
     Column("Interval", lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}"),
 )
