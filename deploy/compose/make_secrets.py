@@ -10,7 +10,7 @@ import secrets
 import sys
 from pathlib import Path
 
-from streameval.service.http.auth import PasswordHash
+from streameval.service.http.auth import hash_password
 
 USER = "streameval"
 
@@ -21,7 +21,7 @@ def make(directory: Path) -> str:
     if not known.exists():
         password = secrets.token_urlsafe(12)
         (directory / "token").write_text(f"{secrets.token_hex(32)}\n")
-        (directory / "users").write_text(f"{USER}:{PasswordHash.of(password)}\n")
+        (directory / "users").write_text(f"{USER}:{hash_password(password)}\n")
         known.write_text(password)  # last: if this file exists, all files exist
     return known.read_text()
 

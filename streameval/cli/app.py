@@ -97,8 +97,8 @@ def run(
     """
     from streameval.config.model import Config
     from streameval.ingest.factory import beginning
+    from streameval.service.http.auth import Security
     from streameval.service.http.server import HttpServer
-    from streameval.service.http.tls import Security
     from streameval.service.logging import configure_logging
     from streameval.service.signals import early_hangups
     from streameval.service.startup import daemon as daemon_of
@@ -238,7 +238,7 @@ def check(
     """
     from streameval.cli.check import try_source
     from streameval.cli.tables import plan_table
-    from streameval.service.http.tls import Security
+    from streameval.service.http.auth import Security
 
     settings = _load(config)
     Security(settings.http)
@@ -356,14 +356,15 @@ def hash_password(
 
     Asks for the password, or reads it from stdin.
     """
-    from streameval.service.http.auth import PasswordHash, checked_name
+    from streameval.service.http.auth import checked_name
+    from streameval.service.http.auth import hash_password as hashed
 
     checked_name(name)
     if sys.stdin.isatty():
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     else:
         password = sys.stdin.readline().rstrip("\r\n")
-    print(f"{name}:{PasswordHash.of(password)}")
+    print(f"{name}:{hashed(password)}")
 
 
 def main() -> NoReturn:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streameval.config.model import Config
-from streameval.service.http.connections import DESCRIPTORS
+from streameval.service.http.server import DESCRIPTORS
 from support.commands import command
 from support.deployed import DEPLOY
 from support.programs import output, program

@@ -21,8 +21,8 @@ from streameval.config.model import Http
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Records, Source, SourceStatus
 from streameval.service.daemon import Daemon
+from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
-from streameval.service.http.tls import Security
 from support.asking import asking
 from support.certificates import make_certificate
 from support.factories import (

@@ -14,9 +14,8 @@ from playwright.sync_api import Browser, expect
 
 from streameval.config.model import Http
 from streameval.ope.report import Estimate, Report
-from streameval.service.http.auth import PasswordHash
+from streameval.service.http.auth import Security, hash_password
 from streameval.service.http.server import HttpServer
-from streameval.service.http.tls import Security
 from streameval.service.status import DaemonStatus
 from support.asking import asking, report_of
 from support.factories import NOW, View, make_published, make_report
@@ -201,7 +200,7 @@ def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browse
 
 
 def test_a_password_is_asked_for_once_and_opens_the_stream_too(browser: Browser, view: View, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(f"ada:{PasswordHash.of('correct horse')}")
+    (tmp_path / "users").write_text(f"ada:{hash_password('correct horse')}")
     security = Security(Http(users_file=str(tmp_path / "users")))
     login = {"username": "ada", "password": "correct horse"}
     with (

@@ -1,13 +1,12 @@
-"""Who may read: bearer tokens and users with passwords, each from a file, compared in constant time.
-
-Passwords as they are kept in a users file: scrypt, slow on purpose, with a salt for each.
-"""
+"""Who may read, and encryption: tokens, users with passwords and a certificate, each from a file that may change."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
+import ssl
 from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Iterable, Mapping
@@ -16,108 +15,72 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
+import structlog
+
+from streameval.config.model import Http
 from streameval.errors import ConfigError, InputError
 
-KIND = "scrypt"
-COST, BLOCK, PARALLEL = 2**14, 8, 5  # 16 MB and about a fifth of a second, OWASP's cheat sheet on storing passwords
-LARGEST_COST, LARGEST_BLOCK, LARGEST_PARALLEL = 2**17, 16, 16  # what a line in a file may make us spend
-SALT_BYTES, KEY_BYTES = 16, 32
+PREFIX = "scrypt$16384$8$5$"
+COST = {"n": 2**14, "r": 8, "p": 5, "maxmem": 2**25, "dklen": 32}
+"""16 MB and about a fifth of a second, as OWASP's cheat sheet on storing passwords recommends."""
+SALT_BYTES = 16
+HASH = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{43}=")
+NOBODY = PREFIX + "c3RyZWFtZXZhbC1ub2JvZA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBub2JvZHktLS0="
+"""Compared when there is no such user, so that the time does not reveal which users exist."""
+SHORTEST_TOKEN = 16  # characters
+MOST_REMEMBERED = 256
+TOKEN_HINT = "one token a line, each of 16 characters or more; `openssl rand -hex 32` creates one"
+USERS_HINT = "one NAME:HASH a line; `streameval hash-password NAME` creates one"
+TLS_HINT = (
+    "http.tls_certfile and http.tls_keyfile are PEM files of one pair: the certificate (with its chain) and its key"
+)
+FILES_CHECKED_EVERY = 30  # seconds; certificates and tokens are renewed while the daemon runs
+
+log = structlog.get_logger("streameval.security")
 
 
-@dataclass(frozen=True)
-class PasswordHash:
-    """What is known of a password: `scrypt$COST$BLOCK$PARALLEL$SALT$KEY`, salt and key in base64.
+def hash_password(password: str, salt: bytes | None = None) -> str:
+    """The scrypt hash of a password with its own salt, as a users file holds it; InputError for an empty password."""
+    if not password:
+        raise InputError("expected a password, found nothing", hint="write it on one line")
+    salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
+    key = hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, **COST)
+    return f"{PREFIX}{b64encode(salt).decode()}${b64encode(key).decode()}"
 
-    >>> PasswordHash.of("correct horse").fits("correct horse")
-    True
-    >>> PasswordHash.parse(str(PasswordHash.of("correct horse"))).fits("battery staple")
-    False
+
+def fits(hashed: str, password: str) -> bool:
+    """Whether `hashed` is the hash of `password`; takes as long for a wrong one as for the right one.
+
+    >>> fits(hash_password("correct horse"), "correct horse"), fits(hash_password("correct horse"), "battery staple")
+    (True, False)
     """
-
-    cost: int
-    block: int
-    parallel: int
-    salt: bytes
-    key: bytes
-
-    @classmethod
-    def of(cls, password: str) -> Self:
-        """The hash of a password, with a salt of its own; InputError for an empty one."""
-        if not password:
-            raise InputError("expected a password, found nothing", hint="write it on one line")
-        salt = secrets.token_bytes(SALT_BYTES)
-        return cls(COST, BLOCK, PARALLEL, salt, _scrypt(password, COST, BLOCK, PARALLEL, salt))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """The inverse of `str`; ValueError, which does not repeat the text, when it is none."""
-        kind, *numbers, salt, key = text.split("$") if text.count("$") == 5 else ("", "", "")
-        if kind != KIND or not all(number.isdecimal() for number in numbers):
-            raise ValueError("expected scrypt$COST$BLOCK$PARALLEL$SALT$KEY")
-        cost, block, parallel = map(int, numbers)
-        if not (
-            2 <= cost <= LARGEST_COST
-            and cost.bit_count() == 1
-            and 1 <= block <= LARGEST_BLOCK
-            and 1 <= parallel <= LARGEST_PARALLEL
-        ):
-            raise ValueError("expected a hash of a cost that can be paid")
-        try:
-            return cls(cost, block, parallel, b64decode(salt, validate=True), b64decode(key, validate=True))
-        except Error:
-            raise ValueError("expected salt and key in base64") from None
-
-    def __str__(self) -> str:
-        parts = (KIND, self.cost, self.block, self.parallel, _text(self.salt), _text(self.key))
-        return "$".join(map(str, parts))
-
-    def fits(self, password: str) -> bool:
-        """Whether it is the hash of `password`; takes as long for a wrong one as for the right one."""
-        return hmac.compare_digest(self.key, _scrypt(password, self.cost, self.block, self.parallel, self.salt))
+    salt = b64decode(hashed.split("$")[4])
+    return hmac.compare_digest(hashed, hash_password(password or "\0", salt))
 
 
 def checked_name(name: str) -> str:
-    """The name of a user, if it can be one; InputError else."""
+    """The name of a user; InputError where it does not fit into a line of a users file."""
     if not name.strip() or ":" in name or name.startswith("#") or not name.isprintable():
         raise InputError(f"expected a name, found {name!r}", hint="a name is printable text without a colon")
     return name
 
 
-def _scrypt(password: str, cost: int, block: int, parallel: int, salt: bytes) -> bytes:
-    memory = 128 * block * (cost + parallel + 2)
-    encoded = password.encode("utf-8", "surrogatepass")
-    return hashlib.scrypt(encoded, salt=salt, n=cost, r=block, p=parallel, maxmem=2 * memory, dklen=KEY_BYTES)
-
-
-def _text(data: bytes) -> str:
-    return b64encode(data).decode()
-
-
-SHORTEST_TOKEN = 16  # characters
-MOST_REMEMBERED = 256
-TOKEN_HINT = "one token a line, each of 16 characters or more; `openssl rand -hex 32` makes one"
-USERS_HINT = "one NAME:HASH a line; `streameval hash-password NAME` makes one"
-NOBODY = PasswordHash.parse("scrypt$16384$8$5$c3RyZWFtZXZhbA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBub2JvZHk=")
-"""Compared with when there is no such user, so that the time does not tell which users there are."""
-
-
 @dataclass(frozen=True)
 class Access:
-    """The tokens (as digests) and users of two files; `of_files` reads them.
+    """The tokens (as digests) and users of two files.
 
-    Its answers are in two steps, because a password takes a fifth of a second: `knows` is quick and says yes to tokens
-    and to what was found right before; `finds` computes the hash and remembers what is right. Of what it remembers
-    only a keyed digest is kept.
+    A login is checked in two steps, because a password takes a fifth of a second: `knows` is quick and accepts tokens
+    and logins that were right before; `finds` computes the hash and remembers a right one, as a keyed digest.
     """
 
     tokens: frozenset[bytes]
-    users: Mapping[str, PasswordHash]
+    users: Mapping[str, str]
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     _remembered: dict[bytes, None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of_files(cls, token_file: str | None, users_file: str | None) -> Self | None:
-        """What the files say; None without files. ConfigError, which never repeats their text, when they are wrong."""
+        """Read the files; None without files. ConfigError, which never repeats their text, when they are invalid."""
         if token_file is None and users_file is None:
             return None
         tokens = read_tokens(Path(token_file)) if token_file else frozenset()
@@ -125,7 +88,7 @@ class Access:
 
     @property
     def challenges(self) -> tuple[str, ...]:
-        """What a refused client is told to come with."""
+        """The schemes of HTTP authentication that a refused client may use."""
         kinds = (("Bearer", self.tokens), ('Basic realm="streameval", charset="UTF-8"', self.users))
         return tuple(challenge for challenge, holders in kinds if holders)
 
@@ -134,23 +97,26 @@ class Access:
         scheme, _, given = authorization.partition(" ")
         if scheme.lower() == "bearer":
             digest = _digest(given.strip())
-            return sum(hmac.compare_digest(digest, each) for each in self.tokens) > 0  # all are looked at
-        return self._remark(authorization) in self._remembered
+            return sum(hmac.compare_digest(digest, each) for each in self.tokens) > 0  # all are compared
+        return self._keyed(authorization) in self._remembered
 
     def finds(self, authorization: str) -> bool:
-        """Whether the header holds a user and the right password; slow."""
-        if not self.users or not (given := _user_and_password(authorization)):
+        """Whether the header of HTTP's Basic scheme holds a user and the right password; slow."""
+        scheme, _, given = authorization.partition(" ")
+        if not self.users or scheme.lower() != "basic":
             return False
-        name, password = given
-        known = self.users.get(name)
-        right = (known or NOBODY).fits(password) and known is not None
+        try:
+            name, _, password = b64decode(given.strip(), validate=True).decode().partition(":")
+        except (Error, ValueError):
+            return False
+        right = fits(self.users.get(name, NOBODY), password) and name in self.users
         if right:
             while len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.pop(next(iter(self._remembered)))
-            self._remembered[self._remark(authorization)] = None
+            self._remembered[self._keyed(authorization)] = None
         return right
 
-    def _remark(self, authorization: str) -> bytes:
+    def _keyed(self, authorization: str) -> bytes:
         return hmac.digest(self._key, authorization.encode("utf-8", "surrogateescape"), "sha256")
 
 
@@ -165,25 +131,23 @@ def read_tokens(path: Path) -> frozenset[bytes]:
     return frozenset(map(_digest, lines.values()))
 
 
-def read_users(path: Path) -> dict[str, PasswordHash]:
+def read_users(path: Path) -> dict[str, str]:
     """The users in a file with the hashes of their passwords."""
-    users: dict[str, PasswordHash] = {}
+    users: dict[str, str] = {}
     for number, line in _lines(path, USERS_HINT):
         name, _, hashed = line.partition(":")
-        try:
-            parsed = PasswordHash.parse(hashed)
-        except ValueError as error:
-            raise ConfigError(f"{path}, line {number}, after the name: {error}", hint=USERS_HINT) from None
+        if not HASH.fullmatch(hashed):
+            raise ConfigError(f"{path}, line {number}: expected {PREFIX}SALT$KEY after the name", hint=USERS_HINT)
         if not name or name in users:
             raise ConfigError(f"{path}, line {number}: expected another name than before", hint=USERS_HINT)
-        users[name] = parsed
+        users[name] = hashed
     if not users:
         raise ConfigError(f"{path}: expected a user, found none", hint=USERS_HINT)
     return users
 
 
 def _lines(path: Path, hint: str) -> Iterable[tuple[int, str]]:
-    """The lines with their numbers; empty ones and those that begin with `#` say nothing."""
+    """The lines with their numbers, without empty ones and those that start with `#`."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -195,17 +159,72 @@ def _lines(path: Path, hint: str) -> Iterable[tuple[int, str]]:
             yield number, line.strip()
 
 
-def _user_and_password(authorization: str) -> tuple[str, str] | None:
-    """What a header of HTTP's Basic scheme holds; None when it is none."""
-    scheme, _, given = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        name, _, password = b64decode(given.strip(), validate=True).decode().partition(":")
-    except (Error, ValueError):
-        return None
-    return name, password
-
-
 def _digest(token: str) -> bytes:
     return sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+class Security:
+    """Who may read (`access`, None is everybody) and TLS (`context`, None is unencrypted).
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self.access = Access.of_files(http.token_file, http.users_file)
+        self.context = make_context(http.tls_certfile, http.tls_keyfile)
+        self._stamps = self._look()
+
+    async def renew(self) -> None:
+        """Read files that have changed; one that cannot be used is logged, and changes nothing."""
+        before, self._stamps = self._stamps, self._look()
+        if before == self._stamps:
+            return
+        try:
+            access = Access.of_files(self._http.token_file, self._http.users_file)
+            make_context(self._http.tls_certfile, self._http.tls_keyfile)  # half of a pair would spoil the one in use
+            if self.context is not None:
+                load_certificate(self.context, self._http.tls_certfile, self._http.tls_keyfile)
+        except ConfigError as error:
+            log.error("security_not_renewed", error=error.message, hint=error.hint)
+        else:
+            self.access = access
+            log.info("security_renewed")
+
+    def _look(self) -> list[tuple[int, int]]:
+        http = self._http
+        paths = (http.tls_certfile, http.tls_keyfile, http.token_file, http.users_file)
+        return [_stamp(Path(path)) for path in paths if path]
+
+
+def make_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:
+    """TLS 1.2 or newer with this certificate; None without one."""
+    if certfile is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_certificate(context, certfile, keyfile)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, certfile: str | None, keyfile: str | None) -> None:
+    """Use this certificate from the next connection on; ConfigError when the files are no pair."""
+    try:
+        context.load_cert_chain(str(certfile), keyfile, password=_no_password)
+    except OSError as error:  # ssl.SSLError is one
+        reason = getattr(error, "reason", None) or error.strerror or "they cannot be read"
+        raise ConfigError(f"no TLS with {certfile} and {keyfile}: {reason}", hint=TLS_HINT) from None
+
+
+def _no_password() -> str:
+    # Without this OpenSSL asks on the terminal, and a daemon hangs.
+    raise ConfigError("http.tls_keyfile is encrypted", hint="decrypt it: openssl pkey -in KEY -out NEW_KEY")
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_ino)

@@ -1,36 +1,52 @@
-"""The HTTP side: metrics, probes, the Report as JSON and a page for people, served from a thread of its own."""
+"""The HTTP server: metrics, health, the Report as JSON and a status page, served from a thread of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import socket
 import threading
-from functools import partial
+import time
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Protocol, Self
 
+import msgspec
 import structlog
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
-from streameval.service.http.connections import KEPT_FOR, LARGEST_REQUEST, Connection, Loop, allow_descriptors
-from streameval.service.http.events_stream import EventStream
-from streameval.service.http.middleware import AnswerHeaders, Login, RateLimits
-from streameval.service.http.tls import LOOKS_EVERY, Security
+from streameval.service.http.auth import FILES_CHECKED_EVERY, Access, Security
 from streameval.service.metrics import CONTENT_TYPE, MetricsPage
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
 
 log = structlog.get_logger("streameval.http")
+access_log = structlog.get_logger("streameval.access")
 
+MOST_CONNECTIONS = 2000  # requests of further ones are answered with 503
+KEPT_FOR = 75  # seconds without a request after which a connection is closed; longer than a scrape interval
+LARGEST_REQUEST = 16 * 1024  # bytes of the request line and headers
 STOPS_WITHIN = 2  # seconds that an open request may still take
+DESCRIPTORS = 8192
+OPEN = ("/healthz", "/readyz")
+"""Paths without a login: they report that the process lives, and nothing else; probes have no password."""
+MOST_STREAMS = 64
+STREAM_CHECKED_EVERY = 0.5  # seconds
+BEATS_EVERY = 15.0  # seconds of silence after which a comment is sent, so that both sides notice a lost connection
+LASTS = 600.0  # seconds; the browser connects again by itself, and logs in again
+COMES_BACK = 2000  # milliseconds
+MEDIA_TYPE = "text/event-stream"
 HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": (
@@ -46,7 +62,7 @@ ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
 
 
 class View(Protocol):
-    """What is asked of the daemon; `streameval.service.daemon.Daemon` is one."""
+    """The daemon as the server sees it; `streameval.service.daemon.Daemon` is one."""
 
     @property
     def published(self) -> DaemonStatus: ...
@@ -58,8 +74,55 @@ class View(Protocol):
     def stalled_for(self) -> float: ...
 
 
+class EventStream:
+    """`GET /live` as an ASGI application: a server-sent event `published` for each new `DaemonStatus`."""
+
+    def __init__(self, published: Callable[[], DaemonStatus]) -> None:
+        self._published = published
+        self._closed = False
+        self.streams = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with a stream; 503 when `MOST_STREAMS` are open."""
+        if scope["method"] == "HEAD":
+            await Response(media_type=MEDIA_TYPE)(scope, receive, send)
+            return
+        if self.streams >= MOST_STREAMS:
+            too_many = PlainTextResponse("too many pages are open", 503, {"retry-after": "10"})
+            await too_many(scope, receive, send)
+            return
+        self.streams += 1
+        try:
+            # A proxy that buffers would delay the events.
+            stream = StreamingResponse(self._messages(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
+            await stream(scope, receive, send)
+        finally:
+            self.streams -= 1
+
+    def close(self) -> None:
+        """Let all streams end soon."""
+        self._closed = True
+
+    async def _messages(self) -> AsyncIterator[str]:
+        last: DaemonStatus | None = None
+        now = started = sent = time.monotonic()
+        yield f"retry: {COMES_BACK}\n\n"
+        while not self._closed and now - started < LASTS:
+            status = self._published()
+            if status is not last:
+                last, sent = status, now
+                events = status.report.events.accepted if status.report else 0
+                data = msgspec.json.encode({"at": status.at, "events": events, "ready": status.ready}).decode()
+                yield f"event: published\ndata: {data}\n\n"
+            elif now - sent >= BEATS_EVERY:
+                sent = now
+                yield ": nothing new\n\n"
+            await asyncio.sleep(STREAM_CHECKED_EVERY)
+            now = time.monotonic()
+
+
 class Pages:
-    """The answers to all requests, each from one look at `view.published`."""
+    """The answers to all requests, each from one `view.published`."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -68,7 +131,7 @@ class Pages:
         self.live = EventStream(lambda: view.published)
 
     async def status(self, request: Request) -> Response:
-        """The page for people; `?estimator=...&average=...` choose what its top shows."""
+        """The status page; `?estimator=...&average=...` choose what its top shows."""
         page = self._status.page(self._view.published, request.query_params)
         if "gzip" in request.headers.get("accept-encoding", ""):
             return HTMLResponse(page.packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
@@ -84,7 +147,7 @@ class Pages:
         return JSONResponse({"healthy": healthy, "seconds_since_last_turn": seconds}, 200 if healthy else 503)
 
     async def ready(self, _: Request) -> Response:
-        """200 while the source answers and there is a Report, else 503 and why not."""
+        """200 while the source answers and there is a Report, else 503 with the reason."""
         now = self._view.published
         return JSONResponse({"ready": now.ready, "reason": now.detail}, 200 if now.ready else 503)
 
@@ -94,6 +157,54 @@ class Pages:
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
+
+
+class AnswerHeaders:
+    """Adds `headers` to every answer."""
+
+    def __init__(self, app: ASGIApp, headers: dict[str, str]) -> None:
+        self._app, self._headers = app, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, add the headers to the answer."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self._headers)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+class Login:
+    """Answers 401 unless the client logs in or the path is in `OPEN`.
+
+    `access` is called for each request, so that its files may change.
+    """
+
+    def __init__(self, app: ASGIApp, access: Callable[[], Access | None]) -> None:
+        self._app, self._access = app, access
+        self._one_at_a_time = asyncio.Semaphore(1)  # a hash takes time and memory, which the events need more
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer 401."""
+        access = self._access()
+        authorization = Headers(scope=scope).get("authorization", "")
+        if access is None or scope["path"] in OPEN or (authorization and await self._accepts(access, authorization)):
+            await self._app(scope, receive, send)
+            return
+        if authorization:  # never what was tried: it may be a near miss
+            access_log.warning("login_refused", client=scope["client"][0] if scope.get("client") else "")
+        response = PlainTextResponse("log in first", 401)
+        for challenge in access.challenges:
+            response.headers.append("www-authenticate", challenge)
+        await response(scope, receive, send)
+
+    async def _accepts(self, access: Access, authorization: str) -> bool:
+        if access.knows(authorization):
+            return True
+        async with self._one_at_a_time:
+            return access.knows(authorization) or await asyncio.to_thread(access.finds, authorization)
 
 
 def create_app(pages: Pages, security: Security) -> Starlette:
@@ -106,21 +217,37 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
     ]
-    guards = [
+    middleware = [
         Middleware(AnswerHeaders, headers=HEADERS | (ONLY_HTTPS if security.context else {})),
-        Middleware(RateLimits),
         Middleware(Login, access=lambda: security.access),
     ]
-    app = Starlette(routes=routes, middleware=guards)
-    app.router.redirect_slashes = False  # `/metrics/` is not there, and says so
+    app = Starlette(routes=routes, middleware=middleware)
+    app.router.redirect_slashes = False  # `/metrics/` is 404
     return app
+
+
+class Connection(H11Protocol):
+    """A client that is disconnected if it sends nothing for `KEPT_FOR` seconds, also before its first request."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start to wait for the first request."""
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
 
 class HttpServer:
     """Serves `view` on `host:port` from a thread; port 0 takes a free one. The socket is bound at once.
 
-    `address` is what was bound. `security`: login and encryption; without it there is neither. Use it as a context
-    manager, or `start()` and `stop()`. Raises StreamevalError when the address cannot be had.
+    Use it as a context manager, or `start()` and `stop()`. `address` is the bound address.
+
+    Args:
+        view: The daemon.
+        host: Address to bind.
+        port: Port to bind.
+        security: Login and encryption; None is neither.
+
+    Raises:
+        StreamevalError: The address cannot be bound.
     """
 
     def __init__(self, view: View, host: str = "127.0.0.1", port: int = 9108, security: Security | None = None) -> None:
@@ -130,6 +257,7 @@ class HttpServer:
         self._pages = Pages(view)
         config = uvicorn.Config(
             create_app(self._pages, self._security),
+            loop="asyncio",
             http=Connection,
             ws="none",
             lifespan="off",
@@ -138,30 +266,36 @@ class HttpServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=KEPT_FOR,
             timeout_graceful_shutdown=STOPS_WITHIN,
             h11_max_incomplete_event_size=LARGEST_REQUEST,
             callback_notify=self._security.renew,
-            timeout_notify=LOOKS_EVERY,
+            timeout_notify=FILES_CHECKED_EVERY,
         )
+        config.load()
+        config.ssl = self._security.context  # ours, which can be given a new certificate
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._serve, name="streameval-http", daemon=True)
+        # Outside the main thread uvicorn leaves the signals alone; they belong to the daemon.
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="streameval-http", daemon=True
+        )
 
     @property
     def url(self) -> str:
-        """Where to point a browser or a scrape."""
+        """The address for a browser or a scrape."""
         host, port = self.address
         scheme = "http" if self._security.context is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     def start(self) -> None:
-        """Begin to answer; requests made before are answered then."""
-        allow_descriptors()
+        """Start to answer; requests made before are answered then."""
+        _allow_descriptors()
         self._thread.start()
         log.info("serving", url=self.url)
 
     def stop(self) -> None:
-        """Answer what is being asked, close everything, return when that is done."""
+        """Answer open requests, close everything, return when that is done."""
         self._pages.live.close()
         self._server.should_exit = True
         if self._thread.is_alive():
@@ -175,10 +309,13 @@ class HttpServer:
     def __exit__(self, _t: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
         self.stop()
 
-    def _serve(self) -> None:
-        # Outside the main thread uvicorn leaves the signals alone; they belong to the daemon.
-        with asyncio.Runner(loop_factory=partial(Loop, self._security.context)) as runner:
-            runner.run(self._server.serve(sockets=[self._socket]))
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of open files, often 1,024, so that many connections leave some for snapshots and logs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -190,6 +327,6 @@ def _listen(host: str, port: int) -> socket.socket:
             raise StreamevalError(f"cannot serve on {host}:{port}: the port is in use", hint=hint) from error
         hint = "http.host must be an address of this machine, and ports below 1024 need a privilege"
         raise StreamevalError(f"cannot serve on {host}:{port}: {error.strerror or error}", hint=hint) from error
-    # Clients inherit this. Else the second part of an answer waits 40 ms for the first one to be acknowledged.
+    # Connections inherit this. Otherwise the second part of an answer waits 40 ms for the first to be acknowledged.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

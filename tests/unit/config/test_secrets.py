@@ -17,7 +17,7 @@ import pytest
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError
-from streameval.service.http.auth import PasswordHash
+from streameval.service.http.auth import hash_password
 from support.factories import wait_until
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
@@ -46,7 +46,7 @@ http: {{port: 0, token_file: {folder}/tokens, users_file: {folder}/users}}
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "tokens").write_text(TOKEN)
-    (tmp_path / "users").write_text(f"ada:{PasswordHash.of(PASSWORD)}")
+    (tmp_path / "users").write_text(f"ada:{hash_password(PASSWORD)}")
     (tmp_path / "me.pem").write_text("no certificate")
     (tmp_path / "c.yaml").write_text(CONFIG.format(folder=tmp_path))
     return tmp_path

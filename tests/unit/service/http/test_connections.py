@@ -7,19 +7,17 @@ import socket
 import ssl
 import statistics
 import struct
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from http.client import HTTPConnection
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
 from streameval.config.model import Http
-from streameval.service.http import connections
+from streameval.service.http import server as http_server
+from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
-from streameval.service.http.tls import Security
 from support.certificates import make_certificate
 from support.factories import View, make_published, make_report, quickest, wait_until
 
@@ -74,22 +72,14 @@ def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, enc
         assert quickest(scrape) < 1.0
 
 
-def test_the_oldest_connection_that_asked_nothing_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
-    with served() as server, ExitStack() as stack, closing(HTTPConnection(*server.address)) as scraper:
-        scrape(scraper)
-        first = scraper.sock
-        idle = [stack.enter_context(connected(server)) for _ in range(4)]
-        assert [ended(each) for each in idle[:2]] == [True, True]
-        idle[3].sendall(REQUEST)
-        assert idle[3].recv(12) == b"HTTP/1.1 200"
-        scrape(scraper)
-        assert scraper.sock is first, "who has asked before is let go last"
-
-
-def scrape(client: HTTPConnection) -> None:
-    client.request("GET", "/metrics")
-    assert b"streameval_ready" in client.getresponse().read()
+def test_of_too_many_connections_the_last_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 4)
+    with served() as server:
+        with ExitStack() as idle:
+            for _ in range(4):
+                idle.enter_context(connected(server))
+            assert httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 503
+        wait_until(lambda: still_answers(server))
 
 
 def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
@@ -102,40 +92,26 @@ def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
         assert min(quarter() for _ in range(5)) < 0.02, "each would wait for 40 ms, by Nagle's rule"
 
 
-def test_a_request_that_does_not_come_to_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.4)
+def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "KEPT_FOR", 1)
     with served() as server:
-        with connected(server) as silent, connected(server) as slow:
-            started = time.monotonic()
-            with suppress(ConnectionError):
-                for letter in REQUEST:
-                    slow.sendall(bytes([letter]))
-                    time.sleep(0.2)
-            assert ended(slow)
+        with connected(server) as silent, connected(server) as known:
+            known.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert known.recv(12) == b"HTTP/1.1 200"
             assert ended(silent)
-            assert time.monotonic() - started < len(REQUEST) * 0.2
-        monkeypatch.undo()  # who asks from a busy machine is slow, too
+            assert ended(known)
         assert still_answers(server)
 
 
-def test_the_second_request_of_a_connection_must_be_as_quick_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served() as server, connected(server) as slow:
-        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert slow.recv(12) == b"HTTP/1.1 200"
-        monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.4)
-        time.sleep(0.8)
-        slow.sendall(b"GET /healthz HTTP/1.1\r\n")  # between two requests there is more time
-        assert ended(slow)
-
-
-def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "ANSWER_MOVES_WITHIN", 0.4)
-    with served(candidates=25) as server, socket.socket() as greedy:
-        greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        greedy.connect(server.address)
-        greedy.sendall(REQUEST * 40)
-        wait_until(lambda: not server._server.server_state.connections)
-        monkeypatch.undo()
+def test_clients_that_ask_or_read_slowly_hold_up_nobody() -> None:
+    with served(candidates=25) as server, ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(connected(server)).sendall(REQUEST[:20])
+        for _ in range(10):
+            greedy = stack.enter_context(socket.socket())
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.connect(server.address)
+            greedy.sendall(REQUEST * 40)
         assert still_answers(server)
 
 
@@ -155,11 +131,10 @@ def test_headers_without_end_are_refused() -> None:
     [b"Content-Length: 5000000\r\n\r\n" + b"x" * 100_000, b"Transfer-Encoding: chunked\r\n\r\nfffffff\r\nx"],
     ids=["of a length", "in chunks"],
 )
-def test_bodies_are_refused_and_not_read(body: bytes) -> None:
+def test_nobody_waits_for_a_body(body: bytes) -> None:
     with served() as server, connected(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + body)
-        assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 413"
-        assert ended(client)
+        assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
         assert still_answers(server)
 
 
@@ -218,13 +193,3 @@ def test_connections_that_are_torn_off_leave_nothing_behind() -> None:
         wait_until(lambda: not server._server.server_state.connections)
         wait_until(lambda: not server._server.server_state.tasks)
         assert still_answers(server)
-
-
-def test_an_unfinished_handshake_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "REQUEST_WITHIN", 60.0)  # nor does this one end it
-    monkeypatch.setattr(connections, "HANDSHAKE_WITHIN", 0.3)
-    certificate, key = make_certificate(tmp_path)
-    with served(Http(tls_certfile=certificate, tls_keyfile=key)) as server, connected(server) as client:
-        started = time.monotonic()
-        assert ended(client)
-        assert time.monotonic() - started < 20.0

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from streameval.service.http import events_stream as live
 from streameval.service.http import server as http
 from streameval.service.http.server import HttpServer
 from support.factories import NOW, View, make_published, make_report, wait_until
@@ -18,7 +17,7 @@ from support.factories import NOW, View, make_published, make_report, wait_until
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "LOOKS_EVERY", 0.02)
+    monkeypatch.setattr(http, "STREAM_CHECKED_EVERY", 0.02)
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def told(message: str) -> dict[str, object]:
 def test_silence_is_broken_so_that_both_sides_know_of_each_other(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "BEATS_EVERY", 0.1)
+    monkeypatch.setattr(http, "BEATS_EVERY", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         heard = messages(answer)
         assert [next(heard) for _ in range(4)][2:] == [": nothing new"] * 2
@@ -79,7 +78,7 @@ def test_silence_is_broken_so_that_both_sides_know_of_each_other(
 def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "LASTS", 0.1)
+    monkeypatch.setattr(http, "LASTS", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         assert len(list(messages(answer))) == 2
 
@@ -87,7 +86,7 @@ def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
 def test_streams_are_limited_and_given_back_when_their_clients_go(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST_STREAMS", 5)
+    monkeypatch.setattr(http, "MOST_STREAMS", 5)
     for _ in range(3):
         clients = [client(server) for _ in range(5)]
         answers = [each.send(each.build_request("GET", "/live"), stream=True) for each in clients]
