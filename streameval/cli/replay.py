@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +14,11 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Rejected
 from streameval.ingest.files.source import FileSource
-from streameval.ingest.files.tables import Table, mapping, read_csv, read_parquet
+from streameval.ingest.files.tables import read_table
 from streameval.ingest.files.tail import check
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.policies import LOGGING
 from streameval.ope.report import Report
 
 Advance = Callable[[int, int | None], None]
@@ -60,17 +60,13 @@ class Replay:
         return self.trace.finish(self.evaluator) if self.traced else self.evaluator.report()
 
     def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
-        tabular = written in TABLES.values()
-        events = self.config.event_format("json" if tabular else written or self.config.written)
-        parts = self._tables(file, written, events, advance) if tabular else _lines(file, advance)
-        for messages, rejected in parts:
-            self._first_lines = self._first_lines or messages
-            batch = events.decode_batch(messages)
-            yield replace(batch, rejected=(*rejected, *batch.rejected))
-
-    def _tables(self, file: str, written: str | None, events: JsonDecoder, advance: Advance) -> Iterator[Table]:
-        wanted = mapping(self.config.columns, events.reward_field, events.policies or (), events.scores or ())
-        return read_parquet(file, wanted, advance) if written == "parquet" else read_csv(file, wanted, advance)
+        if written == "parquet" or written == "csv":
+            yield from read_table(file, written, self.config.columns, self.config.event_format("json"), advance)
+            return
+        events = self.config.event_format(written or self.config.written)
+        for lines in read_lines([file], advance):
+            self._first_lines = self._first_lines or lines
+            yield events.decode_batch(lines)
 
     def warnings(self, report: Report) -> Iterator[str]:
         """Lines about rejected events, failing policies, and policies and fields that the events lack."""
@@ -87,9 +83,8 @@ class Replay:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
                 yield f"  {failure.reason}  e.g. {failure.example[:LONGEST_EXAMPLE]}"
             if report.events.accepted and not policy.events and not policy.failures:
-                named = ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
-                yield f"hint: the events name {named or 'no policies'}"
+                yield f"hint: the events name {self._named(report) or 'no policies'}"
         for shortfall in self._shortfalls or ():
             yield f"warning: {shortfall}"
             yield f"hint: {shortfall.hint}"
@@ -111,6 +106,11 @@ class Replay:
         else:
             self.evaluator.update(batch)
 
+    def _named(self, report: Report) -> str:
+        if self._first_lines:
+            return ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
+        return ", ".join(policy.policy for policy in report.policies if policy.events and policy.policy != LOGGING)
+
 
 def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
     """The lines of files, in batches."""
@@ -126,10 +126,6 @@ def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
 
 def _advance_all(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
     advance(before + read, total)
-
-
-def _lines(file: str, advance: Advance) -> Iterator[Table]:
-    return (Table(lines, ()) for lines in read_lines([file], advance))
 
 
 def _ending(file: str) -> str | None:

@@ -62,6 +62,7 @@ class JsonDecoder:
         event, slate = event_types(self.policies, reward_field, self.scores, rewarded)
         attributes = dict(zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True))
         self._score_attributes = {field: attributes[field] for field in self.scores or ()}
+        self._event_type = event
         self._decode = msgspec.json.Decoder(event).decode
         self._decode_slate = msgspec.json.Decoder(slate).decode
         self._diagnosis = Diagnosis(event, slate, self.policies)
@@ -98,11 +99,22 @@ class JsonDecoder:
         >>> JsonDecoder().decode_rows([row, row | {"propensity": 0.0}]).rejected[0].detail
         'propensity: 0 is not in (0, 1]'
         """
-        rejected: dict[int, Rejected] = {}
-        decoded = [row if isinstance(row, Fault) else self._diagnosis.of_tree(row) for row in rows]
-        events = _without_faults(decoded, [None] * len(rows), rejected)
-        events, batch = self._columns(events, [None] * len(rows), rejected)
+        decoded, rejected = [self._read_row(row) for row in rows], dict[int, Rejected]()
+        unnamed = [b""] * len(rows)
+        _, batch = self._columns(_without_faults(decoded, unnamed, rejected), unnamed, rejected)
+        for place, event in enumerate(decoded):
+            if place in rejected and not isinstance(event, Fault):  # infinite numbers have a reason of their own
+                found = self._diagnosis.of_tree(rows[place])
+                rejected[place] = rejection(*found, b"") if isinstance(found, Fault) else rejected[place]
         return dataclasses.replace(batch, rejected=_in_order(rejected, None))
+
+    def _read_row(self, row: Mapping[str, Any] | Fault) -> Any:
+        if isinstance(row, Fault):
+            return row
+        try:
+            return msgspec.convert(row, self._event_type)
+        except DECODE_ERRORS:
+            return self._diagnosis.of_tree(row)
 
     def _decode_all(self, messages: Messages) -> tuple[list[Any], dict[int, Rejected], EventBatch]:
         """The events, the rejected messages by their place, and the columns of the events."""

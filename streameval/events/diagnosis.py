@@ -134,7 +134,7 @@ def explain(error: Exception) -> str:
     """Describe the error of a decoder as `field: problem`."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
         return f"not UTF-8: {error.reason} at byte {error.start}"
     if not isinstance(error, msgspec.ValidationError):
         return f"not JSON: {error}"

@@ -1,4 +1,4 @@
-"""Logs that are tables: rows of Parquet and CSV files, written anew as the JSON of events, and judged as such."""
+"""Logs that are tables: the rows of Parquet and CSV files as events."""
 
 from __future__ import annotations
 
@@ -7,161 +7,162 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.events import Rejected
+from streameval.events import EventBatch, Fault, JsonDecoder
+from streameval.events.diagnosis import explain, parse
 from streameval.ingest.files.source import FileSource
 from streameval.ingest.files.tail import check
 from streameval.ingest.settings import ColumnNames
 
-ROWS = 2000
-"""Rows handed out at once."""
-BUFFER = 64 * 1024
-"""Bytes of a Parquet column read ahead, in place of all of it: memory does not depend on how large a file is."""
-INFINITE = {math.inf: msgspec.Raw(b"Infinity"), -math.inf: msgspec.Raw(b"-Infinity")}
-"""No JSON, so that the decoder looks twice and names the reason."""
+BATCH_ROWS = 2000
+READ_AHEAD = 64 * 1024
+"""Bytes of a Parquet column that are read ahead, so that memory does not depend on the size of the file."""
 
 Advance = Callable[[int, int | None], None]
+Row: TypeAlias = Mapping[str, Any] | Fault
 
 
-class Table(NamedTuple):
-    """Some rows of a table as the JSON of events, and those that cannot be told so."""
-
-    messages: list[bytes]
-    rejected: tuple[Rejected, ...]
-
-
-class Mapped(NamedTuple):
-    """The column that holds a field of events, or what `policy` says, and whether a table must have it."""
+class TableField(NamedTuple):
+    """A field of events, or the probability of a policy, and the column that holds it."""
 
     field: str
     column: str
-    needed: bool
+    required: bool
     policy: str | None = None
+    is_read: bool = True
 
 
-def mapping(columns: ColumnNames, reward_field: str, policies: Sequence[str], scores: Sequence[str]) -> list[Mapped]:
-    """Which column holds what. Columns that are named must be there; those that have their field's name may lack."""
-    plain = {field: column for field, column in columns if isinstance(column, str) and field != "reward"}
-    mapped = [
-        Mapped(field, column, column != field or field in ("timestamp", "action")) for field, column in plain.items()
+def read_table(
+    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, advance: Advance
+) -> Iterator[EventBatch]:
+    """Decode the rows of a table, which are numbered from 1 if no column identifies them.
+
+    Args:
+        kind: `parquet`, or `csv` with a header, which may be compressed by gzip or zstd
+        columns: the names of columns; a column without a name has that of its field
+        advance: called with the bytes read so far and in all
+
+    Raises:
+        InputError: the file cannot be read, or lacks a required column.
+    """
+    wanted = _wanted(columns, decoder)
+    for rows in _parquet_rows(path, wanted, advance) if kind == "parquet" else _csv_rows(path, wanted, advance):
+        yield decoder.decode_rows(rows)
+
+
+def _wanted(columns: ColumnNames, decoder: JsonDecoder) -> list[TableField]:
+    """Return the columns to read. Those named in the configuration are required."""
+    named = {field: column for field, column in columns if isinstance(column, str) and field != "reward"}
+    wanted = [
+        TableField(
+            field,
+            column,
+            required=column != field or field in ("timestamp", "action"),
+            is_read=field != "context" or decoder.scores is not None,
+        )
+        for field, column in named.items()
     ]
-    mapped.append(Mapped(reward_field, columns.reward or reward_field, True))
-    mapped += [Mapped(field, field, False) for field in scores if field not in plain]
-    given = columns.policies
-    return mapped + [Mapped("policies", given.get(policy, policy), policy in given, policy) for policy in policies]
+    wanted.append(TableField(decoder.reward_field, columns.reward or decoder.reward_field, True))
+    wanted += [TableField(field, field, False) for field in decoder.scores or () if field not in named]
+    policies = columns.policies
+    return wanted + [
+        TableField("policies", policies.get(policy, policy), policy in policies, policy)
+        for policy in decoder.policies or ()
+    ]
 
 
-def read_parquet(path: str, wanted: Sequence[Mapped], advance: Advance) -> Iterator[Table]:
-    """The rows of a Parquet file; InputError when it is none, or lacks a column."""
-    size = check(path)
-    if size is None:
-        raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
-    with _failing_as_input(path), _parquet(path) as file:
-        present = _chosen(path, wanted, file.schema_arrow.names)
-        names = list(dict.fromkeys(each.column for each in present))
-        done = 0
-        for batch in file.iter_batches(batch_size=ROWS, columns=names):
-            yield _written(present, {name: _values(batch.column(name)) for name in names}, done)
-            done += batch.num_rows
-            advance(size * done // file.metadata.num_rows, size)
-
-
-def read_csv(path: str, wanted: Sequence[Mapped], advance: Advance) -> Iterator[Table]:
-    """The rows of a CSV file with a header, plain, gzip or zstd; InputError when it lacks a column."""
-    rows = csv.reader(_text(path, advance))
-    try:
-        header = next(rows)
-    except StopIteration:
-        return
-    except csv.Error as error:
-        raise InputError(
-            f"{path} cannot be read as CSV: {error}", hint="its first line must name its columns"
-        ) from error
-    present = _chosen(path, wanted, header)
-    places = [(each.field, each.column, header.index(each.column)) for each in present]
-    done = 0
-    for cells, rejected in _aligned(rows, len(header)):
-        columns = {column: [_value(field, row[place]) for row in cells] for field, column, place in places}
-        table = _written(present, columns, done)
-        yield table._replace(rejected=(*rejected, *table.rejected))
-        done += len(cells) + len(rejected)
-
-
-def _chosen(path: str, wanted: Sequence[Mapped], names: Sequence[str]) -> list[Mapped]:
-    """Those of the wanted columns that are there, each once; InputError when one that is needed is not."""
+def _present(path: str, wanted: Sequence[TableField], names: Sequence[str]) -> list[TableField]:
+    """Return the wanted columns that the table has; InputError if a required one is missing."""
     for each in wanted:
-        if each.needed and each.column not in names:
+        if each.required and each.column not in names:
             raise InputError(
                 f"{path} has no column '{each.column}' for {each.policy or each.field}; it has {', '.join(names)}",
-                hint="`columns` in the configuration says which column holds what",
+                hint="set the names of columns under `columns` in the configuration",
             )
         if names.count(each.column) > 1:
             raise InputError(f"{path} has two columns '{each.column}'", hint="rename or remove one of them")
-    present = [each for each in wanted if each.column in names]
+    present = [each for each in wanted if each.column in names and each.is_read]
     if not {"propensity", "propensities"} & {each.field for each in present}:
         raise InputError(
             f"{path} has no column with the propensity; it has {', '.join(names)}",
-            hint="columns: {propensity: NAME} in the configuration names it",
+            hint="name it in the configuration: `columns: {propensity: NAME}`",
         )
     return present
 
 
-def _written(present: Sequence[Mapped], columns: Mapping[str, Sequence[Any]], done: int) -> Table:
-    """Rows as events, which are numbered where no column has their identifiers."""
-    fields: dict[str, Any] = {each.field: columns[each.column] for each in present if each.policy is None}
-    policies = {each.policy: columns[each.column] for each in present if each.policy is not None}
+def _rows(present: Sequence[TableField], columns: Sequence[Sequence[Any]], first: int) -> list[dict[str, Any]]:
+    """The rows of columns, which are in the order of `present`, as fields of events. `first`: number of the first."""
+    fields: dict[str, Sequence[Any]] = {}
+    policies: dict[str, Sequence[Any]] = {}
+    for each, values in zip(present, columns, strict=True):
+        if each.policy is None:
+            fields[each.field] = values
+        else:
+            policies[each.policy] = values
     if policies:
-        fields["policies"] = [dict(zip(policies, cells, strict=True)) for cells in zip(*policies.values(), strict=True)]
-    fields["timestamp"] = list(map(_seconds, fields["timestamp"]))
-    fields.setdefault("event_id", range(done + 1, done + 1 + len(fields["timestamp"])))
-    messages, rejected = [], []
-    for cells in zip(*fields.values(), strict=True):
-        try:
-            messages.append(msgspec.json.encode(dict(zip(fields, cells, strict=True)), enc_hook=str))
-        except UnicodeEncodeError:
-            rejected.append(Rejected("malformed", "not UTF-8", repr(cells).encode()))
-    return Table(messages, tuple(rejected))
+        cells = zip(*policies.values(), strict=True)
+        fields["policies"] = [dict(zip(policies, row, strict=True)) for row in cells]
+    timestamps = fields["timestamp"]
+    fields["timestamp"] = [_seconds(moment) if isinstance(moment, str) else moment for moment in timestamps]
+    fields.setdefault("event_id", range(first, first + len(timestamps)))
+    return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
 
 
-def _seconds(moment: Any) -> Any:
-    """Text as seconds since 1970, UTC where it has no offset; all else as it is, for the decoder to judge."""
-    if not isinstance(moment, str):
-        return moment
+def _seconds(text: str) -> float | str:
+    """Text as seconds since 1970, in UTC without an offset. Other text is returned for the decoder to reject."""
     try:
-        told = datetime.fromisoformat(moment)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        return moment
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+        return text
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 # --- Parquet ---
 
 
-def _parquet(path: str) -> Any:
+def _parquet_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> Iterator[list[Row]]:
+    size = check(path)
+    if size is None:
+        raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
+    with _input_errors(path), _open_parquet(path) as file:
+        present = _present(path, wanted, file.schema_arrow.names)
+        names = list(dict.fromkeys(each.column for each in present))
+        done = 0
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+            values = {name: _parquet_values(batch.column(name)) for name in names}
+            yield list(_rows(present, [values[each.column] for each in present], done + 1))
+            done += batch.num_rows
+            advance(size * done // file.metadata.num_rows, size)
+
+
+def _open_parquet(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
         raise InputError(
             "Parquet needs pyarrow, which is not installed", hint="pip install 'streameval[columnar]'"
         ) from error
-    return pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER, pre_buffer=False)
+    return pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False)
 
 
 @contextmanager
-def _failing_as_input(path: str) -> Iterator[None]:
+def _input_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, NotImplementedError) as error:  # what pyarrow's errors are
-        raise InputError(f"{path} cannot be read as Parquet: {error}", hint="was it written to its end?") from error
+    except (OSError, ValueError, NotImplementedError) as error:  # the base classes of pyarrow's errors
+        raise InputError(
+            f"{path} cannot be read as Parquet: {error}", hint="check that the file was written completely"
+        ) from error
 
 
-def _values(column: Any) -> list[Any]:
-    """An Arrow array as values that JSON knows: times as seconds since 1970, decimals as floats, bytes as text."""
+def _parquet_values(column: Any) -> list[Any]:
+    """Return an Arrow array as the values of JSON: times as seconds since 1970, decimals as floats, NaN as None."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -176,25 +177,64 @@ def _values(column: Any) -> list[Any]:
     elif types.is_binary(column.type) or types.is_large_binary(column.type):
         column = column.cast(pa.string())
     values: list[Any] = column.to_pylist()
-    return list(map(_marked, values)) if _has_infinity(column) else values
+    if types.is_floating(column.type):
+        return [None if value != value else value for value in values] if pc.any(pc.is_nan(column)).as_py() else values
+    if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_string(column.type):
+        return values
+    return [_without_nan(msgspec.to_builtins(value, enc_hook=str)) for value in values]
 
 
-def _has_infinity(column: Any) -> bool:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    while isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-        column = column.flatten()
-    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_inf(column)).as_py())
-
-
-def _marked(value: Any) -> Any:
+def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
-        return list(map(_marked, value))
-    return INFINITE.get(value, value) if isinstance(value, float) else value
+        return list(map(_without_nan, value))
+    if isinstance(value, dict):
+        return {name: _without_nan(item) for name, item in value.items()}
+    return None if value != value else value
 
 
 # --- CSV ---
+
+
+def _csv_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> Iterator[list[Row]]:
+    lines = csv.reader(_text(path, advance))
+    try:
+        header = next(lines)
+    except StopIteration:
+        return
+    except csv.Error as error:
+        raise InputError(
+            f"{path} cannot be read as CSV: {error}", hint="the first line must have the names of the columns"
+        ) from error
+    present = _present(path, wanted, header)
+    places = [header.index(each.column) for each in present]
+    done = 0
+    while batch := list(islice(_lines(lines, len(header)), BATCH_ROWS)):
+        complete = [cells for cells in batch if not isinstance(cells, Fault)]
+        faults: dict[int, Fault] = {}
+        columns = [
+            _csv_column(each.field, [cells[place] for cells in complete], faults)
+            for each, place in zip(present, places, strict=True)
+        ]
+        numbered = enumerate(_rows(present, columns, done + 1))
+        rows = iter([faults.get(number, row) for number, row in numbered])
+        yield [cells if isinstance(cells, Fault) else next(rows) for cells in batch]
+        done += len(batch)
+
+
+def _lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
+    """The lines with a cell for every column; a `Fault` for each other line."""
+    while True:
+        try:
+            cells = next(lines)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield Fault("malformed", f"not CSV: {error}")
+            continue
+        if len(cells) == width:
+            yield cells
+        else:
+            yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
 
 
 def _text(path: str, advance: Advance) -> Iterator[str]:
@@ -209,43 +249,36 @@ def _text(path: str, advance: Advance) -> Iterator[str]:
         source.close()
 
 
-def _aligned(rows: Iterator[list[str]], width: int) -> Iterator[tuple[list[list[str]], list[Rejected]]]:
-    """Rows with a cell for every column, many at a time, and those with more or less of them."""
-    cells: list[list[str]] = []
-    rejected: list[Rejected] = []
-    while True:
+def _csv_column(field: str, cells: Sequence[str], faults: dict[int, Fault]) -> list[Any]:
+    """Return the values of cells; adds the rows with unreadable ones to `faults`."""
+    values = []
+    for row, cell in enumerate(cells):
         try:
-            row = next(rows)
-        except StopIteration:
-            yield cells, rejected
-            return
-        except csv.Error as error:
-            rejected.append(Rejected("malformed", f"not CSV: {error}", b""))
-            continue
-        if len(row) == width:
-            cells.append(row)
-        else:
-            message = ",".join(row).encode(errors="surrogateescape")
-            detail = f"{counted(len(row), 'cell')} for {counted(width, 'column')}"
-            rejected.append(Rejected("malformed", detail, message))
-        if len(cells) + len(rejected) >= ROWS:
-            yield cells, rejected
-            cells, rejected = [], []
+            values.append(_csv_value(field, cell.strip()))
+        except (ValueError, RecursionError) as error:
+            faults.setdefault(row, Fault("malformed", f"{field}: {explain(error)}"))
+            values.append(None)
+    return values
 
 
-def _value(field: str, text: str) -> Any:
-    """What a cell says: identifiers are text, lists and objects are JSON, all else are numbers if they can be."""
-    text = text.strip()
+def _csv_value(field: str, text: str) -> Any:
+    """Return the value of a cell: identifiers are text, lists and objects are JSON, all else are numbers if possible.
+
+    Raises:
+        ValueError: invalid JSON or UTF-8.
+    """
     if not text:
         return None
+    if not text.isascii():
+        text.encode()
     if field in ("event_id", "action", "unit"):
         return text
     if text[0] in "[{":
-        return msgspec.Raw(text.encode(errors="surrogateescape"))
+        return parse(text)[0]
     try:
         number = float(text) if "_" not in text else None
     except ValueError:
         return {"true": True, "false": False}.get(text.lower(), text)
     if number is None:
         return text
-    return None if math.isnan(number) else INFINITE.get(number, number)
+    return None if math.isnan(number) else number
