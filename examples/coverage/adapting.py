@@ -45,11 +45,11 @@ class Stretch:
 def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, Kernel]:
     """The readings of an adaptive average by number of blocks, and its kernel at these looks."""
     measure = average.drift
-    pace, _ = measure.fold(measure.start(blocks.moments.shape[1], BLOCK), blocks)
+    rate, _ = measure.fold(measure.start(blocks.moments.shape[1], BLOCK), blocks)
     if isinstance(average, AdaptiveWindow):
-        moments, horizon, kernel = _on_window(average, blocks, pace, every)
+        moments, horizon, kernel = _on_window(average, blocks, rate, every)
     else:
-        moments, horizon, kernel = _on_decay(average, blocks, pace, every)
+        moments, horizon, kernel = _on_decay(average, blocks, rate, every)
     reading = reading_of(moments, _spreads(blocks, horizon, every))
     return Known(reading, reading.lift(len(PLAIN))), kernel
 
@@ -64,9 +64,9 @@ def _spreads(blocks: Blocks, horizon: Floats, every: int) -> Floats:
     return np.array(found)
 
 
-def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
+def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
     """Moments at the looks, horizon of the spread at all blocks, and the kernel."""
-    limits = np.where(np.isnan(pace.rate), INITIAL_WINDOW, average.choose(pace))
+    limits = np.where(np.isnan(rate.per_event), INITIAL_WINDOW, average.choose(rate))
     lengths = limits.copy()
     for index in range(len(lengths)):
         lengths[index] = np.minimum(limits[index], (lengths[index - 1] if index else 0.0) + BLOCK)
@@ -86,10 +86,10 @@ def _on_window(average: AdaptiveWindow, blocks: Blocks, pace: DriftRate, every: 
     return np.array(moments), LONGER * np.maximum(lengths, SHORTEST), kernel
 
 
-def _on_decay(average: AdaptiveDecay, blocks: Blocks, pace: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
+def _on_decay(average: AdaptiveDecay, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
     """As for the window."""
     events = BLOCK * np.arange(1.0, len(blocks) + 1)
-    chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, average.choose(pace, events))
+    chosen = np.where(np.isnan(rate.per_event), DEFAULT_ALPHA, average.choose(rate, events))
     alpha = np.concatenate([np.full_like(chosen[:1], DEFAULT_ALPHA), chosen[:-1]])
     new, factors = fade(blocks.decayed(alpha), 1 - alpha), alpha**BLOCK
     state, moments = nothing(alpha.shape[1]), []

@@ -11,20 +11,23 @@ from worlds import LOGGING, Floats
 from streameval.common.arrays import ratio
 from streameval.ope.averages import Reading
 from streameval.ope.averages import variance as spreads
+from streameval.ope.averages.base import ColumnLayout, ComponentBlocks, MixturePath
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.mixture import DIAGNOSTICS, TERM_ROWS, Mixture, MixturePath, moments_of
-from streameval.ope.averages.mixture_bank import (
+from streameval.ope.averages.mixture import (
+    DIAGNOSTICS,
     HORIZONS,
     MEMORY,
+    TERM_ROWS,
     BankReading,
-    ColumnLayout,
-    ComponentBlocks,
     DecayBank,
+    Mixture,
+    lift_blocks,
+    lift_layout,
     mix,
+    moments_of,
     overlaps_of,
     path,
 )
-from streameval.ope.averages.mixture_lift import lift_blocks, lift_layout
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import Estimator, StratifiedIPS
 from streameval.ope.evidence.evidence import Evidence
@@ -45,32 +48,46 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
         np.stack(priors, axis=-1).reshape(evidence.blocks, -1),
         np.repeat(evidence.recent.weight_square * evidence.recent.reward_square[:, None], len(components), axis=1),
     )
-    _, course = mixture.fold(mixture.start(layout, BLOCK), blocks, parts, layout)
-    gaps, compared = lift_blocks(terms, evidence, course, layout), lift_layout(layout)
-    _, gap_course = mixture.fold(mixture.start(compared, BLOCK), *gaps, compared)
+    start = mixture.start(layout, BLOCK)
+    _, values = mixture.fold_columns(start["values"], blocks, parts, layout)
+    differences, compared = lift_blocks(terms, evidence, values, layout), lift_layout(layout)
+    _, lifts = mixture.fold_columns(start["lifts"], *differences, compared)
     return Known(
-        _at_looks(mixture, course, blocks, parts, layout, every),
-        _at_looks(mixture, gap_course, *gaps, compared, every),
+        _at_looks(mixture, start["values"], values, blocks, parts, layout, every),
+        _at_looks(mixture, start["lifts"], lifts, *differences, compared, every),
     )
 
 
 def _at_looks(
-    mixture: Mixture, course: MixturePath, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout, every: int
+    mixture: Mixture,
+    start: dict[str, Floats],
+    course: MixturePath,
+    blocks: Blocks,
+    parts: ComponentBlocks,
+    layout: ColumnLayout,
+    every: int,
 ) -> Reading:
     """The reading of a mixture for some terms, by number of blocks, given its losses."""
-    moments = _moments(mixture, blocks, parts, layout, every)
-    spread = spreads.path(mixture.start(layout, BLOCK)["spread"], blocks, MEMORY)[every - 1 :: every]
+    moments = _moments(mixture, start, blocks, parts, layout, every)
+    spread = spreads.path(start["spread"], blocks, MEMORY)[every - 1 :: every]
     return reading_of(moments, spread, _deviations(course, slice(every - 1, None, every)))
 
 
 def _deviations(course: MixturePath, looks: slice) -> dict[str, Floats]:
-    variances = {"se": course.sampling, "spread": course.apart, "drift": course.drift}
+    variances = {"se": course.sampling_variance, "spread": course.memory_spread, "drift": course.drift_variance}
     return {name: np.sqrt(values[looks].T) for name, values in variances.items()}
 
 
-def _moments(mixture: Mixture, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout, every: int) -> Floats:
+def _moments(
+    mixture: Mixture,
+    start: dict[str, Floats],
+    blocks: Blocks,
+    parts: ComponentBlocks,
+    layout: ColumnLayout,
+    every: int,
+) -> Floats:
     """The moments of the mixed kernel at each look."""
-    start, component = mixture.start(layout, BLOCK), parts.blocks.moments
+    component = parts.blocks.moments
     fading = np.exp(-BLOCK / HORIZONS)
     bank, mixed = _mixed(mixture, start, parts, layout)
     kept = {name: path(start[name], component[..., row, None], fading) for row, name in DIAGNOSTICS.items()}
@@ -105,6 +122,6 @@ def _mixed(
         losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
     charged = np.where(np.isfinite(losses), losses, 0.0)
     loss = path(start["loss"], charged, np.full(len(HORIZONS), np.exp(-BLOCK / MEMORY)))
-    squares = component[..., MomentRow.WEIGHT_SQUARE].reshape(len(component), len(layout.candidates), -1)
+    squares = component[..., MomentRow.WEIGHT_SQUARE].reshape(len(component), layout.policies, -1)
     overlaps = overlaps_of(start["overlap"], squares, BLOCK)
     return bank, mix(bank, mixture.shares(loss, layout), overlaps, layout)

@@ -14,9 +14,9 @@ from worlds import Floats
 
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Decay, Reading, Window
-from streameval.ope.averages import cluster_signs as signs
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.cluster_variance import start_signs, unit_signs
 from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 from streameval.ope.estimators import IPS, SNIPS, Estimator
@@ -42,7 +42,7 @@ class Known(NamedTuple):
 
 def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
     """The evidence of a run about these policies."""
-    marks, _ = signs.follow(signs.start(), batch.unit, len(batch), BLOCK)
+    marks, _ = unit_signs(start_signs(), batch.unit, len(batch), BLOCK)
     plain = Evidence.from_batch(batch, policies, BLOCK)
     return replace(plain.learning(recent.start(len(policies)))[0], signs=marks)
 

@@ -32,7 +32,7 @@ from streameval.config.errors import closest
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
+from streameval.ope.averages import Cumulative
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.intervals import Normal
@@ -132,17 +132,8 @@ def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
 def _horizons(plan: Plan) -> dict[str, float]:
     """For each average that forgets, the largest number of equally weighted events that it is ever worth."""
     averages = [average for _, averages in plan.products() for average in averages]
-    known = {average.label: _horizon(average) for average in averages}
+    known = {average.label: average.effective_events for average in averages}
     return {label: events for label, events in known.items() if events is not None}
-
-
-def _horizon(average: AnyAverage) -> float | None:
-    match average:
-        case Window(span=None):
-            return float(average.tau)
-        case Decay() if average.timed is None:
-            return (1 + average.decay) / (1 - average.decay)
-    return None
 
 
 def power_table(found: PowerReport) -> Table:

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.averages import drift_rate, ring, variance
-from streameval.ope.averages.base import Average, Reading
+from streameval.ope.averages.base import Average, ColumnLayout, Context, MixturePath, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import (
     DRIFT_SPAN,
@@ -23,7 +23,7 @@ from streameval.ope.averages.drift_rate import (
     DriftRateEstimator,
 )
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
-from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total, without_pairs
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 INITIAL_WINDOW = 10_000
@@ -71,7 +71,12 @@ class AdaptiveWindow(Adaptive):
     def drift(self) -> DriftRateEstimator:
         return DriftRateEstimator("window", self.drift_span)
 
-    def start(self, columns: int, block: int) -> State:
+    @property
+    def weighting(self) -> str:
+        return "chooses its length by the data"
+
+    def start(self, layout: ColumnLayout, block: int) -> State:
+        columns = layout.columns
         return {
             "block": block,
             "ring": ring.start(columns, -(-LONGEST // block)),
@@ -80,29 +85,32 @@ class AdaptiveWindow(Adaptive):
             "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
-        tau = np.where(np.isnan(pace.rate), INITIAL_WINDOW, self.choose(pace))
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+        rate = context.drift_rate(self.drift)
+        tau = np.where(np.isnan(rate.per_event), INITIAL_WINDOW, self.choose(rate))
         lengths = tau
         if self.growth == "by_event":
             grown = blocks.size * np.arange(1, len(tau) + 1)[:, None]
             lengths = np.minimum.accumulate(np.concatenate([state["length"][None], tau - grown]))[1:] + grown
-        return {
+        after = {
             "block": state["block"],
             "ring": ring.push(state["ring"], blocks, blocks.size),
             "length": lengths[-1],
             "tau": tau[-1],
             "spread": variance.fold(state["spread"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
         }
+        return after, None
 
-    def choose(self, pace: DriftRate) -> Array:
+    def choose(self, rate: DriftRate) -> Array:
         """The window for this drift rate (per event) and variance of the term, within its limits."""
         if self.objective == "published":
-            tau = drift_rate.published_window(self.weight * PUBLISHED_UNIT * pace.rate)
+            tau = drift_rate.published_window(self.weight * PUBLISHED_UNIT * rate.per_event)
         else:
-            tau = drift_rate.mse_window(pace.rate, pace.variance, self.weight)
+            tau = drift_rate.mse_window(rate.per_event, rate.variance, self.weight)
         return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
 
-    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
+        rate = context.drift_rate(self.drift).per_event
         late = 0 if tail is None else tail.size
         moments, events = self._inside(state, late)
         if tail is not None:
@@ -116,9 +124,13 @@ class AdaptiveWindow(Adaptive):
         buckets, block = state["ring"], state["block"]
         grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
         counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
-        counts = np.clip(counts, late == 0, min(buckets["written"], len(buckets["buckets"])))
+        counts = np.clip(counts, late == 0, min(buckets["written"], buckets["buckets"].shape[1]))
         inside = [ring.newest(buckets, count, slice(place, place + 1)) for place, count in enumerate(counts)]
         return np.concatenate([total(part) for part in inside]), counts * block + float(late)
+
+    def without_lifts(self, state: State) -> State:
+        spread = variance.without_pairs(state["spread"])
+        return {**state, "ring": ring.without_pairs(state["ring"]), "spread": spread}
 
     def to_state(self, state: State) -> State:
         return {**state, "ring": ring.to_state(state["ring"])}
@@ -146,7 +158,8 @@ class AdaptiveDecay(Adaptive):
     def drift(self) -> DriftRateEstimator:
         return DriftRateEstimator("decay", self.drift_span)
 
-    def start(self, columns: int, block: int) -> State:
+    def start(self, layout: ColumnLayout, block: int) -> State:
+        columns = layout.columns
         return {
             "events": 0,
             "kernel": nothing(columns),
@@ -154,26 +167,29 @@ class AdaptiveDecay(Adaptive):
             "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+        rate = context.drift_rate(self.drift)
         events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
-        chosen = np.where(np.isnan(pace.rate), DEFAULT_ALPHA, self.choose(pace, events))
+        chosen = np.where(np.isnan(rate.per_event), DEFAULT_ALPHA, self.choose(rate, events))
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
-        return {
+        after = {
             "events": int(events[-1]),
             "kernel": fold(state["kernel"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size),
             "alpha": chosen[-1],
             "spread": variance.fold(state["spread"], blocks, LONGER / (1 - alpha)),
         }
+        return after, None
 
-    def choose(self, pace: DriftRate, events: Array) -> Array:
+    def choose(self, rate: DriftRate, events: Array) -> Array:
         """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
         if self.objective == "published":
-            alpha = drift_rate.published_decay(self.weight * PUBLISHED_UNIT * pace.rate)
+            alpha = drift_rate.published_decay(self.weight * PUBLISHED_UNIT * rate.per_event)
         else:
-            alpha = drift_rate.mse_decay(pace.rate, pace.variance, self.weight, events.astype(float), self.bias)
+            alpha = drift_rate.mse_decay(rate.per_event, rate.variance, self.weight, events.astype(float), self.bias)
         return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
 
-    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
+        rate = context.drift_rate(self.drift).per_event
         moments, alpha, events = state["kernel"], state["alpha"], state["events"]
         if tail is not None:
             events += tail.size
@@ -181,3 +197,7 @@ class AdaptiveDecay(Adaptive):
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
         bias = drift_rate.decay_bias(rate, alpha, events)
         return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
+
+    def without_lifts(self, state: State) -> State:
+        spread = variance.without_pairs(state["spread"])
+        return {**state, "kernel": without_pairs(state["kernel"]), "spread": spread}

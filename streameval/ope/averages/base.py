@@ -1,34 +1,126 @@
-"""What every average is: a frozen value that folds blocks of terms into a state, and reads moments from it.
-
-A reading: what an average knows at one moment, which is all that bounds and reports see of it.
-"""
+"""What every average is: a frozen value that folds blocks of terms into a state, and reads moments from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
+from functools import cached_property
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, State, take_columns, take_policies
 from streameval.common.component import Component, strict
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
+from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.averages.moments import Moments
 from streameval.ope.averages.variance import VarianceMoments
+from streameval.ope.estimators import Terms
+from streameval.ope.evidence.evidence import Evidence
+
+
+class ColumnLayout(NamedTuple):
+    """Columns are policy by policy; within a policy estimator by estimator, or component by component.
+
+    `components` [estimators]: the number of components of each estimator's term. `candidates` [policies]: the policies
+    whose losses a mixture pools.
+    """
+
+    components: tuple[int, ...]
+    candidates: tuple[bool, ...]
+
+    @property
+    def policies(self) -> int:
+        return len(self.candidates)
+
+    @property
+    def estimators(self) -> int:
+        return len(self.components)
+
+    @property
+    def columns(self) -> int:
+        """Columns of terms: policies times estimators."""
+        return self.policies * self.estimators
+
+    @property
+    def parts(self) -> int:
+        """Component columns of one policy."""
+        return sum(self.components)
+
+
+class ComponentBlocks(NamedTuple):
+    """The components of the terms of whole blocks.
+
+    `blocks`: one column a component. `prior` [blocks, columns]: the value a component starts from (NaN: none), and
+    `prior_square` the second moment assumed for a term, both as known after each block.
+    """
+
+    blocks: Blocks
+    prior: Array
+    prior_square: Array
+
+
+class MixturePath(NamedTuple):
+    """An average that mixes components, along the blocks of one fold.
+
+    Before each block, [blocks, component columns]: `value_before`, the estimate; `denominator_before`, the recent mean
+    denominator. After each block, [blocks, columns]: `value`, and the variances that make up its error: by sampling,
+    between the decays, and by drift (NaN while unknown).
+    """
+
+    value_before: Array
+    denominator_before: Array
+    value: Array
+    sampling_variance: Array
+    memory_spread: Array
+    drift_variance: Array
+
+
+@plain_dataclass(frozen=True)
+class Context:
+    """What an average may need besides the blocks of terms.
+
+    `drift_rates`: by estimator, at the end of each block ([blocks, columns], in `fold`) or of the last ([columns], in
+    `read`). `terms`, `evidence`: what the blocks were made of (in `fold`).
+    """
+
+    layout: ColumnLayout
+    drift_rates: Mapping[DriftRateEstimator, DriftRate] = field(default_factory=dict)
+    terms: Sequence[Terms] = ()
+    evidence: Evidence | None = None
+
+    def drift_rate(self, estimator: DriftRateEstimator | None) -> DriftRate:
+        return UNKNOWN_DRIFT_RATE if estimator is None else self.drift_rates.get(estimator, UNKNOWN_DRIFT_RATE)
+
+    @cached_property
+    def components(self) -> ComponentBlocks:
+        """The components of all terms side by side; computed once for all averages that mix components."""
+        if self.evidence is None:
+            raise ValueError("components need the evidence of the blocks")
+        recent = self.evidence.recent
+        components = [component for term in self.terms for component in term.parts(recent.reward)]
+        unknown = np.full_like(recent.weight_square, np.nan)
+        priors = [unknown if component.prior is None else component.prior for component in components]
+        square = recent.weight_square * recent.reward_square[:, None]
+        return ComponentBlocks(
+            Blocks.from_evidence(self.evidence, [(component.u, component.v) for component in components], paired=False),
+            np.stack(priors, axis=-1).reshape(len(square), -1),
+            np.repeat(square, len(components), axis=1),
+        )
 
 
 class Reading:
-    """What an average knows at one moment, one entry a column; what is not known is NaN.
+    """What an average knows at one moment, one entry a column; NaN where unknown.
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
-    `design_effect`: by how much dependent events inflate it (finished blocks only), where `knows_units` those of one
-    unit, too. `bias`: bound on the bias from drift. `details`: what the average has to say of itself. `parts`: the
-    standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the average knows
-    them.
+    `design_effect`: the factor by which dependent events inflate it (finished blocks only), which includes the
+    dependence within units where `knows_units`. `bias`: bound on the bias from drift. `details`: what the average
+    reports about itself. `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the
+    present value, where the average knows them.
     """
 
     def __init__(
@@ -36,20 +128,24 @@ class Reading:
         moments: Moments,
         spread: VarianceMoments,
         tail: Blocks | None,
-        bias: Array,
+        bias: Array | None = None,
         details: Mapping[str, Array] = MappingProxyType({}),
         parts: Mapping[str, Array] = MappingProxyType({}),
+        lift: Reading | None = None,
     ) -> None:
-        self.moments, self.bias, self.details, self.parts = moments, bias, details, parts
+        self.moments, self.details, self.parts = moments, details, parts
+        self.bias = np.full(moments.array.shape[:-1], np.nan) if bias is None else bias
         self.design_effect, self.knows_units = spread.design_effect, spread.knows_units
         self.spread = spread.with_tail(tail)
-        self._finished = spread
+        self._finished, self._lift = spread, lift
 
     def lift(self, estimators: int) -> Reading:
-        """The reading of the paired differences to production, whose columns are the first `estimators` of this one.
+        """The reading of the differences to production, whose columns are the first `estimators` of this one.
 
-        It has no columns of production. The bias of a difference is bounded by the sum of both.
+        It has no columns of production. The bias of a paired difference is bounded by the sum of both biases.
         """
+        if self._lift is not None:
+            return self._lift
         others, lift = slice(estimators, None), copy(self)
         lift.moments = Moments(self.moments.array[others]).lift
         lift.spread = VarianceMoments(self.spread.array[others]).lift
@@ -60,16 +156,90 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class AverageMemory(Component):
-    """What every way to remember over time can do, the mixture's too.
+class Average(Component):
+    """How terms are averaged over time. An average does not know what its columns stand for.
 
-    `preference`: plots show the average with the lowest number.
+    `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes
+    nothing and may be given the unfinished block. Axis 0 of every array of a state counts columns, policy by policy;
+    numbers that policies share are not arrays.
+
+    `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
+    the components of a term apart, starts from recent evidence, and reports a path of lifts that promotion can use.
     """
 
-    preference: ClassVar[int] = 3
+    default_interval: ClassVar[str] = "empirical_likelihood"
+    mixes_components: ClassVar[bool] = False
+
+    @property
+    def drift(self) -> DriftRateEstimator | None:
+        """The estimator of the drift rate that the average needs, if any."""
+        return None
+
+    @property
+    def measures_drift(self) -> bool:
+        """Whether readings bound the bias from drift."""
+        return self.drift is not None
+
+    @property
+    def last_events(self) -> float | None:
+        """The number of newest events that count alike, if it is fixed; infinite where all of them do."""
+        return None
+
+    @property
+    def effective_events(self) -> float | None:
+        """The number of equally weighted events with the same variance, if it is fixed and finite."""
+        return None
+
+    @property
+    def weighting(self) -> str:
+        """How events are weighted, as the predicate of a sentence about the average."""
+        return "forgets gradually"
 
     def check(self, block: int) -> None:
-        """ValueError when it cannot work with blocks of so many events."""
+        """ValueError when the average cannot work with blocks of this many events."""
+
+    def start(self, layout: ColumnLayout, block: int) -> State:
+        """The state before the first event; `block` is the number of events in a block."""
+        raise NotImplementedError
+
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+        """The state after whole blocks; and the path of the lifts, where the average mixes components."""
+        raise NotImplementedError
+
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
+        """The moments now, the unfinished block included."""
+        raise NotImplementedError
+
+    def merge(self, earlier: State, later: State) -> State:
+        """The state of two consecutive parts of a stream that were folded apart.
+
+        Only averages whose weights are fixed beforehand can merge; an adaptive one depends on the order of events.
+
+        Raises
+        ------
+        TypeError: the average cannot merge.
+        ValueError: the earlier part ends within a bucket.
+        """
+        raise TypeError(f"{self.kind} depends on the order of events: two of its states cannot be merged")
+
+    def select_policies(self, state: State, layout: ColumnLayout, index: Sequence[int | None], fresh: State) -> State:
+        """The state for other policies, production first.
+
+        `index`: their places in `layout`, None for a new one, which starts as the first policy of `fresh`, a state of
+        as many policies before the first event. Where production is another policy than before, lifts start from zero.
+        """
+        values = state if index[0] == 0 else self.without_lifts(state)
+        selected: State = take_policies(values, layout.policies, index, fresh)
+        return selected
+
+    def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
+        """The state for some of the estimators of `layout`."""
+        selected: State = take_columns(state, layout.policies, kept)
+        return selected
+
+    def without_lifts(self, state: State) -> State:
+        """The state without the pair sums of lifts."""
+        raise NotImplementedError
 
     def to_state(self, state: State) -> State:
         """The state as it is kept in a file."""
@@ -78,41 +248,3 @@ class AverageMemory(Component):
     def from_state(self, saved: State) -> State:
         """The inverse of `to_state`."""
         return saved
-
-
-@dataclass(frozen=True, kw_only=True, config=strict)
-class Average(AverageMemory):
-    """How terms are averaged over time. It knows nothing of policies: a column is a column.
-
-    `fold` takes whole blocks and owns the state it is given (large arrays are changed in place); `read` changes
-    nothing and may be given the block that is not finished yet.
-    """
-
-    @property
-    def drift(self) -> DriftRateEstimator | None:
-        """The measure of drift that `fold` and `read` are given; None: none is asked for."""
-        return None
-
-    @property
-    def measures_drift(self) -> bool:
-        """Whether its readings bound the bias from drift."""
-        return self.drift is not None
-
-    def start(self, columns: int, block: int) -> State:
-        """The state before the first event; `block` is the number of events in a block."""
-        raise NotImplementedError
-
-    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
-        """The state after these whole blocks; `pace` is that of `drift` at the end of each."""
-        raise NotImplementedError
-
-    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
-        """The moments now, the unfinished block included; `rate` is that of `drift` at the last block end."""
-        raise NotImplementedError
-
-    def merge(self, earlier: State, later: State) -> State:
-        """The state of two parts of one stream that were folded apart; the earlier one must end where a bucket does.
-
-        Only averages whose weights are fixed beforehand can do this; an adaptive one depends on the order of events.
-        """
-        raise TypeError(f"{self.kind} depends on the order of events: two of its states cannot be merged")

@@ -33,6 +33,7 @@ from streameval.ope.averages.variance import (
     SPREAD_ROWS,
     VarianceRow,
 )
+from streameval.ope.evidence.evidence import Evidence
 
 Places: TypeAlias = NDArray[np.int64]
 """Where the series of some rows lie, [estimators, rows]."""
@@ -187,6 +188,21 @@ class Blocks:
             None if alike else series.weighted(both, blocks),
             None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
         )
+
+    @classmethod
+    def from_evidence(
+        cls, evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], paired: bool = True
+    ) -> Blocks:
+        """The blocks of the terms `(u, v)` of all events of `evidence`; units count where lifts do."""
+        return cls.of(
+            evidence.blocks,
+            evidence.averaging_weight,
+            evidence.importance_weight,
+            evidence.unsupported,
+            terms,
+            paired,
+            signs=evidence.signs if paired else None,
+        ).at(evidence.timestamp)
 
     times: Array
     """When each event happened, in seconds, [blocks, events]; set where somebody may ask."""

@@ -1,11 +1,8 @@
-"""How fast the world moves: the Lipschitz constant of the value, measured once for all averages that ask for it.
+"""The drift rate (the Lipschitz constant of the value), the window or decay that suits it, and the bias it leaves.
 
-Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 of Jagerman's thesis).
+"Published" is the rule in the code of the paper, "mse" the one in its text.
 
-Which window or decay suits a drift rate, and what bias it leaves.
-
-Source: Jagerman, Markov & de Rijke, WSDM 2019 (section 5.3.5 of Jagerman's thesis). "Published" is the rule in the
-code of that paper, "mse" the one in its text.
+Source: Jagerman, Markov & de Rijke, WSDM 2019 (equation 5.12 and section 5.3.5 of Jagerman's thesis).
 """
 
 from __future__ import annotations
@@ -29,10 +26,13 @@ VARIANCE_ROWS = slice(VarianceRow.WEIGHT, VarianceRow.VV + 1)
 
 
 class DriftRate(NamedTuple):
-    """Drift rate `k` (per event, NaN while unknown) and variance of the term, each [blocks, columns] at block ends."""
+    """Drift rate `k` (NaN while unknown) and variance of the term, each [blocks, columns] at block ends."""
 
-    rate: Array
+    per_event: Array
     variance: Array
+
+
+UNKNOWN_DRIFT_RATE = DriftRate(np.array(np.nan), np.array(np.nan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,17 @@ class DriftRateEstimator:
     smoothing: Literal["window", "decay"]
     span: int = DRIFT_SPAN
 
+    @property
+    def name(self) -> str:
+        """The key of its state."""
+        return f"{self.smoothing} {self.span}"
+
     def start(self, columns: int, block: int) -> State:
         """The state before the first event."""
         return {
-            "values": np.full((max(1, -(-self.span // block)), columns), np.nan),
+            "values": np.full((columns, max(1, -(-self.span // block))), np.nan),
             "blocks": 0,
-            "latest": np.full((LATEST_RATES, columns), np.nan),
+            "latest": np.full((columns, LATEST_RATES), np.nan),
             "mean": np.full(columns, np.nan),
             "recent": np.zeros((columns, VARIANCE_ROWS.stop)),
             "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
@@ -61,37 +66,38 @@ class DriftRateEstimator:
         }
 
     def fold(self, state: State, blocks: Blocks) -> tuple[DriftRate, State]:
-        """The pace at the end of each block, and the state after them."""
+        """The drift rate at the end of each block, and the state after them."""
         sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, MomentRow.U : MomentRow.V + 1], blocks.size)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
-        before = exchange(state["values"], state["blocks"], values)
-        rates = np.concatenate([state["latest"], _distance(values, before) / (len(state["values"]) * blocks.size)])
+        span = state["values"].shape[1] * blocks.size
+        before = exchange(state["values"].T, state["blocks"], values)
+        rates = np.concatenate([state["latest"].T, _distance(values, before) / span])
         recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
         present = blocks.moments[..., MomentRow.WEIGHT] > 0
         means = _held(state["mean"], _mean_of_latest(rates[1:]), present)
         return DriftRate(means, variance(recent)), {
             "values": state["values"],
             "blocks": state["blocks"] + len(blocks),
-            "latest": rates[-LATEST_RATES:],
+            "latest": np.ascontiguousarray(rates[-LATEST_RATES:].T),
             "mean": means[-1],
             "recent": recent[-1],
             "smoother": smoother,
         }
 
-    def rate(self, state: State) -> Array:
+    def read(self, state: State) -> DriftRate:
         """The drift rate at the last block end, [columns]."""
-        return np.asarray(state["mean"])
+        return DriftRate(state["mean"], variance(state["recent"]))
 
 
 def _distance(values: Array, before: Array) -> Array:
-    """How far values have moved; a difference that is mere rounding counts as none."""
+    """The distance between values; one that is only rounding counts as 0."""
     distance = np.abs(values - before)
     return np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
 
 
 def _mean_of_latest(rates: Array) -> Array:
-    """The mean of what is known of each rate and the four before it, [blocks + 4, columns] to [blocks, columns]."""
+    """The mean of the known ones of each rate and the four before it, [blocks + 4, columns] to [blocks, columns]."""
     known = ~np.isnan(rates)
     both = np.stack([np.where(known, rates, 0.0), known])
     blocks = len(rates) - LATEST_RATES + 1
@@ -100,7 +106,7 @@ def _mean_of_latest(rates: Array) -> Array:
 
 
 def _held(before: Array, values: Array, present: Mask) -> Array:
-    """Each column's values, the last one held through blocks that say nothing about it."""
+    """Each column's values, the last one held through blocks without evidence about it."""
     held = np.concatenate([before[None], values])
     latest = np.maximum.accumulate(np.where(present, np.arange(1, len(held))[:, None], 0), axis=0)
     return np.take_along_axis(held, latest, axis=0)
@@ -109,27 +115,28 @@ def _held(before: Array, values: Array, present: Mask) -> Array:
 def _sliding(columns: int, blocks: int) -> State:
     """A moving sum over the last `blocks` blocks that only ever adds.
 
-    The past is cut into stretches of that length; a window is the end of one stretch, summed from its back, and the
-    beginning of the next, summed from its front.
+    The past is cut into stretches of that length. A window is the end of one stretch, summed from its back, plus the
+    start of the next, summed from its front.
     """
-    return {"ends": np.zeros((blocks + 1, columns, 2)), "stretch": np.zeros((0, columns, 2))}
+    return {"ends": np.zeros((columns, blocks + 1, 2)), "stretch": np.zeros((columns, 0, 2))}
 
 
 def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
     if "sums" in state:
         path = decayed_path(state["sums"], sums, SMOOTHING_DECAY**block)
         return path, {"sums": path[-1]}
-    ends, stretch, windows = state["ends"], state["stretch"], []
+    ends, stretch, windows = state["ends"].swapaxes(0, 1), state["stretch"].swapaxes(0, 1), []
     while len(sums):
         part, sums = np.split(sums, [len(ends) - 1 - len(stretch)])
         stretch = np.concatenate([stretch, part])
-        beginnings = np.cumsum(stretch, axis=0)
+        fronts = np.cumsum(stretch, axis=0)
         taken = np.arange(len(stretch) - len(part), len(stretch))
-        windows.append(beginnings[taken] + ends[taken + 1])
+        windows.append(fronts[taken] + ends[taken + 1])
         if len(stretch) == len(ends) - 1:
             ends = np.concatenate([np.cumsum(stretch[::-1], axis=0)[::-1], np.zeros_like(ends[:1])])
             stretch = stretch[:0]
-    return np.concatenate(windows), {"ends": ends, "stretch": stretch}
+    kept = {"ends": ends, "stretch": stretch}
+    return np.concatenate(windows), {name: np.ascontiguousarray(array.swapaxes(0, 1)) for name, array in kept.items()}
 
 
 SHORTEST, LONGEST = 500, 500_000

@@ -19,7 +19,7 @@ from streameval.common.arrays import Array, State
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import ALL_ROWS, Moments, fade, fold, merge, nothing, total
+from streameval.ope.averages.moments import ALL_ROWS, Moments, fade, fold, merge, nothing, total, without_pairs
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 BUCKETS = 100
@@ -52,9 +52,9 @@ class TimedWindow:
         return {
             "clock": NEVER,
             "enough": math.ceil(REACHED_BY * block),
-            "numbers": np.full(BUCKETS, NO_BUCKET),
-            "events": np.zeros(BUCKETS, dtype=np.int64),
-            "buckets": np.zeros((BUCKETS, columns, ALL_ROWS)),
+            "numbers": [NO_BUCKET] * BUCKETS,
+            "events": [0] * BUCKETS,
+            "buckets": np.zeros((columns, BUCKETS, ALL_ROWS)),
             "spread": variance.nothing(columns),
         }
 
@@ -63,7 +63,7 @@ class TimedWindow:
         clocks = _clocks(state, blocks)
         numbers = self._numbers(blocks, clocks)
         first = self._first(clocks[-1])
-        kept = {name: state[name] for name in ("numbers", "events", "buckets")}
+        kept = {"numbers": [*state["numbers"]], "events": [*state["events"]], "buckets": state["buckets"]}
         for block in np.flatnonzero(numbers.max(axis=1) >= first).tolist():
             for number, events, moments in _by_number(blocks, block, numbers[block]):
                 if number >= first:
@@ -79,25 +79,39 @@ class TimedWindow:
     def read(self, state: State, tail: Blocks | None) -> Reading:
         """The moments now, the unfinished block included."""
         clock = state["clock"] if tail is None else _clocks(state, tail)[-1]
-        within = state["numbers"] >= self._first(clock)
-        moments, events = total(state["buckets"][within]), int(state["events"][within].sum())
+        within = np.array(state["numbers"]) >= self._first(clock)
+        moments = total(state["buckets"][:, within].swapaxes(0, 1))
+        events = int(np.array(state["events"])[within].sum())
         if tail is not None:
             (own,) = self._numbers(tail, np.array([clock])) >= self._first(clock)
             late = tail.moments if own.all() else tail.by_bucket(1).moments[own]
             moments, events = merge(moments, total(late)), events + int(np.count_nonzero(own))
         details = {"window_events": np.full(len(moments), float(events))}
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, np.full(len(moments), np.nan), details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, details=details)
 
     def merge(self, earlier: State, later: State) -> State:
         """The state of two parts of one stream."""
         kept = {name: earlier[name].copy() for name in ("numbers", "events", "buckets")}
-        for place in np.argsort(later["numbers"], kind="stable"):
-            if later["numbers"][place] != NO_BUCKET:
-                _add(kept, int(later["numbers"][place]), int(later["events"][place]), later["buckets"][place])
+        for number, place in sorted((number, place) for place, number in enumerate(later["numbers"])):
+            if number != NO_BUCKET:
+                _add(kept, number, later["events"][place], later["buckets"][:, place])
         clock = max(earlier["clock"], later["clock"])
         since = max(0.0, clock - earlier["clock"])
         merged = variance.merge(earlier["spread"], later["spread"], since, LONGER * self.span)
         return {**later, **kept, "clock": clock, "spread": merged}
+
+    def without_lifts(self, state: State) -> State:
+        """The state without the pair sums of lifts."""
+        spread = variance.without_pairs(state["spread"])
+        return {**state, "buckets": without_pairs(state["buckets"]), "spread": spread}
+
+    def to_state(self, state: State) -> State:
+        """The state as it is kept in a file, in as many bytes whatever the numbers are."""
+        return {**state, **{name: np.array(state[name]) for name in ("numbers", "events")}}
+
+    def from_state(self, saved: State) -> State:
+        """The inverse of `to_state`."""
+        return {**saved, **{name: saved[name].tolist() for name in ("numbers", "events")}}
 
     def _numbers(self, blocks: Blocks, clocks: Array) -> NDArray[np.int64]:
         """The bucket of each event, [blocks, events]."""
@@ -156,7 +170,7 @@ class TimedDecay:
             moments = merge(fade(moments, faded), tail.weighed(weights)[0])
             events = events * faded + weights.sum()
         details = {"horizon_events": np.full(len(moments), float(events))}
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, np.full(len(moments), np.nan), details)
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, details=details)
 
     def merge(self, earlier: State, later: State) -> State:
         """The state of two parts of one stream."""
@@ -170,6 +184,11 @@ class TimedDecay:
             "kernel": merge(fade(earlier["kernel"], first), fade(later["kernel"], second)),
             "spread": variance.merge(earlier["spread"], later["spread"], since, self.memory),
         }
+
+    def without_lifts(self, state: State) -> State:
+        """The state without the pair sums of lifts."""
+        spread = variance.without_pairs(state["spread"])
+        return {**state, "kernel": without_pairs(state["kernel"]), "spread": spread}
 
     def _weights(self, blocks: Blocks, clocks: Array) -> Array:
         """What each event counts at the end of its block, [blocks, events]."""
@@ -225,6 +244,6 @@ def _add(kept: State, number: int, events: int, moments: Array) -> None:
     if kept["numbers"][place] > number:
         return
     if kept["numbers"][place] < number:
-        kept["numbers"][place], kept["events"][place], kept["buckets"][place] = number, 0, 0.0
+        kept["numbers"][place], kept["events"][place], kept["buckets"][:, place] = number, 0, 0.0
     kept["events"][place] += events
-    kept["buckets"][place] = merge(kept["buckets"][place], moments)
+    kept["buckets"][:, place] = merge(kept["buckets"][:, place], moments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import Annotated, Literal
 
@@ -9,15 +10,15 @@ import numpy as np
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import State
 from streameval.common.component import strict
 from streameval.common.text import Duration, EventsOrDuration, counted, parse_duration
 from streameval.ope.averages import ring, variance
-from streameval.ope.averages.base import Average, Reading
+from streameval.ope.averages.base import Average, ColumnLayout, Context, MixturePath, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator, decay_bias, window_bias
+from streameval.ope.averages.drift_rate import DriftRateEstimator, decay_bias, window_bias
 from streameval.ope.averages.event_time import TimedDecay, TimedWindow
-from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total
+from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total, without_pairs
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
@@ -35,24 +36,32 @@ class Cumulative(Average):
 
     kind: Literal["cumulative"] = field(default="cumulative", kw_only=True, repr=False)
 
-    def start(self, columns: int, block: int) -> State:
-        return {"all": nothing(columns), "spread": variance.nothing(columns)}
+    @property
+    def last_events(self) -> float:
+        return math.inf
 
-    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
-        return {
+    def start(self, layout: ColumnLayout, block: int) -> State:
+        return {"all": nothing(layout.columns), "spread": variance.nothing(layout.columns)}
+
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+        after = {
             "all": merge(state["all"], total(blocks.moments)),
             "spread": variance.fold(state["spread"], blocks, np.inf),
         }
+        return after, None
 
-    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
         moments = state["all"] if tail is None else merge(state["all"], tail.moments[0])
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias=np.full(len(moments), np.nan))
+        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail)
 
     def merge(self, earlier: State, later: State) -> State:
         return {
             "all": merge(earlier["all"], later["all"]),
             "spread": variance.merge(earlier["spread"], later["spread"], 0, np.inf),
         }
+
+    def without_lifts(self, state: State) -> State:
+        return {"all": without_pairs(state["all"]), "spread": variance.without_pairs(state["spread"])}
 
 
 @dataclass(frozen=True, config=strict)
@@ -89,6 +98,18 @@ class Window(Average):
     def drift(self) -> DriftRateEstimator | None:
         return None if self.span is not None else DriftRateEstimator("window")
 
+    @property
+    def last_events(self) -> float | None:
+        return None if self.span is not None else self.tau
+
+    @property
+    def effective_events(self) -> float | None:
+        return None if self.span is not None else float(self.tau)
+
+    @property
+    def weighting(self) -> str:
+        return "is measured by the clock, not by events" if self.span is not None else "counts its events alike"
+
     def bucket(self, block: int) -> int:
         """Events in a bucket."""
         if self.resolution is None:
@@ -103,27 +124,29 @@ class Window(Average):
     def check(self, block: int) -> None:
         self.bucket(block)
 
-    def start(self, columns: int, block: int) -> State:
+    def start(self, layout: ColumnLayout, block: int) -> State:
         if self.timed is not None:
-            return self.timed.start(columns, block)
+            return self.timed.start(layout.columns, block)
         return {
             "resolution": self.bucket(block),
-            "ring": ring.start(columns, self.tau // self.bucket(block)),
-            "spread": variance.nothing(columns),
+            "ring": ring.start(layout.columns, self.tau // self.bucket(block)),
+            "spread": variance.nothing(layout.columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
         if self.timed is not None:
-            return self.timed.fold(state, blocks)
-        return {
+            return self.timed.fold(state, blocks), None
+        after = {
             "resolution": state["resolution"],
             "ring": ring.push(state["ring"], blocks, state["resolution"]),
             "spread": variance.fold(state["spread"], blocks, LONGER * self.tau),
         }
+        return after, None
 
-    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
         if self.timed is not None:
             return self.timed.read(state, tail)
+        rate = context.drift_rate(self.drift).per_event
         moments, events = ring.last_events(state["ring"], self.tau, state["resolution"], tail)
         details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
         bias = window_bias(rate, events)
@@ -139,11 +162,21 @@ class Window(Average):
             "spread": variance.merge(earlier["spread"], later["spread"], since, LONGER * self.tau),
         }
 
+    def without_lifts(self, state: State) -> State:
+        if self.timed is not None:
+            return self.timed.without_lifts(state)
+        spread = variance.without_pairs(state["spread"])
+        return {**state, "ring": ring.without_pairs(state["ring"]), "spread": spread}
+
     def to_state(self, state: State) -> State:
-        return state if self.timed is not None else {**state, "ring": ring.to_state(state["ring"])}
+        if self.timed is not None:
+            return self.timed.to_state(state)
+        return {**state, "ring": ring.to_state(state["ring"])}
 
     def from_state(self, saved: State) -> State:
-        return saved if self.timed is not None else {**saved, "ring": ring.from_state(saved["ring"])}
+        if self.timed is not None:
+            return self.timed.from_state(saved)
+        return {**saved, "ring": ring.from_state(saved["ring"])}
 
 
 @dataclass(frozen=True, config=strict)
@@ -175,6 +208,10 @@ class Decay(Average):
         return None if self.timed is not None else DriftRateEstimator("decay")
 
     @property
+    def effective_events(self) -> float | None:
+        return None if self.timed is not None else (1 + self.decay) / (1 - self.decay)
+
+    @property
     def decay(self) -> float:
         """The factor by which an event counts less with each event that follows."""
         if isinstance(self.half_life, str):
@@ -183,28 +220,30 @@ class Decay(Average):
             return float(0.5 ** (1 / self.half_life))
         return DEFAULT_ALPHA if self.alpha is None else self.alpha
 
-    def start(self, columns: int, block: int) -> State:
+    def start(self, layout: ColumnLayout, block: int) -> State:
         if self.timed is not None:
-            return self.timed.start(columns, block)
+            return self.timed.start(layout.columns, block)
         return {
             "events": 0,
-            "kernel": nothing(columns),
-            "spread": variance.nothing(columns),
+            "kernel": nothing(layout.columns),
+            "spread": variance.nothing(layout.columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, pace: DriftRate) -> State:
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
         if self.timed is not None:
-            return self.timed.fold(state, blocks)
+            return self.timed.fold(state, blocks), None
         factors = np.full(len(blocks), self.decay**blocks.size)
-        return {
+        after = {
             "events": state["events"] + len(blocks) * blocks.size,
             "kernel": fold(state["kernel"], blocks.decayed(self.decay), factors),
             "spread": variance.fold(state["spread"], blocks, LONGER / (1 - self.decay)),
         }
+        return after, None
 
-    def read(self, state: State, tail: Blocks | None, rate: Array) -> Reading:
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
         if self.timed is not None:
             return self.timed.read(state, tail)
+        rate = context.drift_rate(self.drift).per_event
         moments, events = state["kernel"], state["events"]
         if tail is not None:
             events += tail.size
@@ -226,6 +265,10 @@ class Decay(Average):
             "kernel": merge(fade(earlier["kernel"], self.decay**since), later["kernel"]),
             "spread": variance.merge(earlier["spread"], later["spread"], since, LONGER / (1 - self.decay)),
         }
+
+    def without_lifts(self, state: State) -> State:
+        spread = variance.without_pairs(state["spread"])
+        return {**state, "kernel": without_pairs(state["kernel"]), "spread": spread}
 
 
 def _largest_divisor(number: int, limit: int) -> int:

@@ -1,12 +1,14 @@
-"""The mixture: a bank of decays that a stream of losses weighs, for each component of a term on its own.
+"""The mixture: decays with horizons from short to endless, weighted by a stream of losses, component by component.
 
-Exponentially weighted aggregation: how long it pays to remember is learned from how well each memory foretold the
-next block.
+Exponentially weighted aggregation learns how long to remember from how well each decay predicted the next block.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import field
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
@@ -15,24 +17,34 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, State, exchange, ratio
+from streameval.common.arrays import (
+    ROUNDING,
+    Array,
+    Mask,
+    State,
+    decayed_path,
+    exchange,
+    ratio,
+    take_columns,
+    take_policies,
+)
 from streameval.common.component import strict
 from streameval.ope.averages import variance
-from streameval.ope.averages.base import AverageMemory, Reading
+from streameval.ope.averages.base import Average, ColumnLayout, ComponentBlocks, Context, MixturePath, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.mixture_bank import (
-    HORIZONS,
-    MEMORY,
-    BankReading,
-    ColumnLayout,
-    ComponentBlocks,
-    DecayBank,
-    mix,
-    overlaps_of,
-    path,
-)
 from streameval.ope.averages.moments import ROWS, MomentRow, Moments
+from streameval.ope.averages.moments import variance as variance_of
 from streameval.ope.averages.variance import VarianceMoments, VarianceRow
+from streameval.ope.estimators import TermPart, Terms
+from streameval.ope.evidence.evidence import Evidence
+
+HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
+MEMORY = 100_000.0
+"""Horizon of losses, noise variances and diagnostics, in events."""
+PSEUDO_EVENTS = 500.0
+NOISE_EVENTS = 2_000.0
+SMALLEST_VARIANCE = 1e-6
+
 
 DRIFT_SPAN = 50_000
 FEWEST_POOLED = 3
@@ -47,63 +59,94 @@ TERM_ROWS = [MomentRow.U, MomentRow.UU, MomentRow.TERM_IMPORTANCE]
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
 
 
-class MixturePath(NamedTuple):
-    """How a mixture fared over some blocks.
-
-    Before each block, [blocks, component columns]: `before`, the estimate; `usual`, the mean denominator of late.
-    After each block, [blocks, columns], summed over components: `value`, and what its error is made of, as variances
-    (`drift` is NaN while it is not known).
-    """
-
-    before: Array
-    usual: Array
-    value: Array
-    sampling: Array
-    apart: Array
-    drift: Array
-
-
 @dataclass(frozen=True, config=strict)
-class Mixture(AverageMemory):
-    """A mixture of decays with horizons from 1,000 events to all there are, weighed by discounted one-step losses.
+class Mixture(Average):
+    """A mixture of decays with horizons from 1,000 events to all there are, weighted by discounted one-step losses.
 
     At each block end, before the block is added, every decay j is charged `(E_j - x)^2 / (2 v)`: its estimate against
-    the block's mean, in units of the noise of such a mean. Weights `om_j ~ exp(-rate (Loss_j - min Loss))`; the
+    the block's mean, in units of the noise of such a mean. Weights are `om_j ~ exp(-rate (Loss_j - min Loss))`; the
     estimate is `sum om_j E_j`, summed over the components of the estimator. With three candidates or more, losses are
-    pooled over them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Each decay begins with
-    500 pseudo-events at a start-up value that fades with it. It sees a block when it ends.
+    pooled over them and the rate is 0.3, else 1 for each policy alone (`rate` overrides both). Each decay starts with
+    500 pseudo-events at a start-up value that fades with it. It sees a block when the block ends.
+
+    Lifts are a mixture of their own over the differences of terms to those of production, with its own state.
 
     Source: Vovk, COLT 1990, for the weights; Cesa-Bianchi & Lugosi, Prediction, learning, and games, 2006, ch. 2.
     """
+
+    default_interval: ClassVar[str] = "drift_aware"
+    mixes_components: ClassVar[bool] = True
 
     rate: PositiveFloat | None = None
     preference: ClassVar[int] = 0
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
 
     def start(self, layout: ColumnLayout, block: int) -> State:
-        """The state before the first event."""
-        policies = len(layout.candidates)
-        columns, decays = policies * layout.parts, len(HORIZONS)
-        bank = {name: np.zeros((columns, decays)) for name in ("weight", "total", "age", "loss", *DIAGNOSTICS.values())}
+        return {
+            "values": self.start_columns(layout, block, paired=True),
+            "lifts": self.start_columns(lift_layout(layout), block, paired=False),
+        }
+
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+        """The state after whole blocks, and the path of the lifts: its sampling variance includes the design effect."""
+        layout, lifts = context.layout, state["lifts"]
+        values, path = self.fold_columns(state["values"], blocks, context.components, layout)
+        if layout.policies < 2 or context.evidence is None:
+            return {"values": values, "lifts": lifts}, None
+        differences, parts = lift_blocks(context.terms, context.evidence, path, layout)
+        effects = np.fmax(1.0, self.design_effects(lifts, differences))
+        lifts, lift_path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
+        lift_path = lift_path._replace(sampling_variance=lift_path.sampling_variance * effects)
+        return {"values": values, "lifts": lifts}, lift_path
+
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
+        """The estimate after the last finished block."""
+        lift = self._read_columns(state["lifts"], lift_layout(context.layout))
+        return self._read_columns(state["values"], context.layout, lift)
+
+    def select_policies(self, state: State, layout: ColumnLayout, index: Sequence[int | None], fresh: State) -> State:
+        values, lifts = state["values"], fresh["lifts"]
+        if index[0] != 0:
+            values = {**values, "spread": variance.without_pairs(values["spread"])}
+        elif layout.policies > 1:
+            candidates = [None if place is None else place - 1 for place in index[1:]]
+            lifts = take_policies(state["lifts"], layout.policies - 1, candidates, lifts)
+        return {"values": take_policies(values, layout.policies, index, fresh["values"]), "lifts": lifts}
+
+    def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
+        first = np.cumsum([0, *layout.components])
+        components = [place for each in kept for place in range(first[each], first[each + 1])]
+        columns = {"overlap": [0], "terms": kept, "spread": kept}
+        return {
+            name: {
+                key: take_columns(value, policies, columns.get(key, components)) for key, value in state[name].items()
+            }
+            for name, policies in (("values", layout.policies), ("lifts", layout.policies - 1))
+        }
+
+    def start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
+        """The state of a mixture of terms; `paired`: with the pair sums of each column and production."""
+        decays, components = len(HORIZONS), layout.policies * layout.parts
+        sums = ("weight", "total", "age", "loss", *DIAGNOSTICS.values())
         return {
             "events": 0,
             "block": block,
-            **bank,
-            "overlap": np.zeros((policies, decays, decays)),
-            "recent": variance.nothing(columns, paired=False),
-            "prior": np.full(columns, np.nan),
-            "prior_square": np.full(columns, np.nan),
-            "largest": np.zeros(columns),
-            "drift": np.full(columns, np.nan),
-            "past": np.full((2, max(1, -(-DRIFT_SPAN // block)), columns), np.nan),
-            "terms": np.zeros((policies * len(layout.components), len(TERM_ROWS), decays)),
-            "spread": variance.nothing(policies * len(layout.components), layout.paired),
+            **{name: np.zeros((components, decays)) for name in sums},
+            "overlap": np.zeros((layout.policies, decays, decays)),
+            "recent": variance.nothing(components, paired=False),
+            "prior": np.full(components, np.nan),
+            "prior_square": np.full(components, np.nan),
+            "largest": np.zeros(components),
+            "drift": np.full(components, np.nan),
+            "past": np.full((components, max(1, -(-DRIFT_SPAN // block)), 2), np.nan),
+            "terms": np.zeros((layout.columns, len(TERM_ROWS), decays)),
+            "spread": variance.nothing(layout.columns, paired),
         }
 
-    def fold(
+    def fold_columns(
         self, state: State, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout
     ) -> tuple[State, MixturePath]:
-        """The state after these whole blocks of terms and of their components, and how it came to be.
+        """The state after whole blocks of terms and of their components, and its path.
 
         All blocks are taken at once, unless a term is a ratio: that is linearised around the estimate before its block.
         """
@@ -124,18 +167,18 @@ class Mixture(AverageMemory):
     def _advance(
         self, state: State, blocks: Blocks, parts: ComponentBlocks, part: slice, layout: ColumnLayout
     ) -> MixturePath:
-        """Take in some blocks. Of what follows them, place 0 is before the first, place b after b blocks."""
+        """Add some blocks to the state. In the arrays below, place 0 is before the first block, place b after b."""
         block, size = parts.blocks.moments[part], state["block"]
         mean = self._block_means(state, block, layout)
-        told = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # no ratio comes of weights that are all 0
-        weight, mean = np.where(told, block[..., MomentRow.WEIGHT], 0.0), np.where(told, mean, 0.0)
+        known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
+        weight, mean = np.where(known, block[..., MomentRow.WEIGHT], 0.0), np.where(known, mean, 0.0)
         bank = DecayBank.after(state, parts, part, weight, mean)
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
         charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
         loss = path(state["loss"], charged, np.full(len(HORIZONS), np.exp(-size / MEMORY)))
         overlaps = overlaps_of(
-            state["overlap"], block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), len(layout.candidates), -1), size
+            state["overlap"], block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.policies, -1), size
         )
         mixed = mix(bank, self.shares(loss, layout), overlaps, layout)
         aged = size * np.exp(-size / HORIZONS) * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
@@ -153,12 +196,14 @@ class Mixture(AverageMemory):
             "prior_square": bank.prior_square[-1],
             "events": bank.events[-1],
         }
-        usual = ratio(bank.recent[:-1, :, VarianceRow.V], bank.recent[:-1, :, VarianceRow.WEIGHT])
-        after = (mixed.value[1:], mixed.sampling[1:], mixed.apart[1:], moved)
-        return MixturePath(mixed.value[:-1], usual, *(_over_components(values, layout, np.add) for values in after))
+        denominator = ratio(bank.recent[:-1, :, VarianceRow.V], bank.recent[:-1, :, VarianceRow.WEIGHT])
+        after = (mixed.value[1:], mixed.sampling_variance[1:], mixed.memory_spread[1:], moved)
+        return MixturePath(
+            mixed.value[:-1], denominator, *(_over_components(values, layout, np.add) for values in after)
+        )
 
     def _remember_events(self, state: State, block: Array, terms: Array) -> None:
-        """Add what blocks of components, and of the whole terms, say besides their means."""
+        """Add the sums of blocks of components, and of whole terms, other than their means."""
         fading = np.exp(-state["block"] / HORIZONS)
         for row, name in DIAGNOSTICS.items():
             state[name] = path(state[name], block[..., row, None], fading)[-1]
@@ -176,18 +221,15 @@ class Mixture(AverageMemory):
             return own
         estimate = self._now(state, layout).value
         with np.errstate(divide="ignore", invalid="ignore"):
-            usual = state["recent"][:, VarianceRow.V] / state["recent"][:, VarianceRow.WEIGHT]
-            linear = estimate + (u - estimate * v) / (weight * usual)
+            denominator = state["recent"][:, VarianceRow.V] / state["recent"][:, VarianceRow.WEIGHT]
+            linear = estimate + (u - estimate * v) / (weight * denominator)
         return np.where(np.isfinite(linear), linear, own)
 
     def _remember_values(self, state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
         """Keep the estimates of a drift span; each compared with the one a span before is the drift then."""
-        past = state["past"]
-        span = past.shape[1] * state["block"]
-        before = exchange(
-            past.swapaxes(0, 1), state["events"] // state["block"], np.stack([mixed.value, mixed.sampling], axis=1)[1:]
-        )
-        drift = _drift(before, mixed.value[1:], mixed.sampling[1:], span, layout)
+        past, values = state["past"].transpose(1, 2, 0), np.stack([mixed.value, mixed.sampling_variance], axis=1)[1:]
+        before = exchange(past, state["events"] // state["block"], values)
+        drift = _drift(before, values, len(past) * state["block"], layout)
         state["drift"] = drift[-1]
         return drift
 
@@ -208,38 +250,35 @@ class Mixture(AverageMemory):
         weight = np.exp(-rate[:, None, None] * charged)
         return np.asarray((weight / weight.sum(axis=-1, keepdims=True)).reshape(loss.shape))
 
-    def read(self, state: State, layout: ColumnLayout) -> Reading:
-        """The estimate after the last finished block."""
+    def _read_columns(self, state: State, layout: ColumnLayout, lift: Reading | None = None) -> Reading:
         mixed = self._now(state, layout)
         drift = state["drift"] * (mixed.kernel * state["age"]).sum(axis=-1)
         known = _known(state, layout)
-        parts = {"se": mixed.sampling, "spread": mixed.apart, "drift": drift**2}
-        summed = {
+        variances = {"se": mixed.sampling_variance, "spread": mixed.memory_spread, "drift": drift**2}
+        parts = {
             name: np.sqrt(np.where(known, _over_components(values, layout, np.add), np.nan))
-            for name, values in parts.items()
+            for name, values in variances.items()
         }
-        horizon = _over_components(_horizon(state, mixed), layout, np.add) / _component_counts(layout)
+        # no horizon is longer than the stream
+        horizon = (mixed.share * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
+        horizon = _over_components(horizon, layout, np.add) / np.tile(layout.components, layout.policies)
         return Reading(
             Moments(moments_of(state, mixed, layout)),
             VarianceMoments(state["spread"]),
             tail=None,
-            bias=np.full_like(summed["drift"], np.nan),
             details={"horizon_events": np.where(known, horizon, np.nan)},
-            parts=summed,
+            parts=parts,
+            lift=lift,
         )
 
 
-def _horizon(state: State, mixed: BankReading) -> Array:
-    """The mean horizon of the mixture, no longer than what there is to remember."""
-    return np.asarray((mixed.share * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1))
-
-
-def _drift(past: Array, value: Array, sampling: Array, span: int, layout: ColumnLayout) -> Array:
+def _drift(past: Array, present: Array, span: int, layout: ColumnLayout) -> Array:
     """Drift per event of each component at some moments, [moments, columns].
 
-    Root mean square over candidates of how far it came, less mere noise.
+    Root mean square over candidates of the change in `span` events, less the noise. `past`, `present` [moments, 2,
+    columns]: values and their sampling variances.
     """
-    moved = ((value - past[:, 0]) ** 2 - sampling - past[:, 1]) / span**2
+    moved = ((present[:, 0] - past[:, 0]) ** 2 - present[:, 1] - past[:, 1]) / span**2
     by_policy = moved.reshape(len(moved), -1, layout.parts)
     candidates = np.array(layout.candidates)[:, None]
     known = ~np.isnan(by_policy) & candidates
@@ -250,13 +289,9 @@ def _drift(past: Array, value: Array, sampling: Array, span: int, layout: Column
 
 def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> Array:
     """Component columns [..., policies * parts] combined for each estimator, [..., policies * estimators]."""
-    by_policy = values.reshape(*values.shape[:-1], len(layout.candidates), layout.parts)
+    by_policy = values.reshape(*values.shape[:-1], layout.policies, layout.parts)
     first = np.cumsum([0, *layout.components[:-1]])
     return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], -1)
-
-
-def _component_counts(layout: ColumnLayout) -> Array:
-    return np.tile(np.array(layout.components, dtype=float), len(layout.candidates))
 
 
 def _known(state: State, layout: ColumnLayout) -> Mask:
@@ -271,7 +306,7 @@ def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
     Terms and weights are said to be unrelated, so that nobody corrects the estimate by the mean weight: part of it are
     pseudo-events, which weigh nothing, and that of a ratio has been corrected already.
     """
-    count = len(layout.candidates) * len(layout.components)
+    count = layout.columns
     moments = np.full((count, ROWS), np.nan)
     known = _known(state, layout)
     moments[:, MomentRow.WEIGHT] = moments[:, MomentRow.V] = np.where(known, 1.0, 0.0)
@@ -293,7 +328,178 @@ def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
 
 def _shortest(mixed: BankReading, layout: ColumnLayout) -> NDArray[np.intp]:
     """For each column the place of its component that is remembered shortest, by the squares of its kernel."""
-    squares = np.nan_to_num(mixed.squares).reshape(len(layout.candidates), layout.parts)
+    squares = np.nan_to_num(mixed.squares).reshape(layout.policies, layout.parts)
     first = np.cumsum([0, *layout.components])
     chosen = [start + squares[:, start:stop].argmax(axis=1) for start, stop in pairwise(first)]
     return np.asarray(np.arange(len(squares))[:, None] * layout.parts + np.stack(chosen, axis=1)).ravel()
+
+
+def lift_layout(layout: ColumnLayout) -> ColumnLayout:
+    """The layout of lifts: all policies but production, each compared with the others."""
+    return ColumnLayout(layout.components, (True,) * (layout.policies - 1))
+
+
+def lift_blocks(
+    terms: Sequence[Terms], evidence: Evidence, path: MixturePath, layout: ColumnLayout
+) -> tuple[Blocks, ComponentBlocks]:
+    """The differences of all terms to those of production, as blocks, and of their components.
+
+    A component of production is taken from that of each policy, on the events that both have. A ratio is linearised
+    around the estimates before the block, as the mixture does itself. What is estimated begins at 0: nobody is
+    presumed to differ from production.
+    """
+    shared, recent = evidence.beside_production(), evidence.recent
+    by_estimator = [term.parts(recent.reward) for term in terms]
+    centres = _spread_over_events(path.value_before, evidence, layout)
+    denominators = _spread_over_events(path.denominator_before, evidence, layout)
+    places = iter(range(layout.parts))
+    differences = [
+        [
+            _difference(component, centres[..., place], denominators[..., place])
+            for component, place in zip(some, places, strict=False)
+        ]
+        for some in by_estimator
+    ]
+    every = [difference for some in differences for difference in some]
+    known = np.logical_and.reduce([np.isfinite(each) for each in every])
+    present = np.where(known, shared.averaging_weight, 0.0)
+    weighing = (evidence.blocks, present, shared.importance_weight, None)
+    square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
+    parts = ComponentBlocks(
+        Blocks.of(*weighing, [(np.where(known, each, 0.0), None) for each in every], paired=False),
+        np.zeros((len(square), square.shape[1] * layout.parts)),
+        np.repeat(square, layout.parts, axis=1),
+    )
+    whole = [(np.where(known, sum(some), 0.0), None) for some in differences]
+    return Blocks.of(*weighing, whole, paired=False, signs=evidence.signs), parts
+
+
+def _spread_over_events(values: Array, evidence: Evidence, layout: ColumnLayout) -> Array:
+    """Values per block [blocks, P * parts] repeated for each of its events, [n, P, parts]."""
+    by_policy = values.reshape(len(values), -1, layout.parts)
+    return np.repeat(by_policy, len(evidence.reward) // evidence.blocks, axis=0)
+
+
+def _difference(component: TermPart, centre: Array, denominator: Array) -> Array:
+    """A component of all policies less that of the first, [n, P - 1]; of a ratio, its linearised value.
+
+    Of a ratio, what is mere rounding is 0: a reward that is always the same would else make a lift of 1e-17, on one
+    side of 0 for ever, as the estimates around which both are linearised differ in their last digit.
+    """
+    u, v = component.u, component.v
+    if v is None:
+        return u[:, 1:] - u[:, :1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = centre * v
+        value = centre + (u - expected) / denominator
+        size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
+    difference = value[:, 1:] - value[:, :1]
+    return np.where(np.abs(difference) <= ROUNDING * (size[:, 1:] + size[:, :1]), 0.0, difference)
+
+
+class BankReading(NamedTuple):
+    """A mixture per component column: estimate, its variances, and the weights of decays that made it."""
+
+    value: Array
+    sampling_variance: Array
+    memory_spread: Array
+    squares: Array
+    share: Array
+    kernel: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class DecayBank:
+    """What the decays hold at some moments, on the first axis; [moments, columns] or [moments, columns, decays]."""
+
+    events: list[int]
+    weight: Array
+    total: Array
+    recent: Array
+    prior: Array
+    prior_square: Array
+
+    @classmethod
+    def of(cls, state: State) -> DecayBank:
+        """The bank at present."""
+        names = ("weight", "total", "recent", "prior", "prior_square")
+        return cls([state["events"]], *(state[name][None] for name in names))
+
+    @classmethod
+    def after(cls, state: State, parts: ComponentBlocks, part: slice, weight: Array, mean: Array) -> DecayBank:
+        """The bank before some blocks and after each of them."""
+        fading = np.exp(-state["block"] / HORIZONS)
+        return cls(
+            [state["events"] + state["block"] * index for index in range(len(weight) + 1)],
+            path(state["weight"], weight[..., None], fading),
+            path(state["total"], (weight * mean)[..., None], fading),
+            np.concatenate(
+                [
+                    state["recent"][None],
+                    decayed_path(state["recent"], parts.blocks.spread[part], np.exp(-state["block"] / MEMORY)),
+                ]
+            ),
+            np.concatenate([state["prior"][None], parts.prior[part]]),
+            np.concatenate([state["prior_square"][None], parts.prior_square[part]]),
+        )
+
+    @cached_property
+    def pseudo_events(self) -> Array:
+        """How many pseudo-events are left of each decay's start; none without a start-up value."""
+        left = PSEUDO_EVENTS * np.exp(-np.array(self.events)[:, None, None] / HORIZONS)
+        return np.where(np.isnan(self.prior)[..., None], 0.0, left)
+
+    @cached_property
+    def estimates(self) -> Array:
+        """What each decay estimates; NaN before there is anything."""
+        pseudo = self.pseudo_events
+        return ratio(self.total + pseudo * np.nan_to_num(self.prior)[..., None], self.weight + pseudo)
+
+    @cached_property
+    def noise(self) -> Array:
+        """Variance of one event's term, with a prior second moment that the first events are held against."""
+        recent, prior = self.recent, NOISE_EVENTS * np.exp(-np.array(self.events)[:, None] / MEMORY)
+        weight, mean = (
+            recent[..., VarianceRow.WEIGHT],
+            ratio(recent[..., VarianceRow.U], recent[..., VarianceRow.WEIGHT]),
+        )
+        plain = (recent[..., VarianceRow.UU] + prior * self.prior_square) / (weight + prior) - mean**2
+        linear = (weight * variance_of(recent) + prior * self.prior_square) / (weight + prior)
+        return np.asarray(np.maximum(np.where(recent[..., VarianceRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
+
+
+def mix(bank: DecayBank, share: Array, overlaps: Array, layout: ColumnLayout) -> BankReading:
+    """The mixture at each of the bank's moments."""
+    estimates, pseudo = bank.estimates, bank.pseudo_events
+    kernel = ratio(share, bank.weight + pseudo)
+    value = (share * estimates).sum(axis=-1)
+    by_policy = kernel.reshape(len(kernel), layout.policies, layout.parts, kernel.shape[-1])
+    squares = (np.matmul(by_policy, overlaps) * by_policy).sum(axis=-1).reshape(value.shape)
+    memory_spread = (share * (estimates - value[..., None]) ** 2).sum(axis=-1)
+    start = (kernel * pseudo).sum(axis=-1) ** 2 / PSEUDO_EVENTS
+    return BankReading(value, bank.noise * (squares + start), memory_spread, squares, share, kernel)
+
+
+def path(state: Array, steps: Array, fading: Array) -> Array:
+    """`state = fading state + step` before the first step and after each, [steps + 1, columns, decays]."""
+    every = np.concatenate([state[None], np.broadcast_to(steps, (len(steps), *state.shape))])
+    return np.asarray(np.matmul(_lags(len(every), tuple(fading)), every.transpose(2, 0, 1)).transpose(1, 2, 0))
+
+
+@lru_cache(maxsize=64)
+def _lags(count: int, fading: tuple[float, ...]) -> Array:
+    """How much is left at moment b of what came at moment a, for each decay, [decays, b, a]."""
+    lag = np.subtract.outer(np.arange(count), np.arange(count))
+    return np.where(lag >= 0, np.array(fading)[:, None, None] ** np.maximum(lag, 0), 0.0)
+
+
+def overlaps_of(state: Array, squares: Array, size: int) -> Array:
+    """Sums of `K_j K_k` over the events, before the blocks and after each, [blocks + 1, policies, decays, decays]."""
+    fading = np.exp(-size / HORIZONS)
+    both = np.outer(fading, fading)
+    overlaps = np.empty((len(squares) + 1, *state.shape))
+    overlaps[0] = state
+    for index, square in enumerate(squares):
+        np.multiply(overlaps[index], both, out=overlaps[index + 1])
+        overlaps[index + 1] += square[:, :1, None]
+    return overlaps

@@ -6,14 +6,15 @@ import numpy as np
 
 from streameval.common.arrays import Array, State
 from streameval.common.text import counted
+from streameval.ope.averages import moments
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import ALL_ROWS, merge, nothing, total
 
 
 def start(columns: int, capacity: int) -> State:
-    """A ring for `capacity` full buckets and the one being filled; memory is touched only as it fills."""
+    """A ring of `capacity` full buckets [columns, buckets, rows] and an open one; memory is touched as it fills."""
     return {
-        "buckets": np.zeros((capacity, columns, ALL_ROWS)),
+        "buckets": np.zeros((columns, capacity, ALL_ROWS)),
         "written": 0,
         "open": nothing(columns),
         "open_events": 0,
@@ -47,19 +48,21 @@ def _append(state: State, buckets: Array) -> State:
 
 
 def _place(ring: Array, buckets: Array, written: int) -> None:
-    """Put buckets where the newest of `written` buckets belong: bucket number i lies at place i modulo the capacity."""
-    kept = buckets[-len(ring) :]
-    ring[np.arange(written - len(kept), written) % len(ring)] = kept
+    """Put the newest of `written` buckets in their places: bucket number i lies at i modulo the capacity."""
+    capacity = ring.shape[1]
+    kept = buckets[-capacity:]
+    ring[:, np.arange(written - len(kept), written) % capacity] = kept.swapaxes(0, 1)
 
 
 def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
     """The newest `count` full buckets (or as many as there are) from old to new, [buckets, columns, rows]."""
     ring, written = state["buckets"], state["written"]
-    count = min(count, written, len(ring))
-    first, last = (written - count) % len(ring), written % len(ring)
+    capacity = ring.shape[1]
+    count = min(count, written, capacity)
+    first, last = (written - count) % capacity, written % capacity
     if count and first >= last:
-        return np.concatenate([ring[first:, columns], ring[:last, columns]])
-    return np.asarray(ring[first : first + count, columns])
+        return np.concatenate([ring[columns, first:], ring[columns, :last]], axis=1).swapaxes(0, 1)
+    return np.asarray(ring[columns, first : first + count].swapaxes(0, 1))
 
 
 def concatenate(earlier: State, later: State) -> State:
@@ -70,7 +73,7 @@ def concatenate(earlier: State, later: State) -> State:
             "cut the stream at a bucket's end"
         )
     buckets, written = earlier["buckets"].copy(), earlier["written"] + later["written"]
-    _place(buckets, newest(later, len(buckets)), written)
+    _place(buckets, newest(later, buckets.shape[1]), written)
     return {**later, "buckets": buckets, "written": written}
 
 
@@ -80,33 +83,30 @@ def events(state: State, resolution: int) -> int:
 
 
 def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) -> tuple[Array, int]:
-    """Moments and number of the newest events: from the first end of a bucket that is at most `tau` events ago."""
+    """Moments and number of the newest events, from the first end of a bucket that is at most `tau` events ago."""
     late = 0 if tail is None else tail.size
     closed = events(state, resolution)
     first = max(0, -(-(closed + late - tau) // resolution) * resolution)
     if tail is not None and first >= closed:
         return tail.since(first - closed).moments[0], closed + late - first
-    moments = total(newest(state, state["written"] - first // resolution))
-    moments = merge(moments, state["open"])
-    return (moments if tail is None else merge(moments, tail.moments[0])), closed + late - first
+    summed = merge(total(newest(state, state["written"] - first // resolution)), state["open"])
+    return (summed if tail is None else merge(summed, tail.moments[0])), closed + late - first
+
+
+def without_pairs(state: State) -> State:
+    """The ring without the pair sums of lifts."""
+    return {**state, **{name: moments.without_pairs(state[name]) for name in ("buckets", "open")}}
 
 
 def to_state(state: State) -> State:
-    """The ring as it lies in memory, without the places that are still empty: nothing is copied."""
-    kept = {key: value for key, value in state.items() if key != "buckets"}
-    ring = state["buckets"]
-    return {**kept, "places": ring[: min(state["written"], len(ring))], "capacity": len(ring)}
+    """The ring without the places that are still empty: nothing is copied."""
+    buckets = state["buckets"]
+    return {**state, "buckets": buckets[:, : state["written"]], "capacity": buckets.shape[1]}
 
 
 def from_state(saved: State) -> State:
-    """The inverse of `to_state`; earlier versions wrote `buckets` from old to new."""
-    saved = dict(saved)
-    if "buckets" in saved:
-        buckets = saved["buckets"]
-        ring = np.zeros((saved.pop("capacity"), *buckets.shape[1:]))
-        _place(ring, buckets, saved["written"])
-        return {**saved, "buckets": ring}
-    places = saved.pop("places")
-    ring = np.zeros((saved.pop("capacity"), *places.shape[1:]))
-    ring[: len(places)] = places
-    return {**saved, "buckets": ring}
+    """The inverse of `to_state`."""
+    filled = saved["buckets"]
+    state = start(len(filled), saved["capacity"]) | {name: saved[name] for name in ("written", "open", "open_events")}
+    state["buckets"][:, : filled.shape[1]] = filled
+    return state

@@ -123,10 +123,7 @@ def left_with(evaluator: Evaluator, products: Products) -> Evaluator:
         progress,
         learned=_learned(plan, progress, after),
         decided=_decided_by_kept(evaluator.plan, progress, before, plan, after),
-        grids=[
-            before[place].restrict(progress.grids[place], part, plan.block)
-            for part, place in zip(after, whole, strict=True)
-        ],
+        grids=[before[place].restrict(progress.grids[place], part) for part, place in zip(after, whole, strict=True)],
     )
     return Evaluator.going_on(plan, progress)
 

@@ -12,7 +12,8 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State
 from streameval.errors import StateError
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage, cluster_signs
+from streameval.ope.averages import AnyAverage
+from streameval.ope.averages.cluster_variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator import counters
 from streameval.ope.evaluator.counters import counted, newest
@@ -174,7 +175,7 @@ class Evaluator:
             "recent": recent_moments.start(count),
             "predictions": online.start(self.plan.reward_model),
             "slates": {"recent": recent_moments.start(count), "ratios": start_ratios(count)},
-            "units": cluster_signs.start(),
+            "units": start_signs(),
         }
         self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
         self._grids = self.plan.grids()
@@ -243,7 +244,7 @@ class Evaluator:
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
         """What these events say, with what was learned before them, and what has been learned after."""
-        marks, units = cluster_signs.follow(self._learned["units"], events.unit, len(events), self.plan.block)
+        marks, units = unit_signs(self._learned["units"], events.unit, len(events), self.plan.block)
         evidence = replace(Evidence.from_batch(events, self.policies, self.plan.block), signs=marks)
         memory = self._learned["recent"]
         if any(grid.mixes for grid in self._grids):

@@ -25,7 +25,7 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.evidence.requirements import Requirement, Requirements
-from streameval.ope.intervals import AnyInterval, DriftAware, EmpiricalLikelihood
+from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences import error_shares
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.ope.promotion import Promotion
@@ -185,8 +185,7 @@ class Plan:
 
     def bound(self, average: AnyAverage) -> AnyInterval:
         """The kind of interval on an average: the one that was asked for, or what the coverage study recommends."""
-        recommended = DriftAware() if isinstance(average, Mixture) else EmpiricalLikelihood()
-        return self.intervals.get(average.label, recommended)
+        return self.intervals.get(average.label) or _BOUND.validate_python({"kind": average.default_interval})
 
     def settings(self) -> State:
         """The plan as a plain value."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from streameval.common.arrays import Array, State, per_block
 from streameval.events import EventBatch
-from streameval.ope.averages import Mixture
 from streameval.ope.evaluator.grid import Folded, Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.evidence import Evidence
@@ -46,7 +45,7 @@ class ChosenLift:
             )
             for place, grid in enumerate(grids)
             for average in grid.averages
-            if isinstance(average, Mixture)
+            if average.mixes_components
             for column, estimator in enumerate(grid.estimators)
             if not estimator.covers_estimand
         ]
@@ -63,12 +62,12 @@ class ChosenLift:
 
     def path(self, evidence: Evidence, folded: Sequence[Folded]) -> LiftSeries:
         """The lift after each of some blocks, from how all mixtures fared."""
-        _, courses, kept = folded[self.grid]
+        _, lift_paths, kept = folded[self.grid]
         if not kept.any():
             nothing = np.empty((0, evidence.importance_weight.shape[1] - 1))
             return LiftSeries(nothing, nothing, nothing, nothing, kept)
-        course = courses[self.cell[1]]
-        value, se2, spread2 = map(self._column, (course.value, course.sampling, course.apart))
+        path = lift_paths[self.cell[1]]
+        value, se2, spread2 = map(self._column, (path.value, path.sampling_variance, path.memory_spread))
         both = evidence.of_events_with(self.needs).beside_production().averaging_weight
         counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
         return LiftSeries(value, se2, spread2, counts[kept], kept)

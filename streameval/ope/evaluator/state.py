@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.ope.averages import cluster_signs
+from streameval.ope.averages.cluster_variance import start_signs
 from streameval.ope.evaluator.drift_detection import DriftWatch
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
@@ -78,7 +78,7 @@ class EvaluatorState:
             {
                 "recent": from_plain(state["recent"]),
                 "slates": from_plain(state["slates"]),
-                "units": state.get("units") or cluster_signs.start(),
+                "units": state.get("units") or start_signs(),
                 "predictions": online.from_state(plan.reward_model, state["predictions"], trusted),
             },
             None if plan.drift is None else DriftWatch.from_state(plan.drift, from_plain(state["drift"])),

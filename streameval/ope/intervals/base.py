@@ -95,7 +95,7 @@ class IntervalMethod(Component):
 
     def check(self, average: AnyAverage, block: int) -> None:
         """ValueError where the average has no such interval, or the drift to include is not measured."""
-        if self.drift == "include" and not getattr(average, "measures_drift", False):
+        if self.drift == "include" and not average.measures_drift:
             raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
 
     def tracker(

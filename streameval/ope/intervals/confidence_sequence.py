@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import field
 from typing import ClassVar, Literal
@@ -11,7 +12,7 @@ from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.component import strict
-from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Window
+from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import Estimator
 from streameval.ope.evidence.requirements import Requirement
@@ -71,6 +72,7 @@ class ConfidenceSequence(IntervalMethod):
     ) -> SequenceTracker:
         """The confidence sequences of these estimators on `cumulative` or a `window`.
 
+        >>> from streameval.ope.averages import Cumulative
         >>> from streameval.ope.estimators import IPS, SNIPS, ClippedIPS
         >>> estimators = [IPS(), SNIPS(), ClippedIPS(cap=10)]
         >>> tracker = ConfidenceSequence().tracker(Cumulative(), estimators, (0.0, 1.0), 100, True)
@@ -124,11 +126,7 @@ def _estimates_the_value(estimator: Estimator) -> bool:
 
 def _span(average: AnyAverage, block: int) -> RestartSchedule:
     """The stretch of the stream that a sequence on this average is about; ValueError where there is none."""
-    if isinstance(average, Window) and average.timed is not None:
-        raise ValueError(f"{average.label!r} is measured by the clock: confidence_sequence takes a window in events")
-    if isinstance(average, Window):
-        return Restarted(average.tau, block)
-    if isinstance(average, Cumulative):
-        return SinceStart()
-    how = "chooses its length by the data" if isinstance(average, AdaptiveWindow) else "forgets gradually"
-    raise ValueError(f"{average.label!r} {how}: confidence_sequence fits cumulative and window only")
+    events = average.last_events
+    if events is None:
+        raise ValueError(f"{average.label!r} {average.weighting}: confidence_sequence fits cumulative and window only")
+    return SinceStart() if math.isinf(events) else Restarted(int(events), block)

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
-from streameval.ope.averages import AnyAverage, Mixture
+from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, certain
@@ -39,7 +39,7 @@ class DriftAware(IntervalMethod):
         return "current"
 
     def check(self, average: AnyAverage, block: int) -> None:
-        if not isinstance(average, Mixture):
+        if not average.mixes_components:
             raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
         super().check(average, block)
 

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
-from streameval.ope.averages import AnyAverage, Mixture
+from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, standard_error
@@ -35,7 +35,7 @@ class EmpiricalBernstein(IntervalMethod):
     kind: Literal["empirical_bernstein"] = field(default="empirical_bernstein", kw_only=True, repr=False)
 
     def check(self, average: AnyAverage, block: int) -> None:
-        if isinstance(average, Mixture):
+        if average.mixes_components:
             raise ValueError(
                 f"{average.label!r} is a mixture, which knows no largest term: empirical_bernstein needs one"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streameval.common.arrays import Array, State, decayed_path, ratio
-from streameval.ope.averages.cluster_signs import SIGNS
+from streameval.ope.averages.cluster_variance import SIGNS
 
 
 def start(policies: int) -> State:

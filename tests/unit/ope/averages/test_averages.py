@@ -19,13 +19,16 @@ from streameval.ope.averages import (
     AdaptiveWindow,
     AnyAverage,
     Average,
+    Context,
     Cumulative,
     Decay,
+    Mixture,
     Window,
 )
 from streameval.ope.averages import (
     drift_rate as choice,
 )
+from streameval.ope.averages.base import ColumnLayout
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
@@ -309,10 +312,10 @@ def test_the_chosen_window_has_the_least_risk_of_all(k: float, variance: float, 
 
 @given(k=st.floats(0, 1), variance=st.floats(0, 1e12), bias_weight=st.floats(1e-6, 1))
 def test_the_choices_stay_within_their_limits(k: float, variance: float, bias_weight: float) -> None:
-    pace = DriftRate(np.array([[k]]), np.array([[variance]]))
+    rate = DriftRate(np.array([[k]]), np.array([[variance]]))
     for objective in ("mse", "published"):
-        window = AdaptiveWindow(objective=objective, bias_weight=bias_weight).choose(pace)
-        alpha = AdaptiveDecay(objective=objective, bias_weight=bias_weight).choose(pace, np.array([1_000]))
+        window = AdaptiveWindow(objective=objective, bias_weight=bias_weight).choose(rate)
+        alpha = AdaptiveDecay(objective=objective, bias_weight=bias_weight).choose(rate, np.array([1_000]))
         assert 500 <= window[0, 0] <= 500_000
         assert 500 * (1 - 1e-9) <= 1 / (1 - alpha[0, 0]) <= 500_000 * (1 + 1e-9)
 
@@ -439,7 +442,13 @@ def test_the_moving_average_of_the_drift_only_ever_adds() -> None:
     assert rates[0] == pytest.approx(rates[1], rel=1e-9)
 
 
-UNKNOWN = DriftRate(np.full((1, 2), np.nan), np.full((1, 2), np.nan))
+LAYOUT = ColumnLayout((1, 1), (True,))
+UNKNOWN = DriftRate(np.full(2, np.nan), np.full(2, np.nan))
+
+
+def context(average: Average) -> Context:
+    """What an average is given whose drift rate is not known yet."""
+    return Context(LAYOUT, {} if average.drift is None else {average.drift: UNKNOWN})
 
 
 def blocks_of(stream: Stream, count: int) -> Blocks:
@@ -451,8 +460,8 @@ def blocks_of(stream: Stream, count: int) -> Blocks:
 
 def folded(average: Average, stream: Stream) -> State:
     """The state after the stream, which is whole blocks."""
-    state, count = average.start(2, BLOCK), len(stream) // BLOCK
-    return average.fold(state, blocks_of(stream, count), UNKNOWN) if count else state
+    state, count = average.start(LAYOUT, BLOCK), len(stream) // BLOCK
+    return average.fold(state, blocks_of(stream, count), context(average))[0] if count else state
 
 
 @examples(60)
@@ -478,7 +487,7 @@ def test_parts_that_were_folded_apart_merge_to_the_whole(
     stream = random_stream(seed, end + late, missing=0.2, downsampled=True)
     tail = blocks_of(stream[end:], 1) if late else None
     merged = average.merge(folded(average, stream[:first]), folded(average, stream[first:end]))
-    found, expected = (average.read(state, tail, UNKNOWN.rate[0]) for state in (merged, folded(average, stream[:end])))
+    found, expected = (average.read(state, tail, context(average)) for state in (merged, folded(average, stream[:end])))
     np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.spread.array, expected.spread.array, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.design_effect, expected.design_effect, rtol=1e-6)
@@ -491,14 +500,14 @@ def test_merging_changes_neither_part() -> None:
     for average in (Cumulative(), Window(tau=90, resolution=10), Decay(alpha=0.98)):
         parts = folded(average, stream[: 5 * BLOCK]), folded(average, stream[5 * BLOCK :])
         before = [to_plain(average.to_state(part)) for part in parts]
-        average.fold(average.merge(*parts), blocks_of(stream, 10), UNKNOWN)
+        average.fold(average.merge(*parts), blocks_of(stream, 10), context(average))
         assert [to_plain(average.to_state(part)) for part in parts] == before
 
 
-@pytest.mark.parametrize("average", [AdaptiveWindow(), AdaptiveDecay()])
+@pytest.mark.parametrize("average", [AdaptiveWindow(), AdaptiveDecay(), Mixture()])
 def test_averages_that_depend_on_order_refuse_to_merge(average: Average) -> None:
     with pytest.raises(TypeError, match="order"):
-        average.merge(average.start(1, 100), average.start(1, 100))
+        average.merge(average.start(LAYOUT, 100), average.start(LAYOUT, 100))
 
 
 def test_a_window_merges_only_after_whole_buckets() -> None:

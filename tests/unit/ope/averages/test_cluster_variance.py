@@ -32,8 +32,15 @@ from streameval.events import JsonDecoder
 from streameval.events.origin import fingerprints
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages import cluster_variance as clusters
-from streameval.ope.averages.cluster_signs import SIGNS, follow, signs_of, start
-from streameval.ope.averages.cluster_variance import ALONE, PAIRED, ClusterRows
+from streameval.ope.averages.cluster_variance import (
+    ALONE,
+    PAIRED,
+    SIGNS,
+    ClusterRows,
+    signs_of,
+    start_signs,
+    unit_signs,
+)
 from streameval.ope.evaluator.cohort_changes import changed
 from streameval.ope.evaluator.plan import Plan
 from support.reference import brute_force
@@ -293,10 +300,10 @@ def test_events_without_a_unit_are_units_of_their_own() -> None:
     told = [str(unit) if unit < BLOCK else None for unit in log.units]
     found = effect(log, told, "logging", "ips").details["design_effect"]
     assert found == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
-    state = start()
-    signs, state = follow(state, None, 10, 5)
+    state = start_signs()
+    signs, state = unit_signs(state, None, 10, 5)
     assert signs is None
-    signs, state = follow(state, fingerprints([""] * 7 + ["u", "", "u"]), 10, 5)
+    signs, state = unit_signs(state, fingerprints([""] * 7 + ["u", "", "u"]), 10, 5)
     assert signs is not None
     assert not signs[:5].any()
     assert (np.abs(signs[5:]) == 1).all()
@@ -364,8 +371,8 @@ def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
         evaluator = evaluated(log, told, averages=[Mixture()])
         grid = evaluator._grids[0]
         evidence, _ = evaluator._evidence(log.batch(0, None, told).with_policies(["a", "b"]))
-        courses = grid.fold(grid.start(BLOCK), evidence).courses
-        found.append(courses["mixture"].sampling[-1] if "mixture" in courses else None)
+        paths = grid.fold(grid.start(BLOCK), evidence).lift_paths
+        found.append(paths["mixture"].sampling_variance[-1] if "mixture" in paths else None)
     assert (found[0] > 1.5 * found[1]).all()
 
 
@@ -421,9 +428,7 @@ def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> Non
 
 
 def test_signs_are_the_same_in_every_process() -> None:
-    said = (
-        "from streameval.ope.averages.cluster_signs import signs_of; from streameval.events.origin import fingerprints;"
-    )
+    said = "from streameval.ope.averages.cluster_variance import signs_of; from streameval.events.origin import fingerprints;"
     said += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
     printed = subprocess.run([sys.executable, "-c", said], capture_output=True, check=True, text=True).stdout
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()

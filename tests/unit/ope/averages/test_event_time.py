@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
+from streameval.ope.averages import AnyAverage, Context, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
@@ -145,11 +145,11 @@ def test_two_parts_of_a_stream_can_be_merged(average: Any) -> None:
         evaluator.update(dated(stream[part], time[part]))
         evaluator.report()
         (state,) = evaluator._states
-        states.append(state["averages"][0])
+        states.append(state["averages"][average.label])
     earlier, later, whole = states
     merged = average.merge(earlier, later)
-    unknown = np.full(len(merged["spread"]), np.nan)
-    found, expected = (average.read(state, None, unknown) for state in (merged, whole))
+    context = Context(evaluator.plan.grids()[0].layout)
+    found, expected = (average.read(state, None, context) for state in (merged, whole))
     np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9)
     np.testing.assert_allclose(found.spread.array, expected.spread.array, rtol=0.02)
     assert {name: value.tolist() for name, value in found.details.items()} == {

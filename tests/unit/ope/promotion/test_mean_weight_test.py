@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
-from streameval.ope.averages.cluster_signs import signs_of
+from streameval.ope.averages.cluster_variance import signs_of
 from streameval.ope.promotion import cluster_weights as alike
 
 Array = NDArray[np.float64]
