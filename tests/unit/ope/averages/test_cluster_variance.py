@@ -428,7 +428,8 @@ def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> Non
 
 
 def test_signs_are_the_same_in_every_process() -> None:
-    said = "from streameval.ope.averages.cluster_variance import signs_of; from streameval.events.origin import fingerprints;"
+    said = "from streameval.ope.averages.cluster_variance import signs_of\n"
+    said += "from streameval.events.origin import fingerprints\n"
     said += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
     printed = subprocess.run([sys.executable, "-c", said], capture_output=True, check=True, text=True).stdout
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()
