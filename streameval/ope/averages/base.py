@@ -165,10 +165,12 @@ class Average(Component):
 
     `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
     the components of a term apart, starts from recent evidence, and reports a path of lifts that promotion can use.
+    `preference`: plots show the average with the lowest number.
     """
 
     default_interval: ClassVar[str] = "empirical_likelihood"
     mixes_components: ClassVar[bool] = False
+    preference: ClassVar[int] = 3
 
     @property
     def drift(self) -> DriftRateEstimator | None:
