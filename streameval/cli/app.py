@@ -96,7 +96,6 @@ def run(
     --backfill, it first gets the events since FROM, each once.
     """
     from streameval.config.model import Config
-    from streameval.ingest.factory import beginning
     from streameval.service.http.auth import Security
     from streameval.service.http.server import HttpServer
     from streameval.service.logging import configure_logging
@@ -108,7 +107,7 @@ def run(
         source = settings.required_source()
         configure_logging(log_level, log_format)
         _warn(settings)
-        begin = None if backfill is None else beginning(backfill, source)
+        begin = None if backfill is None else source.backfill_start(backfill)
         daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
         hangups.hand_to(daemon.reload)
         with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)), responsive():
@@ -268,8 +267,7 @@ def simulate(
     They come from a simulated recommender whose users change their preferences.
     """
     from streameval.ingest.files.lines import write_lines
-    from streameval.ingest.settings import SimulatedSettings
-    from streameval.ingest.simulated import SimulatedRecommender
+    from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 
     settings = SimulatedSettings(
         events=events,
@@ -306,7 +304,7 @@ def produce(
     from streameval.cli.replay import read_lines
     from streameval.common.text import counted
     from streameval.ingest.kafka.producer import produce as send
-    from streameval.ingest.settings import KafkaConnection
+    from streameval.ingest.kafka.settings import KafkaConnection
 
     _quieten()
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})

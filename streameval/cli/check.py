@@ -14,8 +14,6 @@ from streameval.config.model import Config
 from streameval.errors import SourceError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Source, SourceStatus
-from streameval.ingest.factory import open_source
-from streameval.ingest.settings import KafkaSettings
 
 PATIENCE = 15.0
 """Seconds in which `check` must reach a source."""
@@ -72,10 +70,7 @@ def probe(source: Source, events: JsonDecoder, timeout: float, clock: Callable[[
 
 def try_source(config: Config) -> None:
     """Print what the source holds; SourceError if it is not reached or if none of its first events can be used."""
-    settings = config.required_source()
-    if isinstance(settings, KafkaSettings):
-        settings = settings.model_copy(update={"start": "earliest"})
-    found = probe(open_source(settings), config.event_format(), timeout=PATIENCE)
+    found = probe(config.required_source().for_check().open(), config.event_format(), timeout=PATIENCE)
     if not found.status.reached:
         raise SourceError(f"the source cannot be reached: {found.status.detail}", hint=UNREACHED)
     held = "an unknown number of events" if found.held is None else counted(found.held, "event")

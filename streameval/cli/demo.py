@@ -20,9 +20,9 @@ from streameval.common.text import counted, decimal
 from streameval.errors import StreamevalError
 from streameval.events import JsonDecoder
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.settings import KafkaSettings, SimulatedSettings
-from streameval.ingest.simulated import SimulatedRecommender, SimulatedSource
+from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings, SimulatedSource
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator

@@ -31,25 +31,25 @@ def buffered(intake: State) -> dict[str, Any]:
     without times) and `bytes`. `watermark`: older events have been counted, `hurried` of them before their turn; None
     if events count as they arrive.
     """
-    merging, rows = intake["merging"] or {}, []
-    rewards = merging.get("rewards")
-    rows.append(_row("buffered events", merging.get("held", ())))
+    order, rows = intake["order"], []
+    rewards = order.get("rewards")
+    rows.append(_row("buffered events", order["held"]))
     if rewards is not None:
         rows.append(_row("rewards without an event yet", rewards["waiting"]["runs"]))
-        rows.append(_row("ids of counted events, to recognise late rewards", rewards["decided"]["runs"]))
+        rows.append(_row("ids of counted events, to recognise late rewards", rewards["released"]["runs"]))
     for stage, name in (
         ("duplicates", "ids of events, to recognise duplicates"),
-        ("copies", "the same, in event-time order"),
+        ("later_duplicates", "the same, in event-time order"),
     ):
         if intake.get(stage) is not None:
             ids = intake[stage]["remembered"]
             row = {"what": name, "count": len(from_plain(ids)), "oldest": None, "newest": None, "bytes": _bytes(ids)}
             rows.append(row)
-    passed = merging.get("passed", -math.inf)
+    passed = order.get("released_until", -math.inf)
     return {
         "waiting": [row for row in rows if row["count"]],
         "watermark": passed if math.isfinite(passed) else None,
-        "hurried": merging.get("hurried", 0),
+        "hurried": order.get("released_early", 0),
         "rewards": None if rewards is None else rewards["counts"],
     }
 
@@ -103,7 +103,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "version": document["version"],
         "written": document["written"],
         "fingerprint": document["fingerprint"],
-        "positions": {topic: _positions(mark) for topic, mark in document["bookmarks"].items()},
+        "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
         **buffered(document["intake"]),
         "members": [_member(member) for member in roster["members"]],
         "report": json.loads(report.to_json()),

@@ -14,7 +14,6 @@ from rich.text import Text
 from streameval.common.component import Component
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, format_duration, utc_time
 from streameval.config.model import AnyDeadLetters, Config, DeadLetterFile, DeadLetterTopic
-from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Decision, Estimate, Report
@@ -87,7 +86,7 @@ def plan_table(config: Config) -> Table:
     policies = len(plan.policies)
     estimates = policies * sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
     table = Table.grid(padding=(0, 2))
-    table.add_row("source", Text(_source_line(config)))
+    table.add_row("source", Text(config.source.description if config.source else "none: for `replay` only"))
     named = [name if name not in plan.coded else f"{name} ({plan.coded[name].kind})" for name in plan.policies[1:]]
     table.add_row("policies", Text(", ".join([f"{config.policies.production} (production)", *named])))
     table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
@@ -116,17 +115,6 @@ def events_line(report: Report) -> str:
     events = report.events
     until = "" if events.last_timestamp is None else f" until {utc_time(events.last_timestamp)}"
     return f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
-
-
-def _source_line(config: Config) -> str:
-    match config.source:
-        case KafkaSettings() as kafka:
-            return f"kafka, topic {kafka.topic} at {kafka.address}, from {kafka.start}"
-        case FileSettings() as file:
-            return f"file, {', '.join(file.path)}{', followed' if file.follow else ''}"
-        case SimulatedSettings() as simulated:
-            return f"simulated, {counted(simulated.rate, 'event', 'g')} per second"
-    return "none: for `replay` only"
 
 
 def _state_line(config: Config) -> str:

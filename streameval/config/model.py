@@ -21,14 +21,9 @@ from streameval.config.loading import Document, Overrides, Place, overlaid, over
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
-from streameval.ingest.settings import (
-    ColumnNames,
-    ExistingFile,
-    FileSettings,
-    KafkaSettings,
-    SimulatedSettings,
-    SourceSettings,
-)
+from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
+from streameval.ingest.files.settings import ColumnNames
+from streameval.ingest.settings import AnySource
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
@@ -61,7 +56,7 @@ ByPolicy = Annotated[
 ]
 
 
-class Policies(SourceSettings):
+class Policies(StrictModel):
     """Whose value is estimated."""
 
     candidates: Annotated[
@@ -75,7 +70,7 @@ class Policies(SourceSettings):
     )
 
 
-class Reward(SourceSettings):
+class Reward(StrictModel):
     """Which number of an event is the reward, and the range it lies in."""
 
     field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
@@ -83,7 +78,7 @@ class Reward(SourceSettings):
     max: float = Field(1.0, allow_inf_nan=False, description="the largest possible reward; larger ones are rejected")
 
 
-class Http(SourceSettings):
+class Http(StrictModel):
     """Where /metrics, the status page and the report are served, and who may read them."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
@@ -142,7 +137,7 @@ def rules_spelled_out(value: object) -> object:
     return {"rule": value} if isinstance(value, str | list) else value
 
 
-class State(SourceSettings):
+class State(StrictModel):
     """Where snapshots of all that is known are kept, so that a restart goes on from there."""
 
     dir: Path | None = Field(
@@ -152,7 +147,7 @@ class State(SourceSettings):
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
 
 
-class DeadLetterFile(SourceSettings):
+class DeadLetterFile(StrictModel):
     """A file of the messages that were rejected, one a line."""
 
     kind: Literal["file"] = "file"
@@ -161,7 +156,7 @@ class DeadLetterFile(SourceSettings):
     keep: int = Field(3, ge=0, description="how many full files are kept")
 
 
-class DeadLetterTopic(SourceSettings):
+class DeadLetterTopic(StrictModel):
     """A topic of the messages that were rejected, with the reason and the origin in their headers."""
 
     kind: Literal["kafka"]
@@ -184,10 +179,9 @@ UNWRITABLE = re.compile(r'["\\\x00-\x1f]')
 COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
 
 ByName = BeforeValidator(spelled_out)
-AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
 
-class Config(SourceSettings):
+class Config(StrictModel):
     """Everything that streameval.yaml says; only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
@@ -241,7 +235,7 @@ class Config(SourceSettings):
         except ValidationError as error:
             raise _config_error(str(path), document, overrides, list(problems_of(error, cls))) from None
 
-    def required_source(self) -> KafkaSettings | FileSettings | SimulatedSettings:
+    def required_source(self) -> AnySource:
         """The source; ConfigError when none is configured."""
         if self.source is None:
             raise ConfigError(
@@ -255,13 +249,18 @@ class Config(SourceSettings):
 
         A file or a simulation can be read again from its beginning, and mostly is meant to be.
         """
-        kept = "state" in self.model_fields_set or isinstance(self.source, KafkaSettings)
+        kept = "state" in self.model_fields_set or (self.source is not None and self.source.keeps_position)
         return self.state if kept and self.state.dir is not None else None
 
     @property
     def written(self) -> str:
         """How the events of the source are written."""
-        return getattr(self.source, "format", "json")
+        return "json" if self.source is None else self.source.wire_format
+
+    @property
+    def reward_topic(self) -> RewardTopic | None:
+        """The topic of rewards that come separately from their decisions."""
+        return None if self.source is None else self.source.reward_topic
 
     def event_format(self, written: str | None = None) -> JsonDecoder:
         """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
@@ -286,8 +285,8 @@ class Config(SourceSettings):
 
     def _apart(self, written: str | None) -> dict[str, bool]:
         """What is needed to know duplicates, and to join rewards that come apart."""
-        joined = getattr(self.source, "rewards", None) is not None and written is None
-        identified = joined or bool(getattr(self.source, "duplicates", 0))
+        joined = self.reward_topic is not None and written is None
+        identified = joined or (self.source is not None and self.source.dedupe_window > 0)
         return {"identified": identified} | ({"rewarded": False} if joined else {})
 
     def _fields_read(self) -> tuple[str, ...] | None:
@@ -313,7 +312,7 @@ class Config(SourceSettings):
 
     def _promotion(self) -> Promotion | None:
         """What is asked of promotion; an event that must wait for its rewards is not stale for that."""
-        rewards = getattr(self.source, "rewards", None)
+        rewards = self.reward_topic
         if self.promotion is None or rewards is None or self.promotion.trust.stale_after is None:
             return self.promotion
         allowed = self.promotion.trust.stale_after + rewards.window
@@ -347,7 +346,7 @@ def _misfits(config: Config) -> Iterator[Problem]:
         expected = f"a number greater than reward.min ({config.reward.min:g})"
         hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
-    if getattr(config.source, "format", "json") == "dsjson" and config.reward.field not in COSTS:
+    if config.written == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
     yield from _dead_letter_misfits(config)
     yield from _model_misfits(config.reward_model)
@@ -373,18 +372,17 @@ def _dead_letter_misfits(config: Config) -> Iterator[Problem]:
     if config.dead_letters is None or config.dead_letters.kind != "kafka":
         return
     place: Place = ("dead_letters", "topic")
-    if not isinstance(config.source, KafkaSettings):
+    if config.source is None or config.source.connection is None:
         hint = "write dead_letters: {kind: file, path: FILE}"
         yield Problem(("dead_letters", "kind"), expecting("'file', as the source is no topic", "'kafka'"), hint)
         return
-    read = [config.source.topic, *([config.source.rewards.topic] if config.source.rewards else [])]
-    if config.dead_letters.topic in read:
-        hint = "rejected messages would come again and again"
+    if config.dead_letters.topic in config.source.topics:
+        hint = "the dead-letter topic must differ from the topics of the source, or rejected messages are read again"
         yield Problem(place, expecting("a topic that is not read", f"'{config.dead_letters.topic}'"), hint)
 
 
 def _default_misfits(config: Config) -> Iterator[Problem]:
-    rewards = getattr(config.source, "rewards", None)
+    rewards = config.reward_topic
     if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
         expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
         hint = "it is the reward of a decision that got none"

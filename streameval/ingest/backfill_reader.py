@@ -1,95 +1,90 @@
-"""A log read a second time, behind somebody who reads it live, and never beyond where that one is."""
+"""A second reader of a log, for a backfill: it follows the live reader and never passes it."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
 from streameval.errors import SourceError
 from streameval.ingest.base import Records, Source, TopicPartition
 
 MOST_AHEAD = 20_000
-"""Messages beyond the live reader that are kept for later; with more, nothing is read until it has come nearer."""
+"""Messages beyond the live positions that are kept; with more, nothing is polled until these have advanced."""
 
-
-GONE = "what it held before cannot be read again"
+NOT_REPEATABLE = "what it held before cannot be read again"
 
 
 class BackfillReader:
-    """Hands out what lies before the live positions (next offset by partition), each message once, from `first` on.
+    """Returns each message before the live positions (next offset by partition) once, from the offset `first` on.
 
-    The live positions may move on between two calls. What was read from beyond them waits, within bounds. `of`: the
-    topic whose offset `first` is; None = of all that there are.
-    `knows_its_end`: where the source says that nothing waits, nothing does, as in files; a broker's word may be old.
+    The live positions may advance between two calls. `first_of`: the topic to which `first` applies; None = all.
+    `ends_are_certain`: whether a lag of 0 is certain, as in files; that of a broker may be out of date.
     """
 
-    def __init__(self, source: Source, first: int = 0, *, of: str | None = None, knows_its_end: bool = False) -> None:
-        self._source, self._first, self._of, self._knows_its_end = source, first, of, knows_its_end
+    def __init__(
+        self, source: Source, first: int = 0, *, first_of: str | None = None, ends_are_certain: bool = False
+    ) -> None:
+        self._source, self._first, self._first_of = source, first, first_of
+        self._ends_are_certain = ends_are_certain
         self._ahead: dict[TopicPartition, deque[Records]] = {}
         self._live: dict[TopicPartition, int] = {}
 
     def poll(self, live: Mapping[TopicPartition, int], timeout: float) -> list[Records]:
-        """The next messages before `live`, waiting for some up to `timeout` seconds.
+        """The next messages before `live`, waiting up to `timeout` seconds for some.
 
-        SourceError for trouble that will not pass, and when the live positions are not of the log that is there now.
+        Raises SourceError for a failure that does not pass, and when the live positions are not those of this log.
         """
-        if any(live.get(place, 0) < position for place, position in self._live.items()):
-            raise SourceError("the log was made anew while it was read", hint=GONE)
+        if any(live.get(partition, 0) < position for partition, position in self._live.items()):
+            raise SourceError("the log was deleted and created again while it was read", hint=NOT_REPEATABLE)
         self._live = dict(live)
         records = self._release(live)
-        if not records and sum(map(len, self._waiting())) < MOST_AHEAD:
+        if not records and sum(len(part) for parts in self._ahead.values() for part in parts) < MOST_AHEAD:
             for part in self._source.poll(timeout):
-                _, wanted = _cut(part, self._first if self._of in (None, part.topic) else 0)
+                _, wanted = _split(part, self._first if self._first_of in (None, part.topic) else 0)
                 if wanted:
                     self._ahead.setdefault((part.topic, part.partition), deque()).append(wanted)
             records = self._release(live)
-        if not records and self._knows_its_end:
-            self._require(live)
+        if not records and self._ends_are_certain:
+            for status in self._source.status().partitions:
+                if status.lag == 0 and status.position < live.get((status.topic, status.partition), 0):
+                    reason = f"{status.topic} ends before the live position: it was rotated or replaced"
+                    raise SourceError(reason, hint=NOT_REPEATABLE)
         return records
 
     def caught_up(self, live: Mapping[TopicPartition, int]) -> bool:
-        """Whether all that lies before `live` was handed out; also where messages are missing, as in compacted logs."""
+        """Whether everything before `live` was returned; offsets may be missing, as in compacted logs."""
         read = self._source.status().positions
-        for place, parts in self._ahead.items():
+        for partition, parts in self._ahead.items():
             if parts:
-                read[place] = parts[0].offsets[0]
-        return all(read.get(place, -1) >= position for place, position in live.items())
+                read[partition] = parts[0].offsets[0]
+        return all(read.get(partition, -1) >= position for partition, position in live.items())
 
     def behind(self, live: Mapping[TopicPartition, int]) -> int:
-        """About how many messages lie between here and `live`."""
+        """About how many messages before `live` are still to be read."""
         read = self._source.status().positions
-        return sum(max(0, position - read.get(place, 0)) for place, position in live.items())
+        return sum(max(0, position - read.get(partition, 0)) for partition, position in live.items())
 
     def close(self) -> None:
         """Close the source."""
         self._source.close()
 
-    def _require(self, live: Mapping[TopicPartition, int]) -> None:
-        for part in self._source.status().partitions:
-            if part.lag == 0 and part.position < live.get((part.topic, part.partition), 0):
-                raise SourceError(
-                    f"{part.topic} ends before what was read of it: it was rotated or replaced", hint=GONE
-                )
-
-    def _waiting(self) -> list[Records]:
-        return [part for parts in self._ahead.values() for part in parts]
-
     def _release(self, live: Mapping[TopicPartition, int]) -> list[Records]:
         released = []
-        for place, parts in self._ahead.items():
-            limit = live.get(place, 0)
+        for partition, parts in self._ahead.items():
+            limit = live.get(partition, 0)
             while parts and parts[0].offsets[0] < limit:
-                before, rest = _cut(parts.popleft(), limit)
+                before, rest = _split(parts.popleft(), limit)
                 released.append(before)
                 if rest:
                     parts.appendleft(rest)
         return released
 
 
-def _cut(records: Records, limit: int) -> tuple[Records, Records]:
+def _split(records: Records, limit: int) -> tuple[Records, Records]:
     """The records with offsets below `limit`, and the others."""
-    place = bisect_left(records.offsets, limit)
-    topic, partition, offsets, values = records.topic, records.partition, records.offsets, records.values
-    before = Records(topic, partition, offsets[:place], values[:place])
-    return before, Records(topic, partition, offsets[place:], values[place:])
+    row = bisect_left(records.offsets, limit)
+    offsets, values = records.offsets, records.values
+    before = replace(records, offsets=offsets[:row], values=values[:row], timestamps=None)
+    return before, replace(records, offsets=offsets[row:], values=values[row:], timestamps=None)

@@ -1,21 +1,41 @@
-"""Where events come from. A source yields `Records`, raw bytes with their place in a log, and never decodes them."""
+"""What an event source is: its settings, its messages with their offsets, its status, and how it counts lost messages.
+
+A source yields `Records`, raw bytes with their offsets in a log, and never decodes them.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
+
+import structlog
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from streameval.common.text import Seconds
+from streameval.errors import InputError, SourceError
+
+if TYPE_CHECKING:
+    from streameval.ingest.backfill_reader import BackfillReader
+    from streameval.ingest.kafka.settings import KafkaConnection
+    from streameval.ingest.stages import EventOrder
+
+log = structlog.get_logger(__name__)
 
 TopicPartition: TypeAlias = tuple[str, int]
-"""A partition: its topic (or the path of its file), and its number."""
+"""A topic (or the path of a file), and the number of a partition in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Consecutive messages of one partition, in order: `values[i]` lies at `offsets[i]`.
+    """Consecutive messages of one partition, in order: `values[i]` has the offset `offsets[i]`.
 
     A `None` value is a Kafka tombstone. Offsets rise but may have gaps (compaction, transactions). `timestamps`: when
-    each was written, in milliseconds since 1970; None where the log does not say.
+    each message was written, in milliseconds since 1970; None where the log does not record it.
     """
 
     topic: str
@@ -30,11 +50,11 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """How far a log has been handed out, to go on there in another life: the next offset of each partition.
+    """How far a log has been read: the next offset of each partition, from which a restart continues.
 
-    `identity` tells the log from a successor of the same name: the id of a topic, a mark of what a file holds. None =
-    the log does not say. `epochs`: by partition, where the log says so, the number of the leader that wrote the last
-    message that was read: it tells a log that was cut behind us and has grown beyond the position since.
+    `identity` distinguishes the log from a later one of the same name: the id of a topic, a digest of a file's content.
+    None = unknown. `epochs`: by partition, where known, the epoch of the leader that wrote the last message read; it
+    reveals a log that was truncated and has since grown beyond the position.
 
     >>> Offsets.from_state(Offsets({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
     Offsets(positions={0: 12, 1: 7}, identity='id-1', epochs={1: 4})
@@ -46,24 +66,24 @@ class Offsets:
 
     def to_state(self) -> dict[str, Any]:
         """A plain value, for a snapshot."""
-        positions, epochs = ([list(pair) for pair in each.items()] for each in (self.positions, self.epochs))
+        positions, epochs = ([list(pair) for pair in column.items()] for column in (self.positions, self.epochs))
         return {"identity": self.identity, "positions": positions, "epochs": epochs}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Offsets:
-        """The bookmark that gave this state."""
-        return cls(dict(state["positions"]), state["identity"], dict(state.get("epochs", [])))
+        """The inverse of `to_state`."""
+        return cls(dict(state["positions"]), state["identity"], dict(state["epochs"]))
 
 
 SourceOffsets: TypeAlias = Mapping[str, Offsets]
-"""Those of all logs of a source, by topic; for files, by path."""
+"""The offsets of all logs of a source, by topic or path."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How far one partition has been read: the next offset, and the events still waiting (None = not known yet).
+    """How far one partition has been read: the next offset, and how many messages are still unread (None = unknown).
 
-    `ended_at`: when the log was last asked (epoch seconds), if nothing was waiting then and nothing has come since.
+    `ended_at`: when the log was last asked for its end (epoch seconds), if all was read then and nothing came since.
     """
 
     topic: str
@@ -75,11 +95,11 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """What a source knows of itself, without a round trip.
+    """The state of a source, known without a round trip.
 
-    `reached`: the log answered lately. `exhausted`: nothing more will ever come (a file at its end).
-    `detail`: one line for people, e.g. why it is not reached. `lost`: messages that were gone before they could be
-    read, as far as they can be counted. `gaps`: how often that happened, by kind (see `GAPS`).
+    `reached`: the log answered recently. `exhausted`: nothing more will ever come (a file at its end). `detail`: one
+    line for people, e.g. why the source is not reached. `lost`: messages that were gone before they could be read, as
+    far as they can be counted. `gaps`: how often that happened, by kind (see `GAPS`).
     """
 
     reached: bool
@@ -97,38 +117,211 @@ class SourceStatus:
 
     @property
     def lag(self) -> int | None:
-        """Events waiting in all partitions; None while any of them is unknown."""
+        """Unread messages in all partitions; None while any of them is unknown."""
         lags = [partition.lag for partition in self.partitions]
         return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
-
-
-GAPS = ("deleted", "cut", "replaced")
-"""What may have become of messages we wanted next: deleted before we came (retention), the log was cut behind us (it
-ends before our position), or another log took its name (a topic deleted and made anew, a file that was rotated)."""
 
 
 class Source(Protocol):
     """A log of events. `poll` returns within about `timeout` seconds, with `[]` when nothing has come.
 
-    Trouble that may pass is the source's own business: it logs, backs off, rebuilds and shows it in `status`.
-    Only trouble that will not pass raises `SourceError`.
+    A source handles transient failures itself: it retries with backoff, reconnects, and reports the state in `status`.
+    It raises `SourceError` only for failures that do not pass.
     """
 
     def poll(self, timeout: float) -> list[Records]: ...
 
     def status(self) -> SourceStatus: ...
 
-    def bookmarks(self) -> SourceOffsets:
-        """Where to go on, in another life, after all that `poll` has returned so far; part of a snapshot."""
+    def offsets(self) -> SourceOffsets:
+        """Where a restart continues after everything that `poll` has returned so far; part of a snapshot."""
 
-    def pause(self, places: Collection[TopicPartition]) -> None:
-        """Hand out nothing of these partitions, and of all others again, until the next call.
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Return no messages of these partitions, and resume all others, until the next call.
 
-        For who reads several partitions in step: what is ahead waits in the log, not in memory. Their lag stays
-        visible. A source that reads one partition after another may ignore it.
+        Events that are too far ahead of other partitions then stay in the log, not in memory. The lag of a paused
+        partition stays visible. A source that reads one partition after another may ignore the call.
         """
 
-    def commit(self, bookmarks: SourceOffsets) -> None:
-        """Tell the log what a snapshot holds, for tools that show lag; never read back. Neither waits nor raises."""
+    def commit(self, offsets: SourceOffsets) -> None:
+        """Publish the offsets of a snapshot for tools that show lag; never read back. Neither waits nor raises."""
 
     def close(self) -> None: ...
+
+
+# --- Lost messages ---
+
+GAPS = ("deleted", "cut", "replaced")
+"""Kinds of lost messages: deleted before they were read (retention); the log was truncated below the position already
+read; or another log took its name (a topic deleted and created again, a file that was rotated)."""
+
+REASONS = {
+    "deleted": "messages of {log} were deleted before they were read",
+    "cut": "{log} was truncated: its end offset is below the position already read",
+    "replaced": "{log} was deleted and created again: another log has its name now",
+}
+REMEDIES = {
+    "deleted": "keep messages longer (retention.ms, retention.bytes)",
+    "cut": "find out why the log lost its end (an unclean leader election, a restored disk)",
+    "replaced": "find out what created it again",
+}
+
+OnLostOffsets: TypeAlias = Literal["continue", "fail"]
+
+
+class DataLoss:
+    """Counts the gaps of a log by kind, and the messages lost in them; logs each gap.
+
+    `on_lost`: `fail` raises SourceError at the first gap; `continue` reads on behind it.
+    """
+
+    def __init__(self, name: str, on_lost: OnLostOffsets) -> None:
+        self._name, self._on_lost = name, on_lost
+        self.lost = 0
+        self.gaps: Counter[str] = Counter()
+
+    def record(self, kind: str, lost: int, **numbers: object) -> None:
+        """A gap of one of the kinds in `GAPS` with so many messages known to be lost; `numbers` locate it."""
+        self.gaps[kind] += 1
+        self.lost += lost
+        reason = REASONS[kind].format(log=self._name)
+        if self._on_lost == "fail":
+            located = ", ".join(f"{name} {value}" for name, value in numbers.items())
+            raise SourceError(
+                f"{reason}; known to be lost: {lost} ({located})",
+                hint=f"{REMEDIES[kind]}; to continue without them, set source.on_lost_offsets to continue",
+            )
+        log.warning("messages_lost", kind=kind, log=self._name, lost=lost, reason=reason, **numbers)
+
+
+# --- Settings ---
+
+
+def _existing(value: str) -> str:
+    if not Path(value).is_file():
+        raise ValueError("expected a file that exists")
+    return value
+
+
+ExistingFile = Annotated[str, AfterValidator(_existing)]
+"""A pydantic type: the path of a file that exists."""
+
+WireFormat = Literal["json", "dsjson"]
+"""How the events of a source are encoded: streameval's own JSON, or the decision logs of Vowpal Wabbit."""
+
+DedupeWindow = Annotated[
+    int,
+    BeforeValidator(lambda value: 0 if value is False or value == "off" or value is None else value),
+    Field(ge=0, le=100_000_000),
+]
+"""A pydantic type: a number of events, or `off`."""
+DEDUPE_WINDOW = "Drop an event whose event_id is that of one of the last so many events; `off` keeps duplicates."
+
+BackfillStart: TypeAlias = Literal["earliest"] | int | datetime
+"""Where a backfill starts: at the first message there is, at an offset of each partition, or at a time."""
+
+
+class StrictModel(BaseModel):
+    """A section of the configuration: unknown keys are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RewardTopic(StrictModel):
+    """A topic of rewards that come separately from their decisions.
+
+    >>> RewardTopic(topic="clicks", window="30m").window
+    1800.0
+    """
+
+    topic: str = Field(min_length=1, description="The topic whose messages are rewards, in the same cluster.")
+    window: Seconds = Field(default=600.0, description="How long after a decision its rewards count.")
+    default: float = Field(
+        default=0.0, allow_inf_nan=False, description="The reward of a decision without a reward message."
+    )
+    combine: Literal["first", "sum", "last"] = Field(
+        default="first",
+        description="Which of several rewards of a decision counts, or their sum (a reward sent twice then counts "
+        "twice).",
+    )
+
+
+class SourceSettings(StrictModel):
+    """The settings of a kind of event source, and everything that the rest of the program asks about that kind.
+
+    A new source is one module with a subclass, and one line in `ingest/settings.py`. A subclass has a field `kind` and
+    implements `open`, `identity` and `description`. The defaults of the other answers fit a log of JSON events that
+    are counted as they arrive, and that a restart reads from its start.
+    """
+
+    keeps_position: ClassVar[bool] = False
+    """Whether a restart continues where the last run stopped, also if the configuration has no section `state`."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """The source in one line for people."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """The options that decide which events are read, as plain values; snapshots with others are refused."""
+
+    @abstractmethod
+    def open(self, offsets: SourceOffsets | None = None) -> Source:
+        """The source, continuing at `offsets`; a log that these do not contain is read from its start.
+
+        When a log is no longer the one of its offsets, or lost the next messages, the source logs and counts that (see
+        `DataLoss`) and does what `on_lost_offsets` demands.
+        """
+
+    @property
+    def wire_format(self) -> WireFormat:
+        """How events are encoded."""
+        return "json"
+
+    @property
+    def dedupe_window(self) -> int:
+        """How many event ids are remembered to drop duplicates; 0 = none."""
+        return 0
+
+    @property
+    def reward_topic(self) -> RewardTopic | None:
+        """The topic of rewards that come separately from their decisions."""
+        return None
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The Kafka topics that are read."""
+        return ()
+
+    @property
+    def connection(self) -> KafkaConnection | None:
+        """The Kafka cluster of the source, which may also hold a topic of dead letters."""
+        return None
+
+    def event_order(self, partitions: int) -> EventOrder | None:
+        """The stage that orders the events of so many partitions; None where they count as they arrive."""
+        return None
+
+    def for_check(self) -> SourceSettings:
+        """These settings, changed to read the first events there are, for a check of the configuration."""
+        return self
+
+    def backfill_start(self, text: str) -> BackfillStart:
+        """Where a backfill starts; InputError when the source cannot be read from there.
+
+        Args:
+            text: `earliest`, an offset, or (in Kafka) a time, as on the command line.
+        """
+        if text != "earliest" and not text.isdecimal():
+            raise InputError(
+                f"--backfill: found '{text}', and only a topic can be read from a time on",
+                hint="write earliest, or the number of a line",
+            )
+        return int(text) if text.isdecimal() else "earliest"
+
+    def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
+        """A second reader of the source, from `start` to `live`, the next offset of each partition of the first."""
+        from streameval.ingest.backfill_reader import BackfillReader
+
+        return BackfillReader(self.open(), start if isinstance(start, int) else 0)

@@ -1,4 +1,4 @@
-"""Several sources as one: decisions and rewards in topics of their own, each with a client of its own."""
+"""Several sources as one: a topic of decisions and a topic of rewards, each read by its own client."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from streameval.errors import SourceError
 from streameval.ingest.base import Offsets, Records, Source, SourceOffsets, SourceStatus, TopicPartition
 
 SLICE = 0.05
-"""Seconds to wait for one of them while the others are not looked at."""
+"""Seconds to wait for one source while the others are not polled."""
 
 
 class MultiSource:
-    """Hands out what comes from any of `sources`; an error of one is an error of all.
+    """Returns the messages of all `sources`; an error of one is an error of all.
 
-    Each looks after itself: one that is away does not keep the others from being read. Whoever needs them in step
-    pauses those that are ahead.
+    A source that is not reached does not keep the others from being read: pause those that are ahead.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -25,17 +24,17 @@ class MultiSource:
         self._failure: SourceError | None = None
 
     def poll(self, timeout: float) -> list[Records]:
-        """What has come to each of them, waiting in turn for one after another."""
+        """The messages that have come to any source, waiting for each in turn."""
         if self._failure is not None:
             raise self._failure
         deadline = time.monotonic() + timeout
-        records = self._ask(0.0)
+        records = self._poll_each(0.0)
         while not records and (left := deadline - time.monotonic()) > 0:
-            records = self._ask(min(SLICE, left))
+            records = self._poll_each(min(SLICE, left))
         return records
 
-    def _ask(self, timeout: float) -> list[Records]:
-        """What each of them has now; what came before an error is handed out first: it would not be read again."""
+    def _poll_each(self, timeout: float) -> list[Records]:
+        """Messages polled before an error come first: they would not be read again."""
         records: list[Records] = []
         try:
             for source in self._sources:
@@ -47,7 +46,7 @@ class MultiSource:
         return records
 
     def status(self) -> SourceStatus:
-        """Reached when all are; the detail is of those that are not, or of all."""
+        """Reached when all sources are; the detail is of those that are not, or of all."""
         states = [source.status() for source in self._sources]
         unreached = [status for status in states if not status.reached]
         gaps: Counter[str] = Counter()
@@ -63,24 +62,20 @@ class MultiSource:
             gaps=dict(gaps),
         )
 
-    def bookmarks(self) -> SourceOffsets:
-        """Those of all."""
-        marks: dict[str, Offsets] = {}
+    def offsets(self) -> SourceOffsets:
+        offsets: dict[str, Offsets] = {}
         for source in self._sources:
-            marks |= source.bookmarks()
-        return marks
+            offsets |= source.offsets()
+        return offsets
 
-    def pause(self, places: Collection[TopicPartition]) -> None:
-        """Each of them knows its own."""
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         for source in self._sources:
-            source.pause(places)
+            source.pause(partitions)
 
-    def commit(self, bookmarks: SourceOffsets) -> None:
-        """Each of them knows its own."""
+    def commit(self, offsets: SourceOffsets) -> None:
         for source in self._sources:
-            source.commit(bookmarks)
+            source.commit(offsets)
 
     def close(self) -> None:
-        """Close all."""
         for source in self._sources:
             source.close()

@@ -1,251 +1,183 @@
-"""From messages to the events that count: decoded, without duplicates, in the order of time, with their rewards."""
+"""From messages to the events that count: decoded, without duplicates, ordered by event time, joined with rewards."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.base import Records, SourceStatus, TopicPartition
-from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
-from streameval.ingest.stages import Deduplication, EventTimeOrder, RewardCounts, RewardJoin
+from streameval.ingest.base import Records, SourceSettings, SourceStatus, TopicPartition
+from streameval.ingest.stages import ArrivalOrder, BufferStatus, Deduplication, EventOrder
 
+MAX_AHEAD = 366 * 86400.0
+"""Seconds. Where events are ordered by time, one dated further in the future is rejected: ten of them in a row would
+make all later events of their partition too late, for good."""
 
-@dataclass(frozen=True, slots=True)
-class BufferStatus:
-    """Events that wait for their turn, or for their rewards.
-
-    `watermark`: the time (epoch seconds) before which nothing is waited for any more; None before there is one.
-    `hurried`: events that were passed on before their time because memory was full. `rewards`: what has become of those
-    that came apart. Both count since the state began. `window`: seconds that an event waits for its rewards.
-    """
-
-    events: int
-    watermark: float | None = None
-    hurried: int = 0
-    rewards: RewardCounts | None = None
-    window: float = 0.0
-
-
-FAR = 366 * 86400.0  # seconds
 B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class Decoder(Protocol):
-    """Turns message values into columns, e.g. `streameval.events.JsonDecoder`."""
+    """Decodes message values into columns; `origin` is where the messages come from, if anything needs it."""
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch: ...
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """What lies between decoding and counting. `topic`: that of the decisions. `kafka`: what is configured of a topic.
+    """The source of the messages, the field of rewards that come separately, and the range of joined rewards."""
 
-    `duplicates`: ids that are remembered. `reward_field`: of rewards that come apart. `reward_range`: what they may be
-    when they have been joined; None = anything.
-    """
-
-    duplicates: int = 0
-    kafka: KafkaSettings | None = None
+    source: SourceSettings | None = None
     reward_field: str = "reward"
     reward_range: tuple[float, float] | None = None
 
-    @classmethod
-    def of(
-        cls,
-        settings: KafkaSettings | FileSettings | SimulatedSettings,
-        reward_field: str,
-        reward_range: tuple[float, float] | None = None,
-    ) -> PipelineSettings:
-        """Those that a source needs."""
-        kafka = settings if isinstance(settings, KafkaSettings) else None
-        return cls(getattr(settings, "duplicates", 0), kafka, reward_field, reward_range)
-
-    def merging(self, partitions: int) -> EventTimeOrder | RewardJoin | None:
-        """What merges so many partitions, or decisions and rewards; None where events count as they arrive."""
-        kafka = self.kafka
-        if kafka is None:
-            return None
-        patience: dict[str, Any] = {"max_lateness": kafka.max_lateness, "idle_timeout": kafka.idle_timeout}
-        patience["most_bytes"] = kafka.held_max_bytes
-        if kafka.rewards is not None:
-            late = kafka.rewards
-            how: dict[str, Any] = {"window": late.window, "default": late.default, "combine": late.combine}
-            return RewardJoin(kafka.topic, late.topic, **how, **patience)
-        by_time = kafka.order == "event_time" or (kafka.order is None and partitions > 1)
-        return EventTimeOrder(kafka.topic, **patience) if by_time else None
-
-
-PLAIN = PipelineSettings()
-
 
 class EventPipeline:
-    """Turns what a source hands out into the events that are to be counted now.
+    """Decodes messages and passes them through the stages that the settings of the source ask for.
 
-    It is a value: `state()` is all that it remembers and all events that it holds back. Whether partitions are merged,
-    where that is not configured, is decided when they are first known.
+    The stages, each of which may be absent: drop duplicates as read, order by event time and join rewards, check the
+    range of joined rewards, drop duplicates again in the order of time (copies in two partitions may be read far
+    apart). Whether events are ordered by time may depend on the number of partitions; it is decided when that is known
+    for the first time, and kept.
 
-    Duplicates are looked for as events come, and once more in the order of time where partitions are merged: who comes
-    later reads one partition far before another, and copies in both would be too far apart.
+    Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
     """
 
-    def __init__(self, events: Decoder, stages: PipelineSettings = PLAIN) -> None:
-        self.events, self._stages = events, stages
-        self._duplicates = Deduplication(stages.duplicates) if stages.duplicates else None
-        self._copies: Deduplication | None = None
-        self._merging: EventTimeOrder | RewardJoin | None = None
-        self._decided, self._passing_on = stages.kafka is None, False
-        rewards = None if stages.kafka is None else stages.kafka.rewards
-        self._rewards = RewardDecoder(stages.reward_field) if rewards is not None else None
+    def __init__(self, events: Decoder, settings: PipelineSettings | None = None) -> None:
+        self.events, self._settings = events, settings or PipelineSettings()
+        source = self._settings.source
+        window = 0 if source is None else source.dedupe_window
+        rewards = None if source is None else source.reward_topic
+        self._duplicates = Deduplication(window) if window else None
+        self._later_duplicates: Deduplication | None = None
+        self._order: EventOrder = ArrivalOrder()
+        self._decided = False
         self._reward_topic = None if rewards is None else rewards.topic
+        self._rewards = None if rewards is None else RewardDecoder(self._settings.reward_field)
 
     def fresh(self) -> EventPipeline:
-        """One that has seen nothing, and does the same."""
-        other = EventPipeline(self.events, self._stages)
+        """A pipeline with the same stages that has seen nothing."""
+        other = EventPipeline(self.events, self._settings)
         if self._decided:
-            other._decide(2 if self._merging is not None else 1)
+            other._decide(2 if self.by_time else 1)
         return other
 
     def decode_with(self, events: Decoder) -> None:
-        """From now on, read messages so."""
+        """Decode later messages with `events`."""
         self.events = events
 
     @property
     def by_time(self) -> bool:
-        """Whether events wait for their turn: `take` is then to be called also when nothing has come."""
-        return self._merging is not None
+        """Whether events may be due without new messages, so that `take` must also be called then."""
+        return self._order.is_timed
 
     def take(self, records: Sequence[Records], status: SourceStatus, now: float = math.inf) -> EventBatch:
-        """The events that are to be counted now that these have come, and what was rejected on the way.
+        """The events that count now, with everything rejected on the way.
 
-        `status`: of the source, after the records. `now`: seconds since 1970. Where time gives the order, ten events in
-        a row from the next century would make all that follow in their partition too late, for good: what is dated more
-        than `FAR` after now is rejected as `too_early`.
+        Args:
+            records: The messages of a poll.
+            status: The status of the source after the poll.
+            now: Seconds since 1970; where events are ordered by time, those dated more than `MAX_AHEAD` later are
+                rejected as `too_early`.
         """
-        places = [(part.topic, part.partition) for part in status.partitions]
-        if not self._decided and places:
-            self._decide(len(places))
-        if self._merging is None:
-            return self._decoded(records)
-        if self._passing_on:
-            held, self._merging = self._checked(self._merging.flush()), None
-            return EventBatch.concat([held, self._decoded(records)])
-        self._merging.expect(places)
-        passed = [self._time_passes(status)]
+        partitions = [(part.topic, part.partition) for part in status.partitions]
+        if not self._decided and partitions:
+            self._decide(len(partitions))
+        order = self._order
+        if not order.is_timed:
+            return order.take(self._decode(records))
+        order.expect(partitions)
+        ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
+        due = [order.at_end({partition: time for partition, time in ended.items() if time is not None})]
         decisions = [part for part in records if part.topic != self._reward_topic]
         if decisions:
-            passed.append(self._merging.take(_of_our_time(self._decoded(decisions), now)))
-        if isinstance(self._merging, RewardJoin) and self._rewards is not None:
-            for part in records:
-                if part.topic == self._reward_topic:
-                    origin = Origin.of(part.topic, [(part.partition, part.offsets)])
-                    rewards = self._rewards.decode_batch(part.values, origin)
-                    passed.append(self._merging.take_rewards(_of_our_time(rewards, now)))
-        return self._checked(EventBatch.concat(passed))
-
-    def _checked(self, merged: EventBatch) -> EventBatch:
-        """The merged events without copies of those before, and without those whose joined rewards cannot be."""
-        if isinstance(self._merging, RewardJoin) and self._stages.reward_range is not None:
-            merged = merged.with_rewards_in(*self._stages.reward_range)
-        return merged if self._copies is None or not len(merged) else self._copies.take(merged)
+            due.append(order.take(_without_future(self._decode(decisions), now)))
+        for part in records:
+            if self._rewards is not None and part.topic == self._reward_topic:
+                origin = Origin.of(part.topic, [(part.partition, part.offsets)])
+                rewards = self._rewards.decode_batch(part.values, origin)
+                due.append(order.take_rewards(_without_future(rewards, now)))
+        return self._checked(EventBatch.concat(due))
 
     def ahead(self) -> Collection[TopicPartition]:
-        """Partitions that are so far ahead of the others that they must not be read on for now."""
-        return () if self._merging is None else self._merging.ahead()
+        """Partitions not to be read for now: they are so far ahead of the others that the buffer is full."""
+        return self._order.ahead()
 
-    def forget(self, policies: Collection[str]) -> None:
-        """What is held back tells nothing of these policies, which are others from now on."""
-        if self._merging is not None:
-            self._merging.waiting.forget(policies)
+    def buffered(self) -> BufferStatus | None:
+        """What is buffered, for people and metrics; None where nothing ever is."""
+        return self._order.buffered()
 
-    def held_beyond(self, other: EventPipeline) -> EventBatch:
-        """The events that are held back here and not by the other one, which has read the same.
+    def drop_policies(self, policies: Collection[str]) -> None:
+        """Remove these policies from buffered events: they have been retrained since."""
+        self._order.held.drop_policies(policies)
 
-        What both hold back, the other one then holds as it was decoded here: it may have been read there before the
-        policies were asked for that it is now to tell of.
+    def buffered_beyond(self, other: EventPipeline) -> EventBatch:
+        """The events buffered here and not in `other`, which has read the same messages; this buffer is then empty.
+
+        Events that both buffer are replaced in `other` by those of this one: `other` may have decoded them before some
+        policies were added.
         """
-        if self._merging is None or other._merging is None:
-            return EventBatch.concat([])
-        other._merging.waiting.renew(self._merging.waiting)
-        held = self._merging.flush()
-        there = _held_in(other.state())
-        kept = [row for row in range(len(held)) if held.origin is None or held.origin.place(row) not in there]
-        return self._checked(held.take(np.array(kept, dtype=np.int64)))
-
-    def holding(self) -> BufferStatus | None:
-        """What is held back, for people and metrics; None where nothing ever is."""
-        merging = self._merging
-        if merging is None:
-            return None
-        held = BufferStatus(merging.held, getattr(merging, "watermark", None), getattr(merging, "hurried", 0))
-        return replace(held, rewards=merging.counts, window=merging.window) if isinstance(merging, RewardJoin) else held
+        other._order.held.update_from(self._order.held)
+        events = self._order.flush()
+        theirs = other._order.held.origins()
+        rows = [row for row in range(len(events)) if events.origin is None or events.origin.place(row) not in theirs]
+        return self._checked(events.take(np.array(rows, dtype=np.int64)))
 
     def state(self) -> State:
-        """All that is remembered and held back, as a plain value."""
-        return {
-            "decided": self._decided,
-            "duplicates": None if self._duplicates is None else self._duplicates.state(),
-            "copies": None if self._copies is None else self._copies.state(),
-            "merging": None if self._merging is None else self._merging.state(),
-        }
+        """All that is remembered and buffered, as a plain value."""
+        stages = {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates, "order": self._order}
+        state: State = {name: None if stage is None else stage.state() for name, stage in stages.items()}
+        return state | {"decided": self._decided, "by_time": self.by_time}
 
     @classmethod
-    def from_state(cls, state: State, events: Decoder, stages: PipelineSettings = PLAIN) -> EventPipeline:
-        """Go on from a state, with the settings of today.
+    def from_state(cls, state: State, events: Decoder, settings: PipelineSettings | None = None) -> EventPipeline:
+        """Continue from a state with the settings of today.
 
-        Where events no longer wait for their turn, those that do are passed on with the next ones.
+        Events that are buffered and need not wait any more are passed on with the next ones.
         """
-        intake = cls(events, stages)
-        if intake._duplicates is not None and state["duplicates"] is not None:
-            intake._duplicates.restore(state["duplicates"])
-        if not state["decided"]:
-            return intake
-        merged = state["merging"] is not None
-        intake._decide(2 if merged else 1)
-        if merged and intake._merging is None and stages.kafka is not None:
-            intake._merging = replace(stages, kafka=stages.kafka.model_copy(update={"order": "event_time"})).merging(2)
-            intake._passing_on = True
-        if merged and intake._merging is not None:
-            intake._merging.restore(state["merging"])
-        if intake._copies is not None and state.get("copies") is not None:
-            intake._copies.restore(state["copies"])
-        return intake
+        pipeline = cls(events, settings)
+        if state["decided"]:
+            pipeline._decide(2 if state["by_time"] else 1)
+        if state["by_time"] or not pipeline.by_time:
+            pipeline._order.restore(state["order"])
+        duplicates = ((pipeline._duplicates, "duplicates"), (pipeline._later_duplicates, "later_duplicates"))
+        for stage, name in duplicates:
+            if stage is not None and state[name] is not None:
+                stage.restore(state[name])
+        return pipeline
 
     def _decide(self, partitions: int) -> None:
-        self._decided, self._merging = True, self._stages.merging(partitions)
-        if self._merging is not None and self._stages.duplicates:
-            self._copies = Deduplication(self._stages.duplicates)
+        source = self._settings.source
+        order = None if source is None else source.event_order(partitions)
+        self._decided = True
+        if order is not None and source is not None:
+            self._order = order
+            self._later_duplicates = Deduplication(source.dedupe_window) if source.dedupe_window else None
 
-    def _decoded(self, records: Sequence[Records]) -> EventBatch:
+    def _decode(self, records: Sequence[Records]) -> EventBatch:
         values = chain.from_iterable(part.values for part in records)
-        if self._duplicates is None and self._merging is None:
+        if self._duplicates is None and not self._order.is_timed:
             return self.events.decode_batch(values)
         topic = records[0].topic if records else ""
         origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])
         batch = self.events.decode_batch(values, origin)
         return batch if self._duplicates is None else self._duplicates.take(batch)
 
-    def _time_passes(self, status: SourceStatus) -> EventBatch:
-        """What is due because nothing waits in some partitions, as it was known before these records came."""
-        ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
-        known = {place: at for place, at in ended.items() if at is not None}
-        return EventBatch.concat([]) if self._merging is None else self._merging.rest(known)
+    def _checked(self, due: EventBatch) -> EventBatch:
+        """The due events without those whose joined reward is out of range, and without later duplicates."""
+        if self._reward_topic is not None and self._settings.reward_range is not None:
+            due = due.with_rewards_in(*self._settings.reward_range)
+        return due if self._later_duplicates is None or not len(due) else self._later_duplicates.take(due)
 
 
-def _of_our_time(batch: B, now: float) -> B:
+def _without_future(batch: B, now: float) -> B:
     def detail(row: int) -> str:
         return f"timestamp: {batch.timestamp[row]:.0f} is more than a year from now"
 
-    return batch.reject(batch.timestamp > now + FAR, "too_early", detail)
-
-
-def _held_in(state: Mapping[str, Any]) -> set[tuple[str, int, int]]:
-    batch = EventBatch.concat(map(EventBatch.from_state, state["merging"]["held"]))
-    return set() if batch.origin is None else {batch.origin.place(row) for row in range(len(batch))}
+    return batch.reject(batch.timestamp > now + MAX_AHEAD, "too_early", detail)

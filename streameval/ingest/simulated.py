@@ -1,31 +1,111 @@
-"""A recommender with a drifting world and known truth, in place of a log: the same bytes that a real one would send."""
+"""A simulated recommender as the source: the bytes that a real one would send, from a drifting world of known truth."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
+from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
-from streameval.ingest.settings import SimulatedSettings
+from streameval.ingest.base import (
+    BackfillStart,
+    Offsets,
+    PartitionStatus,
+    Records,
+    Source,
+    SourceOffsets,
+    SourceSettings,
+    SourceStatus,
+    TopicPartition,
+)
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
 from streameval.simulation.stream import BATCH, BLOCK
+
+if TYPE_CHECKING:
+    from streameval.ingest.backfill_reader import BackfillReader
 
 TOPIC = "simulated"
 SPACING = 0.001
 """Seconds between timestamps when events are made as fast as possible from a given start time."""
 SHORTEST_WAIT = 0.05
-"""Seconds: events are handed over in batches worth the trouble, not one by one."""
+"""Seconds: events come in batches, not one by one."""
 
 _encoder = msgspec.json.Encoder()
+
+
+def _candidates(value: object) -> object:
+    return [f"candidate-{number}" for number in range(1, value + 1)] if isinstance(value, int) else value
+
+
+class SimulatedSettings(SourceSettings):
+    """A simulated recommender with a drifting world and known truth as the source of events.
+
+    >>> SimulatedSettings(candidates=2).candidates
+    ['candidate-1', 'candidate-2']
+    """
+
+    kind: Literal["simulated"] = "simulated"
+    events: PositiveInt | None = Field(default=None, description="Stop after this many events; without it, never.")
+    rate: NonNegativeFloat = Field(
+        default=1000.0, allow_inf_nan=False, description="Events per second; 0 is as fast as possible."
+    )
+    seed: NonNegativeInt = Field(default=1, description="Equal seeds make equal events.")
+    drift: Literal["smooth", "abrupt", "stationary"] = Field(
+        default="smooth", description="How the users change: from cluster to cluster slowly, in jumps, or not at all."
+    )
+    span: PositiveInt = Field(default=100_000, description="Events between one cluster of users and the next.")
+    candidates: Annotated[list[str], BeforeValidator(_candidates)] = Field(
+        default=3,
+        validate_default=True,
+        min_length=1,
+        max_length=100,
+        description="How many candidates, or their names; each is the best for one cluster of users.",
+    )
+    exploration: float = Field(
+        default=0.2, gt=0, le=1, description="How often the logging policy takes any of the 25 actions, not its best."
+    )
+    action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
+    world: str | None = Field(default=None, description="A prepared world (.npz) instead of a synthetic one.")
+    start_time: AwareDatetime | None = Field(
+        default=None, description="Timestamp of the first event; by default the time when it is generated."
+    )
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> SimulatedSettings:
+        if len(set(self.candidates)) < len(self.candidates) or "logging" in self.candidates:
+            raise ValueError("candidates must have different names, and none may be called logging")
+        return self
+
+    @property
+    def description(self) -> str:
+        return f"simulated, {counted(self.rate, 'event', 'g')} per second"
+
+    def identity(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude={"events", "rate"})
+
+    def open(self, offsets: SourceOffsets | None = None) -> Source:
+        return SimulatedSource(self, position=offsets[TOPIC].positions[0] if offsets and TOPIC in offsets else 0)
+
+    def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
+        fast = self.model_copy(update={"rate": 0.0})  # past events need no waiting
+        return super(SimulatedSettings, fast).open_backfill(start, live)
 
 
 def simulated_world(settings: SimulatedSettings) -> World:
@@ -43,7 +123,7 @@ def simulated_world(settings: SimulatedSettings) -> World:
 
 
 class SimulatedRecommender:
-    """The stream of events that the settings describe, as JSON, with the truth at every moment of it.
+    """The stream of events that the settings describe, as JSON, with the true policy values at every moment.
 
     Equal settings make equal events, timestamps excepted when the settings do not fix them; `now` gives epoch seconds.
     """
@@ -55,7 +135,7 @@ class SimulatedRecommender:
         self._start = None if settings.start_time is None else settings.start_time.timestamp()
 
     def lines(self, first: int = 0) -> Iterator[bytes]:
-        """The events from the one with number `first` (0-based) on, one by one, without line ends."""
+        """The events from number `first` (0-based) on, without line ends."""
         position = first
         while block := self.after(position):
             yield from block
@@ -72,7 +152,7 @@ class SimulatedRecommender:
         return lines[position - start : end - start]
 
     def truth(self, events: int) -> dict[str, float]:
-        """The value of each policy, `logging` first, at the moment when so many events have happened."""
+        """The true value of each policy, `logging` first, after so many events."""
         return truth_after(self.world, self.drift, events)
 
     def truth_lines(self, every: int = BATCH) -> Iterator[bytes]:
@@ -91,10 +171,9 @@ class SimulatedRecommender:
 
 
 class SimulatedSource:
-    """A Source of simulated events, `settings.rate` a second, beginning at number `position`.
+    """A Source of simulated events, `settings.rate` a second, starting at number `position`.
 
-    Events that are not fetched in time wait, as they would in a real log. `clock` gives seconds for the pace, `sleep`
-    waits so many.
+    Events that are not polled in time wait, as they would in a real log. `clock` and `sleep` count in seconds.
     """
 
     def __init__(
@@ -109,7 +188,7 @@ class SimulatedSource:
         self.settings, self.position = settings, position
         self.recommender = SimulatedRecommender(settings, now=now)
         self._clock, self._sleep = clock, sleep
-        self._first, self._began = position, clock()
+        self._first, self._started = position, clock()
         self._ready: Sequence[bytes] = ()
 
     def poll(self, timeout: float) -> list[Records]:
@@ -130,21 +209,21 @@ class SimulatedSource:
         return SourceStatus(reached=True, exhausted=self._ended(), partitions=(partition,), detail="simulated")
 
     def truth(self) -> dict[str, float]:
-        """The value of each policy, `logging` first, at the moment after the events that have been polled."""
+        """The true value of each policy, `logging` first, after the events polled so far."""
         return self.recommender.truth(self.position)
 
-    def bookmarks(self) -> SourceOffsets:
+    def offsets(self) -> SourceOffsets:
         """The number of the next event."""
         return {TOPIC: Offsets({0: self.position})}
 
-    def pause(self, places: Collection[TopicPartition]) -> None:
-        """There is one partition only: nothing can be ahead."""
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Does nothing: there is only one partition."""
 
-    def commit(self, bookmarks: SourceOffsets) -> None:
-        """Nobody to tell."""
+    def commit(self, offsets: SourceOffsets) -> None:
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing."""
 
     def _take(self, count: int) -> Sequence[bytes]:
         if count and not self._ready:
@@ -153,10 +232,10 @@ class SimulatedSource:
         return taken
 
     def _waiting(self) -> int:
-        """Events that have happened and were not polled; without a rate, everything has happened already."""
+        """Events that have happened and were not polled; without a rate, all have happened."""
         happened = self.settings.events or self.position + BLOCK
         if self.settings.rate:
-            elapsed = int((self._clock() - self._began) * self.settings.rate)
+            elapsed = int((self._clock() - self._started) * self.settings.rate)
             happened = min(self.settings.events or sys.maxsize, self._first + elapsed)
         return max(0, happened - self.position)
 
@@ -212,5 +291,5 @@ def _whole(interactions: Interactions, first: int, timestamps: Sequence[float]) 
 
 @lru_cache(maxsize=2)
 def _feature_json(world: World) -> list[bytes]:
-    """The features of each item as JSON: an item is on offer many times, its numbers are written once."""
+    """The features of each item as JSON, encoded once although an item is offered many times."""
     return [_encoder.encode(row) for row in world.item_features.tolist()]

@@ -104,7 +104,7 @@ class Backfill:
                 break
         if not self._reading.caught_up(positions):
             return False
-        self._latecomer.update(self._intake.held_beyond(intake))
+        self._latecomer.update(self._intake.buffered_beyond(intake))
         return True
 
     def _tell(self, positions: Mapping[TopicPartition, int]) -> None:

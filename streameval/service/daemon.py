@@ -228,11 +228,11 @@ class Daemon:
 
     def _document(self) -> State | None:
         """The whole state with the offsets that it was computed from; None while no log has been reached."""
-        bookmarks = self._source.bookmarks()
+        bookmarks = self._source.offsets()
         if not any(mark.positions for mark in bookmarks.values()):
             return None
         return {
-            "bookmarks": {topic: mark.to_state() for topic, mark in bookmarks.items()},
+            "offsets": {topic: mark.to_state() for topic, mark in bookmarks.items()},
             "intake": self._pipeline.state(),
             "roster": self._evaluator.state(),
         }
@@ -261,7 +261,7 @@ class Daemon:
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
             snapshots=None if self._snapshots is None else self._snapshots.status,
             dead_letters=None if self._dead_letters is None else self._dead_letters.status(),
-            holding=self._pipeline.holding(),
+            holding=self._pipeline.buffered(),
             history=self.published.history.after(at, report),
         )
         self._published_at = time.monotonic()

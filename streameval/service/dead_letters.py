@@ -20,7 +20,7 @@ from streameval.errors import InputError
 from streameval.events import Rejected
 from streameval.ingest.background import RetryError, Worker, WorkerStatus
 from streameval.ingest.base import Records
-from streameval.ingest.settings import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaConnection
 
 MOST_LETTERS, MOST_BYTES = 10_000, 32 * 2**20
 """Letters and bytes queued at most; further ones are dropped and counted."""

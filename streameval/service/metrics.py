@@ -430,7 +430,7 @@ FAMILIES: tuple[Family | HistogramFamily, ...] = (
     Family(
         "streameval_events_hurried_total",
         "Events since the state started that were counted before their turn, because the buffer was full.",
-        _value("holding.hurried"),
+        _value("holding.released_early"),
     ),
     Family(
         "streameval_rewards_total",

@@ -19,10 +19,9 @@ from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.config.model import State as StateSection
 from streameval.errors import ConfigError, InputError, StateError
-from streameval.ingest.base import Offsets, SourceOffsets
-from streameval.ingest.factory import Beginning, open_again, open_source
+from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
+from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline, PipelineSettings
-from streameval.ingest.settings import FileSettings, KafkaConnection, KafkaSettings, SimulatedSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator, named_parts
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
@@ -63,22 +62,9 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
     Whatever else changes, the numbers go on: see `CohortEvaluator.change`.
     """
-    source = config.required_source()
-    parts: dict[str, Any] = {"source.kind": source.kind, "block": BLOCK}
-    if isinstance(source, SimulatedSettings):
-        world = source.model_dump(mode="json", exclude={"kind", "events", "rate"})
-        return parts | {f"source.{key}": value for key, value in world.items()} | _reward(config)
-    log: dict[str, Any] = {"source.path": source.path} if isinstance(source, FileSettings) else _topics(source)
-    return parts | log | {"source.format": source.format} | _reward(config)
-
-
-def _topics(source: KafkaSettings) -> dict[str, Any]:
-    rewards = {} if source.rewards is None else source.rewards.model_dump(mode="json")
-    return {"source.topic": source.topic} | {f"source.rewards.{key}": value for key, value in rewards.items()}
-
-
-def _reward(config: Config) -> dict[str, Any]:
-    return {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
+    source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
+    reward = {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
+    return {"block": BLOCK} | source | reward
 
 
 def begin_anew(config: Config) -> Resumed:
@@ -87,7 +73,7 @@ def begin_anew(config: Config) -> Resumed:
 
 
 def _stages(config: Config) -> PipelineSettings:
-    return PipelineSettings.of(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
+    return PipelineSettings(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
 
 
 def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Resumed:
@@ -103,9 +89,9 @@ def go_on(config: Config, path: Path, document: State, reset_policies: Collectio
     before = roster.named_parts
     roster = _without(roster, plan, reset_policies)
     late = roster.adopt(plan)
-    bookmarks = {topic: Offsets.from_state(mark) for topic, mark in document["bookmarks"].items()}
+    bookmarks = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     intake = EventPipeline.from_state(document["intake"], config.event_format(), _stages(config))
-    intake.forget(reset_policies)
+    intake.drop_policies(reset_policies)
     _tell(path, document, before, named_parts(plan), reset_policies)
     return Resumed(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
 
@@ -169,7 +155,7 @@ def compared(before: Mapping[str, Any], after: Mapping[str, Any], reset: Collect
 def daemon(
     path: Path,
     config: Config,
-    backfill: Beginning | None = None,
+    backfill: BackfillStart | None = None,
     *,
     reset: bool = False,
     reset_policies: Collection[str] = (),
@@ -199,28 +185,26 @@ def _assembled(
     path: Path,
     config: Config,
     begun: Resumed,
-    backfill: Beginning | None,
+    backfill: BackfillStart | None,
     store: SnapshotStore | None,
     kept: StateSection | None,
 ) -> Daemon:
     if config.drift is not None:
         config.drift.make()  # river takes seconds to load: not amid the stream, when nobody would be answered
     settings = config.required_source()
-    rewards = getattr(settings, "rewards", None)
-    source = open_source(settings, begun.bookmarks, also=[] if rewards is None else [rewards.topic])
+    source = settings.open(begun.bookmarks)
     roster = begun.roster
     writer = None
 
     def commit(document: State) -> None:
-        source.commit({topic: Offsets.from_state(mark) for topic, mark in document["bookmarks"].items()})
+        source.commit({topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()})
 
     if store is not None and kept is not None:
         writer = SnapshotWriter(store, kept.interval, header(config), begun.snapshots, commit)
     dead_letters = None
     if config.dead_letters is not None:
-        connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
-        dead_letters = open_dead_letters(config.dead_letters, connection)
-    history = None if backfill is None else partial(open_again, settings, backfill)
+        dead_letters = open_dead_letters(config.dead_letters, settings.connection or KafkaConnection())
+    history = None if backfill is None else partial(settings.open_backfill, backfill)
     reloading = Reload(path, config, roster, history)
     return Daemon(
         source,

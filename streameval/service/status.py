@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streameval.events import REASONS
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.base import SourceStatus
-from streameval.ingest.pipeline import BufferStatus
+from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
 
 SPAN = 12 * 3600.0  # seconds

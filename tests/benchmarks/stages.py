@@ -57,7 +57,7 @@ def joining(window: float) -> RewardJoin:
         combine="first",
         max_lateness=5.0,
         idle_timeout=10.0,
-        most_bytes=2**30,
+        max_bytes=2**30,
     )
     made.expect([*[("a", place) for place in range(PARTITIONS)], ("b", 0)])
     return made
@@ -69,16 +69,16 @@ def joined(batches: list[EventBatch], rewards: list[RewardBatch], window: float)
     for batch, late in zip(batches, rewards, strict=True):
         stage.take(batch)
         stage.take_rewards(late)
-        most = max(most, stage.held)
+        most = max(most, len(stage.held))
     return most
 
 
 def ordered(batches: list[EventBatch], max_lateness: float) -> int:
-    stage, most = EventTimeOrder("a", max_lateness, 10.0, 2**30), 0
+    stage, most = EventTimeOrder("a", max_lateness=max_lateness, idle_timeout=10.0, max_bytes=2**30), 0
     stage.expect([("a", place) for place in range(PARTITIONS)])
     for batch in batches:
         stage.take(batch)
-        most = max(most, stage.held)
+        most = max(most, len(stage.held))
     return most
 
 

@@ -133,7 +133,7 @@ def test_a_coordinator_that_is_lost_costs_commits_and_no_message(cluster: Faulty
             cluster.fail(FIND_COORDINATOR, [15, CONNECTION_LOST])  # not available
             cluster.fail(OFFSET_COMMIT, [16, CONNECTION_LOST])  # not the coordinator
             begin = time.monotonic()
-            reader.source.commit(reader.source.bookmarks())
+            reader.source.commit(reader.source.offsets())
             took.append(time.monotonic() - begin)
         assert statistics.median(took) < 0.1
         read_all(reader)
@@ -159,7 +159,7 @@ def test_faults_of_all_kinds_between_many_lives_lose_and_double_nothing(cluster:
             for partition in range(4):
                 cluster.lead(TOPIC, partition, (life + partition) % 3 + 1)
             reader.poll_for(0.1)
-            bookmark = reader.source.bookmarks()[TOPIC]
+            bookmark = reader.source.offsets()[TOPIC]
         seen += reader.seen
     assert seen == Counter(numbers(MESSAGES))
 
@@ -170,7 +170,7 @@ def test_messages_deleted_between_two_lives_are_counted(cluster: FaultyCluster) 
     read = reader.seen.total()
     for partition in range(4):
         cluster.delete_before(TOPIC, partition, 900)
-    with gently(cluster, reader.source.bookmarks()[TOPIC]) as after:
+    with gently(cluster, reader.source.offsets()[TOPIC]) as after:
         after.poll_until(lambda: after.status.lag == 0)
         assert after.status.lost == 3600 - read
         assert after.status.gaps == {"deleted": 4}

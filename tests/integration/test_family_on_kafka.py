@@ -14,7 +14,7 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import JsonDecoder
 from streameval.ingest.kafka.producer import produce
-from streameval.ingest.settings import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaConnection
 from support.integration.running import daemon, wait_for
 
 pytestmark = pytest.mark.kafka

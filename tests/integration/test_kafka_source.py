@@ -19,10 +19,9 @@ from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.ingest.base import Offsets, Records
-from streameval.ingest.factory import open_source
 from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
-from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 from streameval.service.logging import discreet
 from support.factories import crowding, quickest, wait_until
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
@@ -248,7 +247,7 @@ def test_positions_are_shown_to_tools_for_lag_and_never_read_back(
         deadline = time.monotonic() + 60.0
         while committed(administrator, group) != dict.fromkeys(range(4), 100):
             assert time.monotonic() < deadline
-            reader.source.commit(reader.source.bookmarks())
+            reader.source.commit(reader.source.offsets())
             time.sleep(0.2)
     with reading(broker.connection, topic, group_id=group) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
@@ -258,9 +257,9 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
     produce(numbers(400), topic, stoppable_broker.connection)
     with reading(stoppable_broker.connection, topic, group_id="lag") as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
-        reader.source.commit(reader.source.bookmarks())
+        reader.source.commit(reader.source.offsets())
         stoppable_broker.stop()
-        took = quickest(lambda: [reader.source.commit(reader.source.bookmarks()) for _ in range(100)])
+        took = quickest(lambda: [reader.source.commit(reader.source.offsets()) for _ in range(100)])
         assert took < 0.5
         begin = time.monotonic()
     assert time.monotonic() - begin < 15.0, "who insists is given an answer, or none, after 30 seconds"
@@ -268,7 +267,7 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
 
 def bookmark_of(reader: Reading, topic: str) -> Offsets:
     """Over what a snapshot holds."""
-    return Offsets.from_state(reader.source.bookmarks()[topic].to_state())
+    return Offsets.from_state(reader.source.offsets()[topic].to_state())
 
 
 def test_many_lives_read_each_message_once(broker: Broker, topic: str) -> None:
@@ -319,7 +318,7 @@ def test_a_topic_made_anew_between_two_lives_is_told_however_long_it_is(
     made_anew(administrator, topic, broker.connection)
     produce(numbers(800, begin=1000), topic, broker.connection)
     with (
-        pytest.raises(SourceError, match="made anew"),
+        pytest.raises(SourceError, match="created again"),
         reading(broker.connection, topic, bookmark_of(before, topic), on_lost_offsets="fail") as strict,
     ):
         strict.poll_for(60.0)
@@ -337,7 +336,7 @@ def test_a_log_that_was_cut_and_has_grown_beyond_us_since_is_read_from_the_cut(
     produce(numbers(400), topic, real_kafka.connection)
     with reading(real_kafka.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
-        bookmark = Offsets.from_state(reader.source.bookmarks()[topic].to_state())
+        bookmark = Offsets.from_state(reader.source.offsets()[topic].to_state())
     assert bookmark.epochs.keys() == set(range(4))
     real_kafka.stop()
     real_kafka.lose_messages(topic)
@@ -411,11 +410,11 @@ def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
     for life in range(2):
         produce(numbers(400), topic, broker.connection)
         produce(numbers(100), rewards, broker.connection)
-        with closing(open_source(settings, bookmarks, also=[rewards])) as source:
+        with closing(settings.open(bookmarks)) as source:
             deadline = time.monotonic() + 60.0
             while read.total() < 500 * (life + 1) and time.monotonic() < deadline:
                 read.update((part.topic, value) for part in source.poll(0.2) for value in part.values)
-            bookmarks = source.bookmarks()
+            bookmarks = source.offsets()
             assert source.status().reached
             assert len(source.status().partitions) == 6
     assert read == Counter(

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.ingest.background import WorkerStatus
-from streameval.ingest.pipeline import BufferStatus
-from streameval.ingest.stages.reward_join import RewardCounts
+from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.reward_models.accuracy import RewardModelAccuracy
 from streameval.service.metrics import MetricsPage
 from streameval.service.status import BackfillStatus

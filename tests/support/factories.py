@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from streameval.events import EventBatch, Rejected
+from streameval.events.origin import Origin
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus
 from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.service.daemon import Daemon
@@ -134,7 +135,7 @@ class ListSource:
         """As reached as it was told to be."""
         return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
 
-    def bookmarks(self) -> SourceOffsets:
+    def offsets(self) -> SourceOffsets:
         """How many polls have been handed out."""
         return {"interactions": Offsets({0: self.handed_out} if self.handed_out else {})}
 
@@ -151,7 +152,7 @@ def records(*values: bytes | None, partition: int = 0) -> Records:
 class NumberFormat:
     """Decodes `b"5"` into an event of reward 5 at time 5; everything else is malformed."""
 
-    def decode_batch(self, values: Iterable[bytes | None]) -> EventBatch:
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """The numbers as events, the rest as rejections."""
         taken = [value or b"" for value in values]
         numbers = np.array([float(value) for value in taken if value.isdigit()])

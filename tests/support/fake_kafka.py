@@ -9,7 +9,7 @@ from datetime import datetime
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
-from streameval.ingest.settings import KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 
 TOPIC = "clicks"
 

@@ -27,7 +27,7 @@ class Earned(NamedTuple):
     reward: float = 1.0
 
 
-def fresh(combine: Any = "first", most_bytes: int = PLENTY, partitions: tuple[int, int] = (1, 1)) -> RewardJoin:
+def fresh(combine: Any = "first", max_bytes: int = PLENTY, partitions: tuple[int, int] = (1, 1)) -> RewardJoin:
     joining = RewardJoin(
         TOPIC,
         REWARDS,
@@ -36,7 +36,7 @@ def fresh(combine: Any = "first", most_bytes: int = PLENTY, partitions: tuple[in
         combine=combine,
         max_lateness=LATENESS,
         idle_timeout=IDLE,
-        most_bytes=most_bytes,
+        max_bytes=max_bytes,
     )
     joining.expect([(TOPIC, number) for number in range(partitions[0])])
     joining.expect([(REWARDS, number) for number in range(partitions[1])])

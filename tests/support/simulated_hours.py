@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, SourceStatus
-from streameval.ingest.settings import SimulatedSettings
-from streameval.ingest.simulated import SimulatedRecommender
+from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.status import NO_DELAYS, DaemonStatus, History, SnapshotStatus
 

@@ -1,7 +1,4 @@
-"""Lines out of bytes: what may be compressed is decompressed, and no line takes more than a bounded part of memory.
-
-Lines of bytes into a file, compressed by its ending, or onto standard output.
-"""
+"""Bytes to lines and back: reads compressed data, bounds the memory of a line, and writes lines to files."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ import zstandard
 from streameval.errors import InputError
 
 LONGEST_LINE = 64 * 2**20
-"""Bytes. A longer line is cut down to its beginning and a remark, which no decoder takes for an event."""
+"""Bytes. A longer line is cut to an excerpt and a remark, which no decoder accepts as an event."""
 EXCERPT = 1024
 PIECE = 1024
-"""Compressed bytes taken at a time. Their text may be a thousand times larger, and is lost if they are damaged."""
+"""Compressed bytes fed at once. Their text may be a thousand times larger, and is lost if they are damaged."""
 
 GZIP, ZSTD, ZSTD_SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"
 DAMAGE = (zlib.error, zstandard.ZstdError)
 
 
 class Decompressor(Protocol):
-    """One compressed stream, as zlib and zstandard know it."""
+    """A compressed stream, as zlib and zstandard provide it."""
 
     @property
     def eof(self) -> bool: ...
@@ -38,7 +35,7 @@ class Decompressor(Protocol):
 
 
 class Members:
-    """Decompresses streams that lie one behind the other, as `cat a.gz b.gz` makes them.
+    """Decompresses concatenated streams, as `cat a.gz b.gz` produces them.
 
     >>> import gzip
     >>> members = Members(lambda: zlib.decompressobj(31))
@@ -56,14 +53,14 @@ class Members:
         return self._member.eof
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text of the next `data`, bit by bit; one of `DAMAGE` where it is not what a compressor wrote."""
+        """The text of the next `data`, piece by piece; raises one of `DAMAGE` for damaged data."""
         for start in range(0, len(data), PIECE):
             yield from self._texts(data[start : start + PIECE])
 
     def _texts(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._member.eof:
-                data = data.lstrip(b"\0")  # padding, as tapes and block devices have it
+                data = data.lstrip(b"\0")  # padding, as on tapes and block devices
                 if not data:
                     return
                 self._member = self._start()
@@ -72,7 +69,7 @@ class Members:
 
 
 def members_of(first_bytes: bytes) -> Members | None:
-    """What decompresses data that begins so; None for plain text."""
+    """The decompressor for data that starts with these bytes; None for plain text."""
     if first_bytes.startswith(GZIP):
         return Members(lambda: zlib.decompressobj(31))
     if first_bytes.startswith((ZSTD, ZSTD_SKIPPABLE)):
@@ -81,13 +78,13 @@ def members_of(first_bytes: bytes) -> Members | None:
 
 
 class CutLine(bytes):
-    """What is left of a line that was too long, and how many bytes it had."""
+    """An excerpt of a line that was too long; `size`: how many bytes the line had."""
 
     size: int
 
 
 def bytes_of(lines: Sequence[bytes]) -> int:
-    """How many bytes lines take in their file, their ends included.
+    """How many bytes lines have in their file, with line ends.
 
     >>> bytes_of([b"one", b""])
     5
@@ -99,7 +96,7 @@ def bytes_of(lines: Sequence[bytes]) -> int:
 
 
 class LineSplitter:
-    r"""Cuts text into lines, wherever the chunks end.
+    r"""Splits chunks of text into lines.
 
     >>> splitter = LineSplitter()
     >>> splitter.feed(b"one\ntw"), splitter.feed(b"o\nthree"), splitter.rest()
@@ -124,7 +121,7 @@ class LineSplitter:
         return lines
 
     def rest(self) -> bytes:
-        """The line that has not ended yet; it is given away and forgotten."""
+        """Remove and return the line that has not ended yet."""
         line = self._bounded(b"".join(self._parts), self._size)
         self._parts, self._size = [], 0
         return line
@@ -144,7 +141,7 @@ class LineSplitter:
 
 
 def write_lines(path: Path | None, lines: Iterable[bytes]) -> None:
-    """Write each line and a line end; `.gz` compresses, None is standard output. InputError if it cannot be done."""
+    """Write each line with a line end; `.gz` compresses, None is standard output. InputError if writing fails."""
     try:
         with _opened(path) as stream:
             for line in lines:
@@ -152,7 +149,7 @@ def write_lines(path: Path | None, lines: Iterable[bytes]) -> None:
     except OSError as error:
         if path is None:
             raise
-        raise InputError(f"{path} cannot be written: {error.strerror}", hint="choose another place") from error
+        raise InputError(f"{path} cannot be written: {error.strerror}", hint="choose another path") from error
 
 
 @contextmanager
@@ -161,7 +158,7 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
     elif path.suffix == ".gz":
-        # No name and no time in it: equal events make equal files.
+        # without name and time, so that equal events make equal files
         with path.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as stream:
             yield cast(BinaryIO, stream)
     else:

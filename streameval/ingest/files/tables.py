@@ -16,9 +16,9 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.diagnosis import explain, parse
+from streameval.ingest.files.settings import ColumnNames
 from streameval.ingest.files.source import FileSource
 from streameval.ingest.files.tail import check
-from streameval.ingest.settings import ColumnNames
 
 BATCH_ROWS = 2000
 READ_AHEAD = 64 * 1024

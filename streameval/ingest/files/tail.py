@@ -1,7 +1,8 @@
-"""One file, line by line: opened, decompressed, waited for, and found again after its rotation."""
+"""One file, line by line: opened, decompressed, followed through rotations, and recognised after a restart."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import select
 import stat
@@ -9,24 +10,94 @@ import sys
 import time
 from typing import BinaryIO
 
+import msgspec
+
 from streameval.errors import InputError
-from streameval.ingest.files.file_identity import FileIdentity, mark_in
 from streameval.ingest.files.lines import DAMAGE, LineSplitter, Members, members_of
 
 STDIN = "-"
 CHUNK = 128 * 1024
 LOOK_AGAIN = 0.1
 """Seconds between looks at the end of a file that is followed."""
+SAMPLE = 4096
+"""Bytes at the start of a file, and before a position in it, by which the file is recognised."""
+
+
+class FileIdentity(msgspec.Struct, frozen=True):
+    """A position in a file, and digests that recognise the file: names and inodes pass from one file to the next.
+
+    `bytes` and `lines` are before the position; of a `compressed` file only the lines are known. `head` and `tail` are
+    digests of the first and last of these bytes; of a compressed file, `bytes` are those that `head` covers.
+
+    >>> FileIdentity.from_text(START.to_text()) == START
+    True
+    """
+
+    bytes: int
+    lines: int
+    head: str
+    tail: str = ""
+    compressed: bool = False
+
+    def to_text(self) -> str:
+        """The identity as text, for `Offsets`."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> FileIdentity:
+        """The inverse of `to_text`."""
+        return msgspec.json.decode(text, type=cls)
+
+
+START = FileIdentity(0, 0, "")
+
+
+def identify(descriptor: int, position: int, lines: int, *, compressed: bool) -> FileIdentity | None:
+    """The identity of an open file at a position; None for a pipe, which cannot be read again."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    size = found.st_size
+    if compressed:
+        known = min(SAMPLE, size)
+        return FileIdentity(known, lines, _digest(descriptor, 0, known), compressed=True)
+    known = min(position, size) if size >= position - 1 else position  # the last line may lack its newline
+    head = _digest(descriptor, 0, min(known, SAMPLE))
+    return FileIdentity(known, lines, head, _digest(descriptor, max(0, known - SAMPLE), known))
+
+
+def resume(path: str, known: FileIdentity) -> tuple[str | None, FileIdentity]:
+    """What happened to a file, one of `GAPS` or None, and where to continue in the file at this path.
+
+    A file with the same head that ends before the position was truncated: continue at its end. A file with another
+    head, or other bytes before the position, is another one: read it from its start.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < known.bytes:
+            same = size >= SAMPLE and _digest(descriptor, 0, SAMPLE) == known.head
+            return ("cut", msgspec.structs.replace(known, bytes=size)) if same else ("replaced", START)
+        same = _digest(descriptor, 0, min(known.bytes, SAMPLE)) == known.head
+        if not known.compressed:
+            same = same and _digest(descriptor, max(0, known.bytes - SAMPLE), known.bytes) == known.tail
+        return (None, known) if same else ("replaced", START)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(descriptor: int, start: int, stop: int) -> str:
+    sample = os.pread(descriptor, stop - start, start)
+    return hashlib.blake2b(sample, digest_size=12).hexdigest()
 
 
 class TailedFile:
-    """Reads one file, or standard input for `-`, to its end; with `follow` a plain file is waited for at its end.
+    """Reads one file, or standard input for `-`, to its end; with `follow`, waits there for more lines of a plain file.
 
-    A followed file may be rotated: when its name belongs to another file, the old one is read to its end, its last line
-    counts even if it has no newline, and the new one is read from its beginning. When it becomes shorter than what was
-    read (copied and truncated), it is read from its beginning, and a line that was not finished is dropped; if it grew
-    past that point again before it was looked at, that cannot be seen. Line numbers go on counting through both, and
-    `generation` counts the files that had the name. `start`: the byte to begin with, in text.
+    Rotation: when the path belongs to another file, the old one is read to its end, including a last line without a
+    newline, and the new one from its start. When the file is shorter than what was read (copied and truncated), it is
+    read from its start, and an unfinished line is dropped; that it also grew past that point in the meantime cannot be
+    seen. Line numbers continue through both, and `generation` counts the files. `start`: the first byte to read.
     """
 
     def __init__(self, path: str, *, follow: bool = False, start: int = 0) -> None:
@@ -38,30 +109,29 @@ class TailedFile:
         self._may_block = not (kind is None or stat.S_ISREG(kind))
         self._follow = follow and kind is not None and stat.S_ISREG(kind)
         self.generation = 0
-        self._begin(self._stream)
+        self._start(self._stream)
         if start:
             self._stream.seek(start)
             self._untouched = False
 
-    def _begin(self, stream: BinaryIO) -> None:
+    def _start(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._splitter = LineSplitter()
         self._members: Members | None = None
         self._damage: Exception | None = None
         self._untouched, self._replaced = True, False
 
-    def read(self, timeout: float, *, stay: bool = False) -> list[bytes]:
-        """The lines of the next piece; `[]` at the end, and when nothing has come within `timeout` seconds.
+    def read(self, timeout: float, *, same_file: bool = False) -> list[bytes]:
+        """The lines of the next chunk; `[]` at the end, and when nothing has come within `timeout` seconds.
 
-        With `stay`, a successor is left for later, so that lines of two files do not mix.
-
-        InputError when the file cannot be read further. All lines before that have been returned then.
+        With `same_file`, a new file at the path is not opened yet, so that lines of two files do not mix. Raises
+        InputError when the file cannot be read further, after all lines before that have been returned.
         """
         deadline = time.monotonic() + timeout
         while not self.ended:
             left = max(0.0, deadline - time.monotonic())
             try:
-                lines = self._next_lines(left, stay)
+                lines = self._next_lines(left, same_file)
             except DAMAGE as error:
                 raise self._failure("is damaged", str(error)) from error
             except OSError as error:
@@ -71,20 +141,20 @@ class TailedFile:
                 return lines
         return []
 
-    def mark(self, position: int, lines: int) -> FileIdentity | None:
-        """The mark of a place in the file that is open now; None where it cannot be read again."""
+    def identity(self, position: int, lines: int) -> FileIdentity | None:
+        """The identity of the open file at a position; None where it cannot be read again."""
         try:
             descriptor = self._stream.fileno()
         except OSError:
             return None
-        return mark_in(descriptor, position, lines, compressed=self._members is not None)
+        return identify(descriptor, position, lines, compressed=self._members is not None)
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
         if self.path != STDIN:
             self._stream.close()
 
-    def _next_lines(self, timeout: float, stay: bool) -> list[bytes]:
+    def _next_lines(self, timeout: float, same_file: bool) -> list[bytes]:
         if self._damage:
             raise self._damage
         if self._may_block and not select.select([self._stream], [], [], timeout)[0]:
@@ -97,20 +167,20 @@ class TailedFile:
             return self._lines_of(chunk)
         if not self._follow:
             return self._finish()
-        return [] if stay else self._at_end_of_growing_file(timeout)
+        return [] if same_file else self._await_growth(timeout)
 
     def _lines_of(self, chunk: bytes) -> list[bytes]:
         if self._untouched:
             self._untouched = False
             self._members = members_of(chunk)
             if self._members and self._follow:
-                raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow the log itself")
+                raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow plain text")
         lines = []
         try:
             for text in self._members.feed(chunk) if self._members else [chunk]:
                 lines += self._splitter.feed(text)
         except DAMAGE as damage:
-            self._damage = damage  # the lines before it come first
+            self._damage = damage  # raised after the lines before it
         return lines
 
     def _finish(self) -> list[bytes]:
@@ -124,25 +194,25 @@ class TailedFile:
         last = self._splitter.rest()
         return [last] if last else []
 
-    def _at_end_of_growing_file(self, timeout: float) -> list[bytes]:
+    def _await_growth(self, timeout: float) -> list[bytes]:
         now = _stat(self.path)
         if now is not None and self._replaced:
-            return self._last_line() or self._begin_anew(_open(self.path))
+            return self._last_line() or self._start_generation(_open(self.path))
         here = os.fstat(self._stream.fileno())
         if now is not None and not os.path.samestat(now, here):
             self._replaced = True  # a last look: it may have grown since
         elif here.st_size < self._stream.tell():
             self._stream.seek(0)
-            self._begin_anew(self._stream)
+            self._start_generation(self._stream)
         else:
             time.sleep(min(LOOK_AGAIN, timeout))
         return []
 
-    def _begin_anew(self, stream: BinaryIO) -> list[bytes]:
+    def _start_generation(self, stream: BinaryIO) -> list[bytes]:
         if stream is not self._stream:
             self._stream.close()
         self.generation += 1
-        self._begin(stream)
+        self._start(stream)
         return []
 
     def _failure(self, what: str, detail: str) -> InputError:
@@ -153,7 +223,7 @@ class TailedFile:
 
 
 def check(path: str) -> int | None:
-    """Bytes of the file, None where they cannot be known (a pipe, standard input); InputError if it is of no use."""
+    """Size of the file in bytes, None if unknown (a pipe, standard input); InputError if it cannot be read."""
     if path == STDIN:
         return None
     found = _stat(path)
@@ -181,7 +251,7 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _kind(stream: BinaryIO) -> int | None:
-    """The mode bits of an open file; None where a file object stands for it."""
+    """The mode bits of an open file; None for an object without a descriptor."""
     try:
         return os.fstat(stream.fileno()).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""The little that `KafkaSource` needs of a Kafka client library: any that offers this can stand behind it."""
+"""What `KafkaSource` needs from a Kafka client library."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Literal, Protocol
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.settings import KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 
 Beginning = Literal["earliest", "latest"] | datetime
 
 
 class ClientError(Exception):
-    """Trouble that may pass; the remedy is a new client."""
+    """A transient failure; the remedy is a new client."""
 
 
 class OffsetsGoneError(ClientError):
-    """The log no longer has what we want to read next. `resume`: where to go on per partition, None when unknown."""
+    """The log no longer has the next messages. `resume`: by partition, where to continue; None when unknown."""
 
     def __init__(self, resume: Mapping[int, int | None]) -> None:
         super().__init__(f"offsets are gone in partitions {sorted(resume)}")
@@ -29,38 +29,38 @@ class KafkaClient(Protocol):
     """One topic, read without a group. Every method may raise `ClientError`; timeouts are seconds."""
 
     def topic_id(self) -> str | None:
-        """What tells a topic from its successor of the same name; None when the broker does not say."""
+        """The id that distinguishes the topic from a later one of its name; None when the broker does not give one."""
 
     def partitions(self, timeout: float) -> Collection[int]:
-        """Asks the cluster which partitions there are now; none when the topic does not exist."""
+        """Request the partitions that exist now; none when the topic does not exist."""
 
     def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
-        """Asks for the offsets of the first and next message, or of the first message since a time."""
+        """Request the offset of the first or next message, or of the first message since a time."""
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         """Read these partitions, each from its offset on.
 
-        `epochs`: of the messages before, where they are known. Where the log has another one there, `poll` raises
-        `OffsetsGoneError` with the offset from which on they differ.
+        `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
+        raises `OffsetsGoneError` with the first offset that differs.
         """
 
     def poll(self, timeout: float) -> list[Records]:
-        """Messages that have come; also raises `OffsetsGoneError`."""
+        """Messages that have come; may raise `OffsetsGoneError`."""
 
     def pause(self, partitions: Collection[int]) -> None:
-        """From now on hand out nothing of these, and of all others again; what was assigned does not matter."""
+        """Return no messages of these from now on, and those of all others again; also before they are assigned."""
 
     def position(self, partition: int) -> int:
-        """The offset to be read next; beyond markers of transactions, which are no messages."""
+        """The offset to be read next, past markers of transactions, which are no messages."""
 
     def epochs(self) -> dict[int, int]:
-        """Those of a `Bookmark` at the offsets to be read next."""
+        """The leader epochs at the offsets to be read next; see `Offsets`."""
 
     def highwater(self, partition: int) -> int | None:
-        """The offset that the next message will get, as the broker said last."""
+        """The offset that the next message will get, in the last answer of the broker."""
 
     def close(self) -> None: ...
 
 
 Connect = Callable[[KafkaSettings, float, ConnectionGroup], KafkaClient]
-"""Makes a connected client within so many seconds, or raises `ClientError`; also when its lifeline is cut meanwhile."""
+"""Makes a connected client within so many seconds; raises `ClientError` else, or when its group is closed meanwhile."""

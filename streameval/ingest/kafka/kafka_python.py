@@ -1,7 +1,4 @@
-"""kafka-python behind the interface of `kafka_client`.
-
-kafka-python's network, made so that any thread may close it at any time.
-"""
+"""kafka-python as a `KafkaClient`, with a network that any thread may close at any time."""
 
 from __future__ import annotations
 
@@ -29,11 +26,11 @@ from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
-from streameval.ingest.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]  # the library ships no types
-    """The library's network. By itself it would not bear to be closed by two threads, or while it begins."""
+    """The network of the library, which by itself fails when it is closed by two threads or while it starts."""
 
     def __init__(self, **options: Any) -> None:
         self._loop = _Loop(**options)
@@ -41,7 +38,7 @@ class Network(KafkaNetClient):  # type: ignore[misc]  # the library ships no typ
         super().__init__(net=self._loop, **options)
 
     def ask(self, timeout: float) -> None:
-        """Ask the cluster what there is now; raises KafkaError, RuntimeError when this is closed, then or meanwhile."""
+        """Request the metadata of the cluster; raises KafkaError, and RuntimeError if this is closed."""
 
         async def asked() -> None:
             await self._manager.wait_for(self.cluster.request_update(), 1000 * timeout)
@@ -63,23 +60,23 @@ class _Loop(NetworkSelector):  # type: ignore[misc]
         self.network: Network | None = None  # so that it can be closed for as long as its thread runs
 
     def start(self) -> None:
-        """Begin to work in a thread, unless it was closed; the library's thread overlooks an end until it works."""
+        """Start the thread unless this is closed, and wait until it runs: before that it would miss a close."""
         with self.lock:
             if not self._closed:
                 super().start()
-                self.run(bool)  # does nothing, at work
+                self.run(bool)  # does nothing, in the thread
 
 
-RECONNECT_BACKOFF_MAX_MS = 2000  # the library's 30 s would keep a daemon away long after its broker came back
+RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
-"""They tell, and hang up; when the library hears both at once, it forgets what it was told."""
+"""Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
 INSIDE = suppress(AttributeError)
-"""Around what the library keeps to itself: a version that keeps it elsewhere is used without it."""
+"""Around private attributes of the library: with a version that lacks them, the statement is skipped."""
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
-    """The settings of a connection as kafka-python's arguments; equal for consumers, producers and administration.
+    """The settings of a connection as arguments of kafka-python, for consumers, producers and administrators.
 
     >>> connection_options(KafkaConnection(bootstrap_servers="a:1"))["bootstrap_servers"]
     ['a:1']
@@ -107,7 +104,7 @@ def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
     """The settings of a source as arguments of `kafka.KafkaConsumer`."""
     return connection_options(settings) | {
         "enable_auto_commit": False,
-        "auto_offset_reset": "none",  # any other value jumps silently when a topic was truncated or made anew
+        "auto_offset_reset": "none",  # other values skip messages silently after a truncation
         "isolation_level": "read_committed",
         "max_poll_records": settings.max_poll_records,
         "fetch_max_bytes": settings.fetch_max_bytes,
@@ -116,21 +113,21 @@ def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def connected(
-    make: Callable[..., Any], options: Mapping[str, Any], timeout: float, lifeline: ConnectionGroup | None = None
+    make: Callable[..., Any], options: Mapping[str, Any], timeout: float, connections: ConnectionGroup | None = None
 ) -> tuple[Any, Network]:
     """A consumer, producer or administrator of kafka-python that has reached a broker, and its network.
 
-    Raises KafkaError after `timeout` seconds; by itself the library would then leave its network thread running, out of
-    anyone's reach. When `lifeline` is cut, whatever is under way fails, and all that comes after it. The library does
-    not pass on `allow_auto_create_topics` either: asking for a topic would create it.
+    Raises KafkaError after `timeout` seconds, and closes the network, whose thread the library would leave running.
+    Closing `connections` makes every call under way fail, and all later ones. Topics are not created by requests for
+    their metadata; the library does not pass that option on by itself.
     """
     made: list[Network] = []
 
     def make_network(**network_options: Any) -> Network:
         made.append(Network(**network_options))
         made[0].cluster.config["allow_auto_create_topics"] = False
-        if lifeline is not None:
-            lifeline.add(made[0])
+        if connections is not None:
+            connections.add(made[0])
         return made[0]
 
     with _reasons_to_fail() as reasons:
@@ -150,20 +147,20 @@ def connected(
 
 @contextmanager
 def _reasons_to_fail() -> Iterator[dict[str, None]]:
-    """Why connections fail while the block lasts, each reason once: the library tells it to its log only."""
+    """Why connections fail during the block, each reason once: the library only logs the reasons."""
     reasons: dict[str, None] = {}
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told = record.args if isinstance(record.args, tuple) else ()
-            causes = [reason for reason in told if isinstance(reason, Exception)]
+            arguments = record.args if isinstance(record.args, tuple) else ()
+            causes = [reason for reason in arguments if isinstance(reason, Exception)]
             reasons.update((plain(cause), None) for cause in causes if not isinstance(cause, KafkaTimeoutError))
 
     listener = Listener(logging.WARNING)
     manager = logging.getLogger("kafka.net.manager")
     level = manager.level
     manager.addHandler(listener)
-    manager.setLevel(logging.WARNING)  # we listen even where nothing is to be written
+    manager.setLevel(logging.WARNING)  # also where the library is not to be logged
     try:
         yield reasons
     finally:
@@ -174,11 +171,11 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
 class KafkaPythonClient:
     """A `KafkaClient` made of a kafka-python consumer."""
 
-    def __init__(self, settings: KafkaSettings, timeout: float, lifeline: ConnectionGroup) -> None:
+    def __init__(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
         self._paused: frozenset[int] = frozenset()
         with translated_errors():
-            self._consumer, self._network = connected(KafkaConsumer, consumer_options(settings), timeout, lifeline)
+            self._consumer, self._network = connected(KafkaConsumer, consumer_options(settings), timeout, connections)
             self._cluster = self._network.cluster
 
     def topic_id(self) -> str | None:
@@ -216,21 +213,21 @@ class KafkaPythonClient:
                     place = OffsetAndMetadata(offset, "", epochs[partition])
                     with INSIDE:
                         self._consumer._subscription.seek(self._key(partition), place)
-            self._hold_back()
+            self._apply_pause()
 
     def pause(self, partitions: Collection[int]) -> None:
         with translated_errors():
             self._paused = frozenset(partitions)
-            self._hold_back()
+            self._apply_pause()
 
-    def _hold_back(self) -> None:
+    def _apply_pause(self) -> None:
         for key in self._consumer.assignment():
             paused = key.partition in self._paused
             (self._consumer.pause if paused else self._consumer.resume)(key)
 
     def poll(self, timeout: float) -> list[Records]:
         with translated_errors():
-            self._clear_the_line()
+            self._drop_empty_fetch()
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
         return [
             Records(
@@ -243,11 +240,11 @@ class KafkaPythonClient:
             for key, messages in polled.items()
         ]
 
-    def _clear_the_line(self) -> None:
-        """Make room for what had been fetched of partitions before they were paused.
+    def _drop_empty_fetch(self) -> None:
+        """Drop a fetch that was returned completely, so that one of a paused partition can be put back in its place.
 
-        The library (3.0.12) puts it back where nothing stands in line, and leaves there what it has handed out to the
-        end: the partition, resumed, would never be read again.
+        The library (3.0.12) puts such a fetch back only where no other is current, and keeps an exhausted one current:
+        the partition, once resumed, would never be read again.
         """
         with INSIDE:
             fetcher = self._consumer._fetcher
@@ -278,7 +275,7 @@ class KafkaPythonClient:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """kafka-python's errors as ours.
+    """Errors of kafka-python as `ClientError` or `SourceError`.
 
     >>> with translated_errors():  # doctest: +IGNORE_EXCEPTION_DETAIL
     ...     raise KafkaTimeoutError("no metadata")
@@ -298,12 +295,12 @@ def translated_errors() -> Iterator[None]:
         raise SourceError(str(error), hint="install the codec, for snappy: pip install python-snappy") from error
     except KafkaError as error:
         raise ClientError(plain(error)) from error
-    except Exception as error:  # the library's network thread hands its own crash to whoever asks next
+    except Exception as error:  # a crash of the library's network thread, raised in the next call
         raise ClientError(repr(error)) from error
 
 
 def plain(error: Exception) -> str:
-    """An error in words; kafka-python puts the names of its classes before them.
+    """The message of an error without the class name that kafka-python puts before it.
 
     >>> plain(KafkaTimeoutError("no metadata within 1 s"))
     'no metadata within 1 s'

@@ -1,6 +1,6 @@
 """An embedded broker that speaks the Kafka protocol: librdkafka's mock cluster, inside this process.
 
-For the demo and for tests. It keeps about 5 MB a partition in memory and forgets older messages.
+For the demo and for tests. It keeps about 5 MB per partition in memory and drops older messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.ingest.settings import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaConnection
 
 PRODUCER, FIRST_BROKER = 0, 1
 POINTER, TEXT, INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
@@ -33,9 +33,9 @@ SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 class EmbeddedBroker:
-    """A cluster on free ports of 127.0.0.1, of one broker by default, with these topics: name -> number of partitions.
+    """A cluster on free ports of 127.0.0.1 with these topics: name -> number of partitions.
 
-    Clients need the protocol version in `connection`. InputError without confluent-kafka.
+    Clients need the protocol version in `connection`. Raises InputError without confluent-kafka.
     """
 
     API_VERSION = "2.3"
@@ -55,7 +55,7 @@ class EmbeddedBroker:
         return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": self.API_VERSION})
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
-        """Topics that nobody created come into being with 4 partitions when they are written to."""
+        """Create a topic; a topic that is written to first is created with 4 partitions."""
         if partitions < 1 or self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1):
             raise InputError(
                 f"the embedded broker cannot create the topic {name!r} with {counted(partitions, 'partition')}",
@@ -63,7 +63,7 @@ class EmbeddedBroker:
             )
 
     def stop(self) -> None:
-        """Break all connections and refuse new ones, until `start`; the messages are kept."""
+        """Close all connections and refuse new ones until `start`; the messages are kept."""
         for broker in self._brokers:
             self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
 
@@ -73,7 +73,7 @@ class EmbeddedBroker:
             self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
 
     def close(self) -> None:
-        """End the cluster; its messages are gone."""
+        """End the cluster and drop its messages."""
         cluster, self._cluster = self._cluster, None
         if cluster is not None:
             self._library.rd_kafka_mock_cluster_destroy(cluster)
@@ -94,7 +94,7 @@ class EmbeddedBroker:
 
 
 def load_librdkafka() -> Any:
-    """The C library inside the confluent-kafka wheel, with the few functions we call declared; or InputError."""
+    """The C library inside the confluent-kafka wheel, with the functions used here declared; InputError without it."""
     try:
         extension = importlib.import_module("confluent_kafka.cimpl")
         library = ctypes.CDLL(extension.__file__)

@@ -13,7 +13,7 @@ from kafka.structs import OffsetAndMetadata
 from streameval.ingest.background import ConnectionGroup, RetryError, Worker
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.kafka_python import connected, connection_options, translated_errors
-from streameval.ingest.settings import KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 2.0

@@ -19,7 +19,7 @@ from kafka.errors import (
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup, RetryError
 from streameval.ingest.kafka.kafka_python import INSIDE, connected, connection_options, plain
-from streameval.ingest.settings import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaConnection
 
 CONNECT_TIMEOUT = 10.0
 DELIVERY_TIMEOUT, SENDER_TIMEOUT = 60.0, 20.0

@@ -1,38 +1,118 @@
-"""A connected client reading one topic: hands out records, and looks around now and then."""
+"""Reads one topic through a connected client, and tracks how far each partition has been read."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import structlog
 
 from streameval.ingest.background import ConnectionGroup
-from streameval.ingest.base import Offsets, Records
+from streameval.ingest.base import Offsets, PartitionStatus, Records
 from streameval.ingest.kafka.client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
-from streameval.ingest.kafka.progress import ReadProgress
-from streameval.ingest.settings import KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 PROBE_INTERVAL = 3.0
 BUSY = 0.1
-"""Share of the time that whoever polls is at work which counts against a partition that does not move. Its turn comes
-when what the client has of others is handed out, which may take long where events come faster than they are worked
-through; and a new client, which forgets all that, would begin with the same others."""
+"""Share of the caller's time between two polls that counts towards the stall timeout. A partition waits while messages
+fetched from others are processed, which may take long when events come faster than that; a new client would forget
+these messages and fetch the same ones first."""
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass
+class ReadProgress:
+    """The next offset of each partition, the known end of its log, and when it last advanced (seconds).
+
+    `ends` includes open transactions, `readable` does not. `paused`: partitions not to be read for now. `ended`: of
+    partitions found at their end by the last request, its time (epoch seconds); an open transaction is before the end.
+    `epochs`: see `Offsets`.
+
+    >>> progress = ReadProgress()
+    >>> progress.place({0: 10}, now=0.0)
+    >>> progress.see_readable({0: 12})
+    >>> progress.lag(0), progress.stalled(now=31.0, after=30.0)
+    (2, [0])
+    """
+
+    positions: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    readable: dict[int, int] = field(default_factory=dict)
+    moved_at: dict[int, float] = field(default_factory=dict)
+    paused: frozenset[int] = frozenset()
+    ended: dict[int, float] = field(default_factory=dict)
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def place(self, positions: Mapping[int, int], now: float) -> None:
+        """Move partitions to these offsets; the ends of their logs are then unknown."""
+        for partition, offset in positions.items():
+            self.positions[partition] = offset
+            self.moved_at[partition] = now
+            self.ends.pop(partition, None)
+            self.readable.pop(partition, None)
+            self.ended.pop(partition, None)
+            self.epochs.pop(partition, None)
+
+    def take(self, records: Iterable[Records], now: float) -> None:
+        """These records are returned and will not be read again."""
+        for part in records:
+            if part.offsets:
+                self.move(part.partition, part.offsets[-1] + 1, now)
+
+    def move(self, partition: int, offset: int, now: float) -> None:
+        """The partition has been read up to `offset`."""
+        if offset > self.positions[partition]:
+            self.positions[partition] = offset
+            self.moved_at[partition] = now
+            self.ended.pop(partition, None)
+
+    def see_ends(self, ends: Mapping[int, int | None]) -> None:
+        """The offsets that the next messages will get (None = unknown); lower than before in a truncated log."""
+        self.ends.update({partition: end for partition, end in ends.items() if end is not None})
+
+    def see_readable(self, ends: Mapping[int, int], asked_at: float = 0.0) -> None:
+        """The offsets up to which messages can be read now, requested at this time (epoch seconds)."""
+        self.readable.update(ends)
+        self.ended = {partition: asked_at for partition in ends if self.lag(partition) == 0}
+
+    def lag(self, partition: int) -> int | None:
+        """Unread messages of the partition; None while the end of its log is unknown."""
+        ends = [known[partition] for known in (self.ends, self.readable) if partition in known]
+        return max(0, max(ends) - self.positions[partition]) if ends else None
+
+    @property
+    def known_lag(self) -> int:
+        """Known unread messages of all partitions."""
+        return sum(self.lag(partition) or 0 for partition in self.positions)
+
+    def stalled(self, now: float, after: float) -> list[int]:
+        """Partitions with readable and wanted messages of which none has come for `after` seconds."""
+        for partition, position in self.positions.items():
+            if self.readable.get(partition, 0) <= position or partition in self.paused:
+                self.moved_at[partition] = now
+        return [partition for partition, moved in self.moved_at.items() if now - moved > after]
+
+    def status(self, topic: str) -> tuple[PartitionStatus, ...]:
+        """The partitions, by number."""
+        return tuple(
+            PartitionStatus(topic, partition, position, self.lag(partition), self.ended.get(partition))
+            for partition, position in sorted(self.positions.items())
+        )
+
+
 class TopicReplacedError(ClientError):
-    """The topic was deleted and made anew: positions belong to a log that is no more."""
+    """The topic was deleted and created again: the positions are those of a log that no longer exists."""
 
 
 class TopicReader:
-    """Reads a topic into a `ReadProgress` for as long as its client works; any `ClientError` ends it.
+    """Reads a topic and updates a `ReadProgress` until its client fails with a `ClientError`.
 
-    Everything that may fail comes before records are taken, so that records taken are always handed out.
+    Everything that may fail comes before positions advance, so that no message is counted as read and then dropped.
     """
 
     def __init__(
@@ -50,12 +130,12 @@ class TopicReader:
         self._forgiven = 0.0
 
     def start(self, progress: ReadProgress) -> None:
-        """Go on in `progress`, which takes the positions that this reader begins at."""
+        """Update `progress` from now on, starting with the positions of this reader."""
         now = self._clock()
         self._progress = progress
         self.client.pause(progress.paused)
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
-        progress.place(self.positions, self._patience())
+        progress.place(self.positions, self._stall_clock())
         progress.epochs = self.client.epochs()
 
     def read(self, timeout: float) -> list[Records]:
@@ -64,49 +144,49 @@ class TopicReader:
             self._forgiven += (1.0 - BUSY) * (self._clock() - self._left_at)
             self._left_at = None
         if self._clock() >= self._probe_at:
-            self._look_around()
+            self._check_broker()
         records = self.client.poll(timeout)
         self._check(records)
         self._progress.see_ends({partition: self.client.highwater(partition) for partition in self.positions})
         if records:
             self.answered_at = self._clock()
-            self._progress.take(records, self._patience())
+            self._progress.take(records, self._stall_clock())
             self._progress.epochs = self.client.epochs()
             self._left_at = self.answered_at
         return records
 
-    def _patience(self) -> float:
-        """A clock by which partitions must move: it is slow while whoever polls is at work."""
+    def _stall_clock(self) -> float:
+        """The clock of stalls, which is slower while the caller processes messages."""
         return self._clock() - self._forgiven
 
     def seek(self, positions: Mapping[int, int]) -> None:
-        """Read some partitions from other offsets, and all others from where they are."""
-        self._progress.place(positions, self._patience())
+        """Read these partitions from other offsets."""
+        self._progress.place(positions, self._stall_clock())
         here = {partition: self._progress.positions[partition] for partition in self.positions}
         self.client.assign(here, self._progress.epochs)
 
     def check_successor(self, topic_id: str | None, positions: Mapping[int, int]) -> None:
-        """Raises TopicReplacedError when this is not the topic that had this id or these partitions: none ever goes."""
+        """Raises TopicReplacedError when this topic has another id, or fewer partitions, which a topic never loses."""
         gone = sorted(positions.keys() - self.positions.keys())
         if topic_id and self.topic_id and topic_id != self.topic_id:
-            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and made anew")
+            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and created again")
         if gone and topic_id and self.topic_id:
             raise ClientError(f"the broker does not list the partitions {gone} of {self._settings.topic}")
         if gone:
-            raise TopicReplacedError(f"{self._settings.topic} has no partitions {gone} any more: it was made anew")
+            raise TopicReplacedError(f"{self._settings.topic} has no partitions {gone} any more: it was created again")
 
     def check_topic(self) -> None:
-        """Raises TopicReplacedError when the broker now knows another topic by this name."""
+        """Raises TopicReplacedError when another topic has this name now."""
         if self.client.topic_id() not in (None, self.topic_id):
-            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and made anew")
+            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and created again")
 
     def _check(self, records: list[Records]) -> None:
         self.check_topic()
         for part in records:
             if part.offsets and part.offsets[0] < self._progress.positions[part.partition]:
-                raise ClientError(f"partition {part.partition} came a second time from offset {part.offsets[0]}")
+                raise ClientError(f"partition {part.partition} was read a second time from offset {part.offsets[0]}")
 
-    def _look_around(self) -> None:
+    def _check_broker(self) -> None:
         now = self._clock()
         self._probe_at = now + PROBE_INTERVAL
         try:
@@ -117,17 +197,17 @@ class TopicReader:
             if now - self.answered_at > self._settings.stall_timeout:
                 raise ClientError(f"no answer for {now - self.answered_at:.0f} s: {error}") from error
             return
-        stalled = self._progress.stalled(self._patience(), self._settings.stall_timeout)
+        stalled = self._progress.stalled(self._stall_clock(), self._settings.stall_timeout)
         if stalled:
-            raise ClientError(f"events wait in partitions {stalled} but none comes")
+            raise ClientError(f"partitions {stalled} have unread events but none comes")
 
     def _probe(self, now: float) -> None:
-        """An empty poll does not tell a quiet topic from a dead cluster: ask."""
+        """Request the ends of the logs: an empty poll does not distinguish a quiet topic from a dead cluster."""
         asked_at = time.time()
         ends = self.client.offsets(self.positions, "latest", PROBE_TIMEOUT)
         self.answered_at = self._clock()
         for partition in self.positions:
-            self._progress.move(partition, self.client.position(partition), self._patience())
+            self._progress.move(partition, self.client.position(partition), self._stall_clock())
         self._progress.epochs = self.client.epochs()
         self._progress.see_readable(ends, asked_at)
         if now >= self._discover_at:
@@ -149,10 +229,10 @@ def open_topic(
     known: Offsets,
     newcomers: Beginning,
     clock: Callable[[], float],
-    lifeline: ConnectionGroup,
+    connections: ConnectionGroup,
 ) -> TopicReader:
-    """A reader of all partitions from where they are known, and from `newcomers` where not; raises `ClientError`."""
-    client = connect(settings, CONNECT_TIMEOUT, lifeline)
+    """A reader of all partitions, from `known` offsets or else from `newcomers`; raises `ClientError`."""
+    client = connect(settings, CONNECT_TIMEOUT, connections)
     try:
         partitions = set(client.partitions(CONNECT_TIMEOUT))
         if not partitions:
@@ -168,13 +248,13 @@ def open_topic(
 def starting_positions(
     client: KafkaClient, partitions: set[int], known: Mapping[int, int], newcomers: Beginning, timeout: float
 ) -> dict[int, int]:
-    """Where to begin in each of the partitions: where it is known, or at `newcomers`."""
+    """The offset to start at in each partition: the known one, or that of `newcomers`."""
     fresh = partitions - known.keys()
     found = client.offsets(fresh, newcomers, timeout) if fresh else {}
     return {partition: known.get(partition, found.get(partition, 0)) for partition in partitions}
 
 
 def close_quietly(client: KafkaClient) -> None:
-    """Close a client that may be broken already."""
+    """Close a client that may be broken."""
     with suppress(ClientError):
         client.close()

@@ -1,4 +1,4 @@
-"""A Kafka topic as a source: all partitions, without a group, from positions that we keep ourselves."""
+"""A Kafka topic as a source: all partitions, without a consumer group, from positions kept in snapshots."""
 
 from __future__ import annotations
 
@@ -7,46 +7,54 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from threading import Event
+from typing import NamedTuple
 
 import structlog
 
 from streameval.common.text import counted
 from streameval.ingest.background import Background, ConnectionGroup
-from streameval.ingest.base import Offsets, Records, SourceOffsets, SourceStatus, TopicPartition
-from streameval.ingest.data_loss import Gaps, going_on
+from streameval.ingest.base import DataLoss, Offsets, Records, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ingest.kafka.client import Beginning, ClientError, Connect, OffsetsGoneError
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.offset_commits import GroupWriter, OffsetCommitter
-from streameval.ingest.kafka.progress import ReadProgress
 from streameval.ingest.kafka.reader import (
     CONNECT_TIMEOUT,
+    ReadProgress,
     TopicReader,
     TopicReplacedError,
     close_quietly,
     open_topic,
 )
-from streameval.ingest.settings import KafkaSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 
 BACKOFF_FIRST, BACKOFF_MOST, JITTER = 0.25, 5.0, 0.5
 REACHED_FOR = 10.0
-TELL_AGAIN, MOST_TROUBLES = 60.0, 20
+"""Seconds without an answer after which the cluster counts as not reached."""
+LOG_EVERY, MOST_LOGGED = 60.0, 20
+"""Seconds between two log lines of one text, and how many texts are remembered."""
 
 log = structlog.get_logger(__name__)
 
 
 class KafkaSource:
-    """Reads a topic from a bookmark, or from `settings.start` when there is none.
+    """Reads a topic from `offsets`, or from `settings.start` without any.
 
-    The positions are the truth: after any trouble a new client goes on exactly there, so that nothing is lost and
-    nothing read twice. Partitions that appear later are read from their beginning: `start` is about what was there at
-    the first start, and leaving out what came since would be a silent jump. `clock` counts seconds; `connect` makes the
-    client; `chance` in [0, 1) spreads the pauses of many daemons whose broker went away at one moment.
+    After any failure a new client continues exactly at the positions, so that nothing is lost and nothing read twice.
+    Partitions that are added later are read from their first message: `start` applies to the first start only, and a
+    later one must not skip messages silently.
+
+    Args:
+        settings: Which topic to read, and how.
+        offsets: Where an earlier source stopped.
+        clock: Counts seconds.
+        connect: Makes the client.
+        chance: In [0, 1); spreads the reconnects of many daemons over time.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
-        bookmark: Offsets | None = None,
+        offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         connect: Connect = KafkaPythonClient,
@@ -57,43 +65,43 @@ class KafkaSource:
         self._connect = connect
         self._chance = chance
         self._progress = ReadProgress()
-        positions = bookmark.positions if bookmark else {}
-        self._progress.place(positions, clock())
-        self._progress.epochs = dict(bookmark.epochs) if bookmark else {}
-        self._newcomers: Beginning = "earliest" if positions else settings.start
-        self._topic_id = bookmark.identity if bookmark else None
+        known = offsets or Offsets({})
+        self._progress.place(known.positions, clock())
+        self._progress.epochs = dict(known.epochs)
+        self._newcomers: Beginning = "earliest" if known.positions else settings.start
+        self._topic_id = known.identity
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
-        self._lifeline, self._closed = ConnectionGroup(), Event()
-        self._told: dict[str, float] = {}
+        self._connections, self._closed = ConnectionGroup(), Event()
+        self._logged_at: dict[str, float] = {}
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = clock()
         self._failures = self._rebuilds = 0
-        self._gaps = Gaps(settings.topic, settings.on_lost_offsets)
+        self._loss = DataLoss(settings.topic, settings.on_lost_offsets)
         group = settings.group_id
-        self._committer = OffsetCommitter(lambda: GroupWriter(settings, group, self._lifeline)) if group else None
+        self._committer = OffsetCommitter(lambda: GroupWriter(settings, group, self._connections)) if group else None
 
     @property
     def positions(self) -> dict[int, int]:
-        """The next offset of each partition; everything before it has been handed out or was lost."""
+        """The next offset of each partition; everything before it has been returned or was lost."""
         return dict(self._progress.positions)
 
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come, within about `timeout` seconds.
 
-        Raises SourceError when messages were lost and `on_lost_offsets` is `fail`, or when they cannot be unpacked.
+        Raises SourceError when messages were lost and `on_lost_offsets` is `fail`, or when the codec is not installed.
         """
         try:
             reader = self._reader or self._open(timeout)
             return self._read(reader, timeout) if reader else []
         except TopicReplacedError:
-            self._start_over()
+            self._restart_from_beginning()
         except ClientError as error:
-            self._give_up(error)
+            self._drop_client(error)
         return []
 
     def status(self) -> SourceStatus:
-        """Where we are; no round trip."""
+        """The state of the source, without a round trip."""
         silence = self._clock() - self._reader.answered_at if self._reader else 0.0
         reached = self._reader is not None and silence < REACHED_FOR
         unanswered = self._reader is not None and not reached
@@ -102,61 +110,58 @@ class KafkaSource:
             partitions=self._progress.status(self._settings.topic),
             detail=f"no answer from {self._settings.address} for {silence:.0f} s" if unanswered else self._detail,
             rebuilds=self._rebuilds,
-            lost=self._gaps.lost,
-            gaps=dict(self._gaps.kinds),
+            lost=self._loss.lost,
+            gaps=dict(self._loss.gaps),
         )
 
-    def bookmarks(self) -> SourceOffsets:
-        """The next offset of each partition, the topic's id, and the epochs of its leaders."""
-        return {self._settings.topic: self._bookmark()}
+    def offsets(self) -> SourceOffsets:
+        """The next offset of each partition, the id of the topic, and its leader epochs."""
+        return {self._settings.topic: Offsets(self.positions, self._topic_id, dict(self._progress.epochs))}
 
-    def _bookmark(self) -> Offsets:
-        return Offsets(self.positions, self._topic_id, dict(self._progress.epochs))
-
-    def pause(self, places: Collection[TopicPartition]) -> None:
-        """Leave these partitions in the log for now; they do not count as stuck."""
-        paused = frozenset(partition for topic, partition in places if topic == self._settings.topic)
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Do not read these partitions for now; they do not count as stalled."""
+        paused = frozenset(partition for topic, partition in partitions if topic == self._settings.topic)
         if paused != self._progress.paused:
             self._progress.paused = paused
             if self._reader is not None:
                 self._reader.client.pause(paused)
 
-    def commit(self, bookmarks: SourceOffsets) -> None:
-        """Show the positions as those of `settings.group_id`, if there is one."""
-        bookmark = bookmarks.get(self._settings.topic)
-        if self._committer is not None and bookmark is not None and bookmark.positions:
-            self._committer.commit(bookmark.positions)
+    def commit(self, offsets: SourceOffsets) -> None:
+        """Commit the positions to the group `settings.group_id`, if there is one."""
+        committed = offsets.get(self._settings.topic)
+        if self._committer is not None and committed is not None and committed.positions:
+            self._committer.commit(committed.positions)
 
     def close(self) -> None:
-        """Leave the cluster, or give up looking for it; status and positions can still be read."""
+        """Close all connections, also one that is being opened; status and positions can still be read."""
         self._closed.set()
         if self._committer is not None:
             self._committer.close()
-        self._leave()
-        self._lifeline.close()
+        self._disconnect()
+        self._connections.close()
 
     def _open(self, timeout: float) -> TopicReader | None:
-        """The reader that is being opened beside the loop; None while that takes longer, and in the pauses between."""
+        """The reader once a background thread has opened it; None before, and in the pause after a failure."""
         if self._opening is None:
             pause = self._retry_at - self._clock()
             if pause > 0:
                 self._closed.wait(min(pause, timeout))
                 return None
-            self._opening = Background(self._open_beside)
+            self._opening = Background(self._open_in_background)
         reader = self._opening.result(timeout)
         if reader is not None:
             self._opening = None
-            self._begin(reader)
+            self._start(reader)
         return reader
 
-    def _open_beside(self) -> TopicReader:
-        known, newcomers = self._bookmark(), self._newcomers
-        reader = open_topic(self._connect, self._settings, known, newcomers, self._clock, self._lifeline)
+    def _open_in_background(self) -> TopicReader:
+        known, newcomers = self.offsets()[self._settings.topic], self._newcomers
+        reader = open_topic(self._connect, self._settings, known, newcomers, self._clock, self._connections)
         if self._closed.is_set():
             close_quietly(reader.client)
         return reader
 
-    def _begin(self, reader: TopicReader) -> None:
+    def _start(self, reader: TopicReader) -> None:
         self._reader = reader
         reader.check_successor(self._topic_id, self.positions)
         self._topic_id = reader.topic_id or self._topic_id
@@ -164,7 +169,7 @@ class KafkaSource:
         reader.start(self._progress)
         self._opened_at = self._clock()
         self._detail = f"reading {counted(len(reader.positions), 'partition')} of {self._settings.topic}"
-        if self._is_news("connected"):
+        if self._may_log("connected"):
             where = {"servers": self._settings.address, "topic": self._settings.topic}
             log.info("kafka_connected", **where, positions=self.positions)
 
@@ -172,57 +177,90 @@ class KafkaSource:
         try:
             return reader.read(timeout)
         except OffsetsGoneError as gone:
-            self._skip(reader, gone.resume)
+            self._skip_lost(reader, gone.resume)
             return []
 
-    def _skip(self, reader: TopicReader, resume: Mapping[int, int | None]) -> None:
-        """Go on where the log still has messages, and count those that it no longer has."""
+    def _skip_lost(self, reader: TopicReader, resume: Mapping[int, int | None]) -> None:
+        """Continue where the log still has messages, and count those that it no longer has."""
         reader.client.partitions(CONNECT_TIMEOUT)
         reader.check_topic()
         first = reader.client.offsets(resume, "earliest", CONNECT_TIMEOUT)
         end = reader.client.offsets(resume, "latest", CONNECT_TIMEOUT)
         for partition, place in resume.items():
             position = self._progress.positions[partition]
-            gap = going_on(position, place, first[partition], end[partition], same_log=reader.topic_id is not None)
-            if gap.place != position:  # else a false alarm: a new leader that has not caught up says that, too
-                self._gaps.found(gap.kind, gap.lost, partition=partition, position=position, goes_on_at=gap.place)
-            reader.seek({partition: gap.place})
+            gap = find_gap(position, place, first[partition], end[partition], same_log=reader.topic_id is not None)
+            if gap.resume_at != position:  # else a false alarm, as from a new leader that has not caught up
+                self._loss.record(gap.kind, gap.lost, partition=partition, position=position, resume_at=gap.resume_at)
+            reader.seek({partition: gap.resume_at})
 
-    def _start_over(self) -> None:
-        """The topic is another one of the same name: all of it is new to us."""
-        self._gaps.found("replaced", self._progress.known_lag, old_topic=self._topic_id, positions=self.positions)
-        self._leave()
+    def _restart_from_beginning(self) -> None:
+        """The topic is another one of the same name: read it from its first message."""
+        self._loss.record("replaced", self._progress.known_lag, old_topic=self._topic_id, positions=self.positions)
+        self._disconnect()
         self._topic_id, self._progress = None, ReadProgress(paused=self._progress.paused)
 
-    def _give_up(self, error: ClientError) -> None:
-        """Drop the client; the next one comes after a pause that about doubles from failure to failure."""
+    def _drop_client(self, error: ClientError) -> None:
+        """Drop the client, and open the next one after a pause that about doubles with each failure."""
         now = self._clock()
         if now - self._opened_at > REACHED_FOR and self._reader is not None:
             self._failures = 0
         pause = min(BACKOFF_FIRST * 2.0 ** min(self._failures, 10), BACKOFF_MOST) * (1.0 - JITTER * self._chance())
         self._failures += 1
         self._rebuilds += self._reader is not None
-        self._leave()
+        self._disconnect()
         self._retry_at = now + pause
-        self._tell(f"cannot read from {self._settings.address}: {error}")
+        self._detail = f"cannot read from {self._settings.address}: {error}"
+        if self._may_log(self._detail):
+            log.warning("kafka_not_reached", detail=self._detail, rebuilds=self._rebuilds)
 
-    def _tell(self, detail: str) -> None:
-        if self._is_news(detail):
-            log.warning("kafka_not_reached", detail=detail, rebuilds=self._rebuilds)
-        self._detail = detail
-
-    def _is_news(self, told: str) -> bool:
-        """Whether something is to be logged: once a minute, so that trouble that comes and goes fills no disk."""
+    def _may_log(self, text: str) -> bool:
+        """Whether to log a text: each at most once a minute, as a failure may come and go."""
         now = self._clock()
-        if now < self._told.get(told, -math.inf) + TELL_AGAIN:
+        if now < self._logged_at.get(text, -math.inf) + LOG_EVERY:
             return False
-        if len(self._told) > MOST_TROUBLES:
-            self._told.clear()
-        self._told[told] = now
+        if len(self._logged_at) > MOST_LOGGED:
+            self._logged_at.clear()
+        self._logged_at[text] = now
         return True
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         self._opening = None
         if self._reader is not None:
             close_quietly(self._reader.client)
             self._reader = None
+
+
+class Gap(NamedTuple):
+    """What became of the messages at a position, how many are known to be lost, and where to continue."""
+
+    kind: str
+    lost: int
+    resume_at: int
+
+
+def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> Gap:
+    """Why a log of the offsets `first` to `end` (exclusive) no longer has `position`, and where to continue.
+
+    A log that ends before `position` was truncated there; unless it is known to be the same log, it is taken for a
+    successor, all of which is new. Truncation loses no unread message as far as is known: the lost end had been read.
+    Messages written since may reach back before that end, but this cannot be seen from what was read.
+
+    Args:
+        position: The next offset to read.
+        diverged_at: The offset at which the client found the log truncated; None = unknown.
+        first: The first offset of the log.
+        end: The next offset of the log.
+        same_log: Whether the log is known to be the one that was read.
+
+    >>> find_gap(3, None, first=10, end=20, same_log=True)
+    Gap(kind='deleted', lost=7, resume_at=10)
+    >>> find_gap(30, None, first=10, end=20, same_log=True)
+    Gap(kind='cut', lost=0, resume_at=20)
+    >>> find_gap(30, None, first=10, end=20, same_log=False)
+    Gap(kind='replaced', lost=0, resume_at=10)
+    """
+    if diverged_at is not None:
+        return Gap("cut" if diverged_at < position else "deleted", max(0, diverged_at - position), diverged_at)
+    if position <= end:
+        return Gap("deleted", max(0, first - position), max(position, first))
+    return Gap("cut", 0, end) if same_log else Gap("replaced", 0, first)

@@ -1,4 +1,4 @@
-"""Events that wait for their turn."""
+"""Buffered events, and how they leave the buffer by their time."""
 
 from __future__ import annotations
 
@@ -10,36 +10,30 @@ import numpy as np
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch
-from streameval.ingest.off_heap import apart
-from streameval.ingest.stages.watermark import NEVER
+from streameval.ingest.off_heap import off_heap
 
-MOST_PARTS = 512
-"""With more parts than this, neighbours are put together."""
+MAX_PARTS = 512
+"""With more parts than this, neighbours are merged."""
 LEAST_SHARE = 8
-"""A part of which less than one in so many events is left is copied, so that the others leave the memory."""
+"""A part of which less than one event in so many is left is copied, so that the memory of the others is freed."""
 
 
 @dataclass
 class PartitionBuffer:
-    """Events in the order of time, of which those before the row `start` are gone; in memory of their own."""
+    """Events in the order of time, outside the heap; those before the row `start` have been taken."""
 
     events: EventBatch
     start: int = 0
 
     def __post_init__(self) -> None:
-        self.events = apart(self.events)
+        self.events = off_heap(self.events)
 
     def __len__(self) -> int:
         return len(self.events) - self.start
 
     @property
-    def first(self) -> float:
-        """Time of the next event."""
-        return float(self.events.timestamp[self.start])
-
-    @property
     def left(self) -> EventBatch:
-        """Those that are not gone."""
+        """The events that have not been taken."""
         return self.events[self.start :]
 
     def take(self, stop: int) -> EventBatch:
@@ -50,7 +44,7 @@ class PartitionBuffer:
 
 
 class HeldEvents:
-    """Events that wait; those before some time are taken out together, ordered by (timestamp, partition, offset)."""
+    """Buffered events; those before a time are taken together, ordered by (timestamp, partition, offset)."""
 
     def __init__(self) -> None:
         self._parts: list[PartitionBuffer] = []
@@ -60,17 +54,20 @@ class HeldEvents:
         return sum(map(len, self._parts))
 
     def add(self, batch: EventBatch) -> None:
-        """Keep these events, too."""
+        """Buffer these events, too."""
         if len(batch):
             self._parts.append(PartitionBuffer(in_order(replace(batch, rejected=()))))
             self.nbytes += batch.nbytes
-        if len(self._parts) > MOST_PARTS:
-            self._keep([_merged(self._parts[first : first + 2]) for first in range(0, len(self._parts), 2)])
+        if len(self._parts) > MAX_PARTS:
+            pairs = (self._parts[first : first + 2] for first in range(0, len(self._parts), 2))
+            self._keep([PartitionBuffer(in_order(EventBatch.concat([part.left for part in pair]))) for pair in pairs])
 
     def take(self, before: float = math.inf) -> EventBatch:
-        """The events before this time, which are then no longer kept."""
+        """Remove and return the events before this time."""
         due = [
-            part.take(int(part.events.timestamp.searchsorted(before))) for part in self._parts if part.first < before
+            part.take(int(part.events.timestamp.searchsorted(before)))
+            for part in self._parts
+            if part.events.timestamp[part.start] < before
         ]
         if not due:
             return EventBatch.concat([])
@@ -78,7 +75,7 @@ class HeldEvents:
         return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
 
     def take_beyond(self, time: float) -> EventBatch:
-        """The events after this time, which are then no longer kept."""
+        """Remove and return the events after this time."""
         beyond, kept = [], []
         for part in self._parts:
             left = part.left
@@ -88,10 +85,10 @@ class HeldEvents:
         self._keep(kept)
         return EventBatch.concat(beyond)
 
-    def renew(self, other: HeldEvents) -> None:
-        """Keep the same events as the other one has them, where it has them and where they say more there.
+    def update_from(self, other: HeldEvents) -> None:
+        """Replace events by those of `other` with the same origin, if `other` has columns of more policies.
 
-        That is so when policies were added meanwhile: what waits here was decoded before, and does not tell of them.
+        A policy that was added after an event was decoded here has no column in it.
         """
         theirs = EventBatch.concat([part.left for part in other._parts])
         if theirs.origin is None or all(part.events.policies == theirs.policies for part in self._parts):
@@ -104,8 +101,13 @@ class HeldEvents:
         self.add(theirs.take(np.array([row for row in rows if row >= 0], dtype=np.int64)))
         self.add(ours.take(np.flatnonzero(np.array(rows) < 0)))
 
-    def forget(self, policies: Collection[str]) -> None:
-        """Keep the same events as if they did not tell of these policies."""
+    def origins(self) -> set[tuple[str, int, int]]:
+        """Topic, partition and offset of each event."""
+        events = EventBatch.concat([part.left for part in self._parts])
+        return set() if events.origin is None else {events.origin.place(row) for row in range(len(events))}
+
+    def drop_policies(self, policies: Collection[str]) -> None:
+        """Remove the columns of these policies."""
         for part in self._parts:
             part.events = part.events.with_policies(name for name in part.events.policies if name not in policies)
         self._keep(self._parts)
@@ -119,43 +121,12 @@ class HeldEvents:
         self.nbytes = sum(part.events.nbytes for part in parts)
 
     def state(self) -> list[State]:
-        """All of them as plain values: as they lie in memory, since this takes a while."""
+        """All events as plain values, views of the memory they are in."""
         return [part.left.to_state() for part in self._parts]
 
     def restore(self, state: Sequence[State]) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._keep([PartitionBuffer(EventBatch.from_state(part)) for part in state])
-
-
-class EventBuffer:
-    """A stage in which events wait for their turn, in `most_bytes` of memory."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._held = HeldEvents()
-        self._passed = NEVER  # what lies before this time has been passed on
-        self._is_full = False
-        self.hurried = 0
-
-    @property
-    def waiting(self) -> HeldEvents:
-        """The events that wait."""
-        return self._held
-
-    @property
-    def held(self) -> int:
-        """How many events wait."""
-        return len(self._held)
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that all takes which waits."""
-        return self._held.nbytes
-
-    def _fills_up(self) -> bool:
-        """Whether others must not be read on for now: until half of the memory is free again."""
-        self._is_full = self.held_bytes > self._most_bytes / (2 if self._is_full else 1)
-        return self._is_full
 
 
 def in_order(batch: EventBatch) -> EventBatch:
@@ -164,10 +135,6 @@ def in_order(batch: EventBatch) -> EventBatch:
         return batch
     assert batch.origin is not None, "events must be decoded with their origin"
     return batch.take(np.lexsort((batch.origin.offset, batch.origin.partition, batch.timestamp)))
-
-
-def _merged(parts: Sequence[PartitionBuffer]) -> PartitionBuffer:
-    return PartitionBuffer(in_order(EventBatch.concat([part.left for part in parts])))
 
 
 def _trimmed(part: PartitionBuffer) -> PartitionBuffer:

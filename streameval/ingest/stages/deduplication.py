@@ -1,4 +1,4 @@
-"""Events that came before, by their ids: what a producer sent again because it was not sure."""
+"""Drops events that a producer sent more than once."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from streameval.events.origin import NO_IDENTITY, Identity
 
 
 class Deduplication:
-    """Drops events whose id is among those of the last `remembered` events that it let through.
+    """Rejects events whose id is among those of the last `window` events that it passed on.
 
-    Memory: 8 bytes an id in a ring, and about 90 in the set that is asked: 100 MB for a million. An empty id is
-    nobody's, and never a duplicate. Ids are compared by their 64-bit fingerprints.
+    Ids are compared by their 64-bit fingerprints; an event without an id is never a duplicate. Memory: 8 bytes an id in
+    a ring and about 90 in a set, 100 MB for a million.
     """
 
-    def __init__(self, remembered: int) -> None:
-        self._ring: Identity = np.full(remembered, NO_IDENTITY)
+    def __init__(self, window: int) -> None:
+        self._ring: Identity = np.full(window, NO_IDENTITY)
         self._passed = 0
         self._seen: set[int] = set()
 
     def take(self, batch: EventBatch) -> EventBatch:
-        """The events that are new; the others are rejected as `duplicate`."""
+        """The new events; the others are rejected as `duplicate`."""
         identity = _identity_of(batch)
         known = identity[identity != NO_IDENTITY]
         new = set(known.tolist())
         if len(new) == len(known) and self._seen.isdisjoint(new):
             self._remember(known)
             return batch
-        repeated = [each != NO_IDENTITY and not self._is_new(each) for each in identity.tolist()]
-        return batch.reject(np.array(repeated), "duplicate", lambda _: "event_id: that of an event shortly before")
+        repeated = [number != NO_IDENTITY and not self._is_new(number) for number in identity.tolist()]
+        return batch.reject(np.array(repeated), "duplicate", lambda _: "event_id: repeats that of a recent event")
 
     def _is_new(self, identity: int) -> bool:
         if identity in self._seen:
@@ -39,7 +39,7 @@ class Deduplication:
         return True
 
     def _remember(self, new: Identity) -> None:
-        """Put these into the ring, in place of the oldest; ids in the ring are all different."""
+        """Put these into the ring in place of the oldest; ids in the ring are distinct."""
         for first in range(0, len(new), len(self._ring)):
             part = new[first : first + len(self._ring)]
             places = np.arange(self._passed, self._passed + len(part)) % len(self._ring)
@@ -49,14 +49,14 @@ class Deduplication:
             self._passed += len(part)
 
     def state(self) -> State:
-        """The ids that it remembers, the oldest first."""
+        """The remembered ids, oldest first."""
         start = self._passed % len(self._ring)
         ring = np.concatenate([self._ring[start:], self._ring[:start]])
         state: State = to_plain({"remembered": ring[ring != NO_IDENTITY]})
         return state
 
     def restore(self, state: State) -> None:
-        """Go on from a state; with a shorter memory from the newest ids."""
+        """Continue from a state; a shorter ring keeps the newest ids."""
         remembered: Identity = from_plain(state)["remembered"]
         self._ring[:], self._passed, self._seen = NO_IDENTITY, 0, set()
         self._remember(remembered[-len(self._ring) :])

@@ -2,29 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import Identity
-from streameval.ingest.stages.sorted_runs import Column, Run, SortedRuns
+
+Column: TypeAlias = NDArray[Any]
+Run: TypeAlias = dict[str, Column]
+"""Columns by name, sorted by the column `identity`."""
 
 WAITS, LATE, JOINED = 0, 1, 2
-"""What is known of a reward: nothing yet; that its decision was passed on without it; that it counted."""
-REMEMBERED = 2.0
-"""So many windows after a decision it is still known that a reward for it is late."""
+"""The fate of a reward: not known yet; its decision was released without it; it counted."""
+REMEMBERED_WINDOWS = 2.0
+"""For so many windows after a decision, a reward for it is recognised as late."""
+
+GROWTH = 4
+"""A run is merged with the one before it unless that is so many times larger."""
+
+
+class SortedRuns:
+    """Rows with the columns `identity` (the key, which need not be unique), `timestamp`, and others.
+
+    Kept as sorted runs that grow by merging in numpy. A row moves about log(rows) times, at 50 ns each; a look-up is a
+    binary search in each run.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+
+    def __len__(self) -> int:
+        return sum(len(run["identity"]) for run in self._runs)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rows."""
+        return sum(column.nbytes for run in self._runs for column in run.values())
+
+    def add(self, rows: Mapping[str, Column]) -> None:
+        """Add these rows."""
+        if not len(rows["identity"]):
+            return
+        self._runs.append(_sorted(dict(rows)))
+        while len(self._runs) > 1 and len(self._runs[-2]["identity"]) < GROWTH * len(self._runs[-1]["identity"]):
+            last, before = self._runs.pop(), self._runs.pop()
+            self._runs.append(_sorted({name: np.concatenate([before[name], last[name]]) for name in before}))
+
+    def find(self, identity: Identity) -> Iterator[tuple[Index, Run, Index]]:
+        """All rows with one of these keys, by run: which key [m], the run (it may be changed), and the row [m]."""
+        for run in self._runs:
+            first = run["identity"].searchsorted(identity, side="left")
+            count = run["identity"].searchsorted(identity, side="right") - first
+            keys = np.repeat(np.arange(len(identity)), count)
+            if len(keys):
+                within = np.arange(len(keys)) - np.repeat(np.cumsum(count) - count, count)
+                yield keys, run, first[keys] + within
+
+    def take(self, where: Callable[[Run], Mask]) -> Run:
+        """Remove the rows selected by `where`, and return them in the order of their time."""
+        taken, kept = [], []
+        for run in self._runs:
+            wanted = where(run)
+            taken.append({name: column[wanted] for name, column in run.items()} if wanted.any() else None)
+            kept.append({name: column[~wanted] for name, column in run.items()} if wanted.any() else run)
+        found = [rows for rows in taken if rows is not None]
+        self._runs = [run for run in kept if len(run["identity"])]
+        if not found:
+            return {}
+        rows = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        order = np.argsort(rows["timestamp"], kind="stable")
+        return {name: column[order] for name, column in rows.items()}
+
+    def times(self) -> Array:
+        """The times of all rows."""
+        return np.concatenate([np.empty(0), *[run["timestamp"] for run in self._runs]])
+
+    def state(self) -> State:
+        """All rows as a plain value."""
+        state: State = to_plain({"runs": self._runs})
+        return state
+
+    def restore(self, state: State) -> None:
+        """Continue from a state."""
+        self._runs = from_plain(state)["runs"]
+
+
+def _sorted(run: Run) -> Run:
+    order = np.argsort(run["identity"], kind="stable")
+    return {name: column[order] for name, column in run.items()}
 
 
 @dataclass(frozen=True)
 class RewardCounts:
-    """What has become of reward messages.
+    """What became of reward messages.
 
-    joined: counted in an event. late: dated after the window of their decision (but not more than as long again), or
-    they came when it had been passed on. unmatched: there is no decision of this id that is dated near them.
+    joined: counted in an event. late: dated after the window of their decision (by at most another window), or read
+    after its release. unmatched: no decision with this id is dated near them.
 
     >>> RewardCounts(joined=3, late=1).late_share
     0.25
@@ -36,29 +115,30 @@ class RewardCounts:
 
     @property
     def late_share(self) -> float | None:
-        """Of the rewards whose decision is known, those that were not counted: what they earned is missing."""
+        """The share of rewards with a known decision that did not count."""
         known = self.joined + self.late
         return self.late / known if known else None
 
 
 class RewardStore:
-    """Joins rewards to decisions by their ids, and knows of decisions that were passed on who is late for them.
+    """Joins rewards to decisions by their ids, and remembers released decisions to recognise late rewards.
 
-    Arguments: see `Joining`. A reward takes 41 bytes, a decision that is remembered 16, all of these together at most
-    `most_remembered_bytes`.
+    Arguments: see `RewardJoin`. A reward takes 41 bytes, a remembered decision 16; these take at most
+    `max_remembered_bytes`.
     """
 
     def __init__(
         self,
+        topic: str,
         window: float,
         default: float,
         combine: Literal["first", "sum", "last"],
         max_lateness: float,
-        most_remembered_bytes: float,
+        max_remembered_bytes: float,
     ) -> None:
-        self._window, self._default, self._combine = window, default, combine
-        self._max_lateness, self._most_remembered_bytes = max_lateness, most_remembered_bytes
-        self._waiting, self._decided = SortedRuns(), SortedRuns()
+        self._topic, self._window, self._default, self._combine = topic, window, default, combine
+        self._max_lateness, self._max_remembered_bytes = max_lateness, max_remembered_bytes
+        self._waiting, self._released = SortedRuns(), SortedRuns()
         self.counts = RewardCounts()
 
     def __len__(self) -> int:
@@ -66,35 +146,35 @@ class RewardStore:
 
     @property
     def nbytes(self) -> int:
-        """Memory that those take which wait, or are kept to be counted."""
+        """Memory of the rewards that wait, or are kept to be counted."""
         return self._waiting.nbytes
 
     def add(self, rewards: RewardBatch) -> None:
-        """Keep these rewards for decisions that are still to come."""
+        """Keep these rewards for decisions to come."""
         identity = rewards.origin.identity
         assert identity is not None
         fate = np.full(len(rewards), WAITS, dtype=np.int8)
-        for which, decided, rows in self._decided.find(identity):
-            after = rewards.timestamp[which] - decided["timestamp"][rows]
-            fate[which[(after >= -self._max_lateness) & (after <= REMEMBERED * self._window)]] = LATE
+        for which, released, rows in self._released.find(identity):
+            after = rewards.timestamp[which] - released["timestamp"][rows]
+            fate[which[(after >= -self._max_lateness) & (after <= REMEMBERED_WINDOWS * self._window)]] = LATE
         columns: Run = {"identity": identity, "timestamp": rewards.timestamp, "reward": rewards.reward, "fate": fate}
         columns |= {"partition": rewards.origin.partition, "offset": rewards.origin.offset}
         self._waiting.add(columns)
 
-    def of(self, identity: Identity, timestamp: Array) -> Array:
-        """The rewards of these decisions, which are passed on now, [n]."""
-        which, earned = [], []
+    def join(self, identity: Identity, timestamp: Array) -> Array:
+        """The rewards of these decisions, which are released now, [n]."""
+        which, joined = [], []
         for decision, rewards, rows in self._waiting.find(identity):
             after = rewards["timestamp"][rows] - timestamp[decision]
             inside = (after >= -self._max_lateness) & (after <= self._window)
-            beyond = (after > self._window) & (after <= REMEMBERED * self._window)
+            beyond = (after > self._window) & (after <= REMEMBERED_WINDOWS * self._window)
             self._settle(rewards["fate"], rows[beyond], rows[inside])
             which.append(decision[inside])
-            earned.append({name: column[rows[inside]] for name, column in rewards.items()})
+            joined.append({name: column[rows[inside]] for name, column in rewards.items()})
         self._remember(identity, timestamp)
         reward = np.full(len(identity), self._default)
         if which:
-            columns = {name: np.concatenate([part[name] for part in earned]) for name in earned[0]}
+            columns = {name: np.concatenate([part[name] for part in joined]) for name in joined[0]}
             self._combine_into(reward, np.concatenate(which), columns)
         return reward
 
@@ -105,68 +185,70 @@ class RewardStore:
         fate[newly] = JOINED
 
     def _combine_into(self, reward: Array, which: Index, rewards: Run) -> None:
-        """Rewards [m] to those of the decisions that they are for, `which` [m]."""
+        """Write the combination of rewards [m] to the rows `which` [m] of `reward` [n]."""
         order = np.lexsort((rewards["offset"], rewards["partition"], rewards["timestamp"], which))
-        which, earned = which[order], rewards["reward"][order]
+        which, ordered = which[order], rewards["reward"][order]
         first = np.flatnonzero(np.diff(which, prepend=-1))
         if self._combine == "sum" and len(first):
-            reward[which[first]] = np.add.reduceat(earned, first)
+            reward[which[first]] = np.add.reduceat(ordered, first)
         elif self._combine == "first":
-            reward[which[first]] = earned[first]
+            reward[which[first]] = ordered[first]
         else:
             last = np.append(first, len(which))[1:] - 1
-            reward[which[last]] = earned[last]
+            reward[which[last]] = ordered[last]
 
     def _remember(self, identity: Identity, timestamp: Array) -> None:
-        self._decided.add({"identity": identity, "timestamp": timestamp})
-        if self._decided.nbytes > self._most_remembered_bytes:
-            self._forget(float(np.median(self._decided.times())))
+        self._released.add({"identity": identity, "timestamp": timestamp})
+        if self._released.nbytes > self._max_remembered_bytes:
+            self._forget(float(np.median(self._released.times())))
 
     def _forget(self, before: float) -> None:
-        self._decided.take(lambda run: run["timestamp"] <= before)
+        self._released.take(lambda run: run["timestamp"] <= before)
 
-    def sweep(self, before: float, topic: str) -> tuple[Rejected, ...]:
-        """Let go of rewards for which no decision will come, when those before this time have been passed on."""
+    def sweep(self, before: float) -> tuple[Rejected, ...]:
+        """Drop rewards for which no decision will come, now that decisions before this time have been released."""
         self._forget(before - self._window)
         gone = self._waiting.take(lambda run: run["timestamp"] < before - self._max_lateness)
-        return self._given_up(gone, topic) if gone else ()
+        return self._rejected(gone) if gone else ()
 
-    def give_up_beyond(self, time: float, topic: str) -> tuple[Rejected, ...]:
-        """Let go of rewards from after this time, when the memory is full: their turn would never come."""
+    def reject_beyond(self, time: float) -> tuple[Rejected, ...]:
+        """Drop rewards dated after this time because the memory is full."""
         gone = self._waiting.take(lambda run: run["timestamp"] > time)
         self.count(unmatched=int(np.count_nonzero(gone["fate"] == WAITS)) if gone else 0)
         places = zip(gone["partition"].tolist(), gone["offset"].tolist(), strict=True) if gone else ()
-        detail = "timestamp: far ahead of all others"
-        return tuple(Rejected("too_early", detail, b"", origin=(topic, *place)) for place in places)
+        detail = "timestamp: far ahead of all other events"
+        return tuple(Rejected("too_early", detail, b"", origin=(self._topic, *place)) for place in places)
 
-    def give_up_older_half(self, topic: str) -> tuple[Rejected, ...]:
-        """Let go of rewards for which a decision may still come, when the memory is full."""
+    def reject_older_half(self) -> tuple[Rejected, ...]:
+        """Drop rewards for which a decision may still come, because the memory is full."""
         middle = float(np.median(self._waiting.times()))
         gone = self._waiting.take(lambda run: run["timestamp"] <= middle)
         gone["fate"] = np.maximum(gone["fate"], LATE)
-        return self._given_up(gone, topic)
+        return self._rejected(gone)
 
-    def _given_up(self, gone: Run, topic: str) -> tuple[Rejected, ...]:
+    def _rejected(self, gone: Run) -> tuple[Rejected, ...]:
         late = np.flatnonzero(gone["fate"] == LATE)
         self.count(late=len(late), unmatched=int(np.count_nonzero(gone["fate"] == WAITS)))
-        why = f"more than {self._window:g} s after its decision, or the decision did not wait for it"
+        reason = f"more than {self._window:g} s after its decision, or the decision was released before it came"
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(
-            Rejected("too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {why}", b"", origin=(topic, *place))
+            Rejected(
+                "too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self._topic, *place)
+            )
             for reward, timestamp, *place in zip(*columns, strict=True)
         )
 
     def count(self, late: int = 0, unmatched: int = 0) -> None:
-        """Rewards that did not even wait."""
+        """Count rewards that did not wait."""
         counts = self.counts
         self.counts = replace(counts, late=counts.late + late, unmatched=counts.unmatched + unmatched)
 
     def state(self) -> State:
-        """All that is known, as a plain value."""
-        return {"waiting": self._waiting.state(), "decided": self._decided.state(), "counts": asdict(self.counts)}
+        """All that is remembered, as a plain value."""
+        return {"waiting": self._waiting.state(), "released": self._released.state(), "counts": asdict(self.counts)}
 
     def restore(self, state: State) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self._waiting.restore(state["waiting"])
-        self._decided.restore(state["decided"])
+        self._released.restore(state["released"])
         self.counts = RewardCounts(**state["counts"])

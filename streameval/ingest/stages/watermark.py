@@ -1,4 +1,4 @@
-"""How far event time has come in each partition of a topic, and what comes too late."""
+"""How far event time has advanced in each partition of a topic, and which events come too late."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 
 CONFIRMED_BY = 10
-"""So many events in a row must have reached a time before the clock of their partition shows it: the clocks of some
-hosts run ahead, and one event from the next century must not make all that follow too late."""
+"""A partition has reached a time when so many events in a row are dated at or after it: a single event from the next
+century must not make all later ones too late."""
 NEVER = -math.inf
 
-Place: TypeAlias = tuple[str, int]
-"""A topic, and one of its partitions."""
+TopicPartition: TypeAlias = tuple[str, int]
+"""A topic (or the path of a file), and the number of a partition in it."""
 
 
 class Watermarks:
-    """A clock for each partition: the newest time that `CONFIRMED_BY` of its events in a row have all reached.
+    """A clock per partition: the newest time that `CONFIRMED_BY` of its events in a row have all reached.
 
-    An event is late that is more than `max_lateness` (seconds) behind the clock of its own partition. That depends on
-    nothing but the partition, so it is the same however partitions are read side by side. `watermark`: no event from
-    before it will come any more, but for late ones.
+    An event is late if it is more than `max_lateness` (seconds) behind the clock of its own partition, so lateness does
+    not depend on how partitions are read side by side. `watermark`: only late events before it are still to come.
 
-    A partition that has nothing to read would hold up all the others. When it is found at its end, its clock is put
-    forward to `idle_timeout` before the clock that is furthest ahead.
+    A partition with nothing to read would hold up the others. When it is found at its end, its clock is put forward to
+    `idle_timeout` before the newest clock.
 
-    A newcomer is a partition that was added when others had come far: what had been written to it before anybody knew
-    of it is older than the watermark, and none the worse for that. See `on_time`.
+    A newcomer is a partition that was created after the watermark had advanced. Its first events may be older than the
+    watermark; they are accepted. See `on_time`.
     """
 
     def __init__(self, max_lateness: float, idle_timeout: float) -> None:
         self._max_lateness, self._idle_timeout = max_lateness, idle_timeout
         self._clocks: dict[int, float] = {}
         self._put_forward: dict[int, float] = {}
-        self._asked: dict[int, float] = {}
+        self._asked_at: dict[int, float] = {}
         self._following: set[int] = set()
         self._last: dict[int, Array] = {}
         self._newcomers: dict[int, float] = {}
 
     def expect(self, partitions: Iterable[int], passed: float = NEVER) -> None:
-        """These partitions exist: there is no watermark before each has a time, or is found at its end.
+        """Exactly these partitions exist: there is no watermark before each has a time, or is found at its end.
 
-        Others no longer do, as when a topic was made anew with fewer; nobody waits for them. Only while a topic is away
-        none is known. New ones are newcomers where the time `passed` is over.
+        Others are dropped, as when a topic was created again with fewer; an empty list drops none, as a topic without
+        partitions is unavailable. New ones are newcomers if events up to the time `passed` have been released.
         """
         known = set(partitions)
         for partition in known - self._clocks.keys():
@@ -60,12 +59,12 @@ class Watermarks:
             self._forget(partition)
 
     def _forget(self, partition: int) -> None:
-        for known in (self._clocks, self._put_forward, self._asked, self._last, self._newcomers):
+        for known in (self._clocks, self._put_forward, self._asked_at, self._last, self._newcomers):
             known.pop(partition, None)
         self._following.discard(partition)
 
     def advance(self, partition: Index, timestamp: Array) -> Mask:
-        """Take the next events, in the order of their partitions: which of them are late, [n]."""
+        """Advance the clocks by the next events, in the order of each partition: which are late, [n]."""
         late = np.zeros(len(timestamp), dtype=bool)
         for number in np.unique(partition).tolist():
             rows = np.flatnonzero(partition == number)
@@ -73,7 +72,7 @@ class Watermarks:
         return late
 
     def _advance(self, partition: int, timestamp: Array) -> Mask:
-        self._asked.pop(partition, None)
+        self._asked_at.pop(partition, None)
         self._following.discard(partition)
         before = self._clocks.get(partition, NEVER)
         last = self._last.get(partition)
@@ -87,59 +86,59 @@ class Watermarks:
             del self._newcomers[partition]
         return np.asarray(timestamp < clock[:-1] - self._max_lateness)
 
-    def on_time(self, batch: EventBatch, passed: float, *, admit: bool = False) -> EventBatch:
-        """The next events without those that are late, or from before the time `passed`, which is over.
+    def on_time(self, batch: EventBatch, passed: float) -> EventBatch:
+        """The next events without those that are late, or dated before `passed`.
 
-        `admit`: newcomers may tell of a time that is over, until they have come to where the others were.
+        Newcomers may have events before `passed` until they have reached the time that was `passed` when they came.
         """
         batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
         if not len(batch):
             return batch
         assert batch.origin is not None, "events must be decoded with their origin"
-        partition, over = batch.origin.partition, batch.timestamp < passed
-        if admit and self._newcomers:
-            over &= ~np.isin(partition, list(self._newcomers))
-        late = self.advance(partition, batch.timestamp) | over
+        partition, released = batch.origin.partition, batch.timestamp < passed
+        if self._newcomers:
+            released &= ~np.isin(partition, list(self._newcomers))
+        late = self.advance(partition, batch.timestamp) | released
         return batch.reject(
-            late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is over, others went on"
+            late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is too far behind other events"
         )
 
-    def rest(self, ended: Mapping[int, float], newest: float = NEVER, live_within: float = 0.0) -> float:
-        """These partitions were found at their end by a question asked at this time, after all events so far were read.
+    def at_end(self, ended: Mapping[int, float], newest: float = NEVER, live_within: float = 0.0) -> float:
+        """These partitions were found at their end by requests sent at these times, after all events so far were read.
 
-        The same answer tells nothing new later: events may have come in between. Clocks are put forward to the clock
-        that is furthest ahead, here or elsewhere (`newest`), or to the time of the question where that is not more than
-        `live_within` later. Returns when all partitions were found at their end, minus infinity if not all were.
+        An answer counts once: events may have come since. Clocks are put forward to the newest clock, here or elsewhere
+        (`newest`), or to the time of the request where that is at most `live_within` later. Returns the time at which
+        all partitions were found at their end, minus infinity if not all were.
         """
         newest = max(newest, self.newest)
         for partition, asked in ended.items():
-            if self._asked.get(partition) != asked:
+            if self._asked_at.get(partition) != asked:
                 is_live = asked - newest <= live_within
                 forward = (asked if is_live else newest) - self._idle_timeout
                 self._put_forward[partition] = max(self._forward(partition), forward)
-                self._asked[partition] = asked
+                self._asked_at[partition] = asked
                 (self._following.discard if is_live else self._following.add)(partition)
                 self._newcomers.pop(partition, None)
         return min(ended.values()) if ended and ended.keys() >= self._clocks.keys() else NEVER
 
     @property
     def newest(self) -> float:
-        """The time of the clock that is furthest ahead."""
+        """The time of the newest clock."""
         return max(self._clocks.values(), default=NEVER)
 
     @property
     def watermark(self) -> float:
-        """The time that all partitions have left behind."""
+        """The time that all partitions have passed."""
         return min(map(self.watermark_of, self._clocks), default=NEVER)
 
     def watermark_of(self, partition: int) -> float:
-        """The time that one partition has left behind."""
+        """The time that one partition has passed."""
         return max(self._clocks[partition], self._forward(partition)) - self._max_lateness
 
     def read_up_to(self) -> dict[int, float]:
-        """The times that partitions have left behind, without those at their end that follow the clocks of others.
+        """The times that partitions have passed, without those at their end, whose clocks follow the others.
 
-        Also where such a clock is ahead now: nothing makes it go on but the others, so these must not wait for it.
+        Also where such a clock is ahead now: only the others advance it, so they must not wait for it.
         """
         return {partition: self.watermark_of(partition) for partition in self._clocks.keys() - self._following}
 
@@ -147,7 +146,7 @@ class Watermarks:
         return self._put_forward.get(partition, NEVER)
 
     def state(self) -> State:
-        """What is known of each partition, as plain numbers."""
+        """The clocks as plain numbers."""
         return {
             "partitions": list(self._clocks),
             "clocks": list(self._clocks.values()),
@@ -157,15 +156,15 @@ class Watermarks:
         }
 
     def restore(self, state: State) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         numbers = state["partitions"]
         self._clocks = dict(zip(numbers, state["clocks"], strict=True))
         self._put_forward = dict(zip(numbers, state["put_forward"], strict=True))
         pairs = zip(numbers, state["last"], strict=True)
         self._last = {partition: np.array(last) for partition, last in pairs if last is not None}
-        self._newcomers = dict(state.get("newcomers", []))
+        self._newcomers = dict(state["newcomers"])
 
 
 def just_after(time: float) -> float:
-    """The least time that is later."""
+    """The next larger float."""
     return math.nextafter(time, math.inf)

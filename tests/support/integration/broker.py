@@ -17,7 +17,7 @@ from typing import Protocol
 
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import create_topic
-from streameval.ingest.settings import KafkaConnection
+from streameval.ingest.kafka.settings import KafkaConnection
 from support.integration.which_broker import missing_programs
 from support.ports import free_ports
 

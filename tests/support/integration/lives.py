@@ -125,8 +125,8 @@ class Lives:
 def final_state(state: Path) -> Any:
     """What the newest snapshot knows of policies, nothing being held back."""
     document = read_document(found_in(state)[-1])
-    merging = document["intake"]["merging"]
-    assert merging is None or not any(len(EventBatch.from_state(part)) for part in merging["held"])
+    buffered = document["intake"]["order"]["held"]
+    assert not any(len(EventBatch.from_state(part)) for part in buffered)
     return settled(evaluator_from(document["roster"]))
 
 

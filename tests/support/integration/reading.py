@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager
 import pytest
 
 from streameval.ingest.base import Offsets, SourceStatus
+from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.settings import KafkaConnection, KafkaSettings
 from streameval.service.logging import CHATTY, RateLimit
 
 

@@ -259,7 +259,7 @@ def test_simulated_events_go_to_stdout(run: Run) -> None:
 
 def test_a_place_that_cannot_be_written_is_bad_input(run: Run) -> None:
     assert run("simulate", "absent/x.ndjson") == Outcome(
-        2, "", "error: absent/x.ndjson cannot be written: No such file or directory\nhint: choose another place\n"
+        2, "", "error: absent/x.ndjson cannot be written: No such file or directory\nhint: choose another path\n"
     )
 
 

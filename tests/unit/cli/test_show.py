@@ -12,7 +12,9 @@ import pytest
 
 import streameval as se
 from streameval.cli.show import load
+from streameval.events import JsonDecoder
 from streameval.ingest.base import Offsets
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import Deduplication
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots import DAMAGED, SnapshotStore, found_in
@@ -45,8 +47,8 @@ def state(tmp_path: Path) -> Path:
             "version": "0.1.0",
             "fingerprint": {"source.topic": "clicks", "reward.max": 1.0},
             "written": 1_700_000_000.0,
-            "bookmarks": {"clicks": Offsets({0: 70, 3: 30}, "topic-id").to_state()},
-            "intake": {"decided": True, "duplicates": None, "merging": None},
+            "offsets": {"clicks": Offsets({0: 70, 3: 30}, "topic-id").to_state()},
+            "intake": EventPipeline(JsonDecoder()).state(),
             "roster": roster.state(),
         }
         snapshots.write(document)
@@ -89,7 +91,7 @@ def holding(state: Path) -> Path:
     joining.take_rewards(rewards_of([Earned(1_700_000_000.0 + second, 0, second, "e-7") for second in (8, 9, 300)]))
     _, document = load(state)
     snapshots = SnapshotStore(state)
-    document["intake"] = {"decided": True, "duplicates": duplicates.state(), "copies": None, "merging": joining.state()}
+    document["intake"] |= {"duplicates": duplicates.state(), "order": joining.state()}
     snapshots.write(document)
     snapshots.close()
     return state

@@ -17,8 +17,8 @@ from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.offset_commits import CLOSE_TIMEOUT
 from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
+from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.settings import KafkaConnection, KafkaSettings
 from streameval.service import dead_letters as deadletter
 from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, wait_until

@@ -9,8 +9,8 @@ import pytest
 
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline, PipelineSettings
-from streameval.ingest.settings import KafkaSettings
 from support.strategies import encode
 
 TOPIC = "clicks"
@@ -27,7 +27,7 @@ def messages() -> list[Records]:
 
 @pytest.mark.parametrize("read_before", [0, 1, 57, 99, 100])
 def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before: int) -> None:
-    stages = PipelineSettings.of(KafkaSettings(topic=TOPIC), "reward")
+    stages = PipelineSettings(KafkaSettings(topic=TOPIC), "reward")
     both, early = JsonDecoder(["early", "late"]), JsonDecoder(["early"])
     live = EventPipeline(early, stages)
     passed = []
@@ -40,9 +40,8 @@ def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before
         passed.append(live.take(lots, STATUS))
     again = EventPipeline(both, stages)
     history = again.take(messages(), STATUS)
-    rest = again.held_beyond(live)
-    assert live._merging is not None
-    waited = live._merging.flush()
+    rest = again.buffered_beyond(live)
+    waited = live.buffered_beyond(EventPipeline(early))
     assert 0 < len(waited) < EVENTS
     assert len(history) + len(rest) + len(waited) == EVENTS
     assert sum(map(len, passed)) + len(waited) == EVENTS

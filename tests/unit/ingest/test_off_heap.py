@@ -13,7 +13,7 @@ import pytest
 
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.off_heap import AT_HAND, apart
+from streameval.ingest.off_heap import POOL_SIZE, off_heap
 from support.strategies import encode
 
 EVENTS = 1000
@@ -44,7 +44,7 @@ def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 keep_freed_memory()
-ordering, kept, taken = EventTimeOrder("clicks", 5.0, 10.0, 1 << 30), [], 0
+ordering, kept, taken = EventTimeOrder("clicks", max_lateness=5.0, idle_timeout=10.0, max_bytes=1 << 30), [], 0
 ordering.expect([("clicks", 0), ("clicks", 1)])
 before = megabytes()
 for poll in range(POLLS):
@@ -106,7 +106,7 @@ def memory_of(array: np.ndarray) -> object:
 @pytest.mark.parametrize("make", [compact, with_actions, slates, with_origin])
 def test_events_apart_say_the_same_from_memory_of_their_own(make: Any) -> None:
     batch = make()
-    copy = apart(batch)
+    copy = off_heap(batch)
     assert copy.to_state() == batch.to_state()
     assert len({id(memory_of(array)) for array in arrays(copy)}) == 1
     assert all(isinstance(memory_of(array), mmap.mmap) for array in arrays(copy))
@@ -116,27 +116,27 @@ def test_events_apart_say_the_same_from_memory_of_their_own(make: Any) -> None:
 
 def test_consecutive_events_of_a_larger_batch_come_apart_contiguous_over_events() -> None:
     part = compact()[100:900]
-    copy = apart(part)
+    copy = off_heap(part)
     assert copy.probabilities.T.flags.c_contiguous
     assert copy.to_state() == part.to_state()
 
 
 def test_memory_is_used_again_when_the_last_view_of_it_is_gone_and_never_before() -> None:
-    copy = apart(compact())
+    copy = off_heap(compact())
     column, seen = copy.reward[10:20], copy.reward.tolist()
     memory = memory_of(column)
     del copy
-    others = [apart(compact()) for _ in range(3 * AT_HAND)]
+    others = [off_heap(compact()) for _ in range(3 * POOL_SIZE)]
     assert all(memory_of(other.reward) is not memory for other in others)
     assert column.tolist() == seen[10:20]
     del others, column
-    others = [apart(compact()) for _ in range(AT_HAND)]
+    others = [off_heap(compact()) for _ in range(POOL_SIZE)]
     assert any(memory_of(other.reward) is memory for other in others)
 
 
 def test_few_events_stay_where_they_are() -> None:
     few = compact()[:10]
-    assert apart(few) is few
+    assert off_heap(few) is few
 
 
 def test_memory_in_which_events_waited_goes_back_to_the_system() -> None:

@@ -77,7 +77,7 @@ def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bo
         passed.append(intake.take(log.read(chance), log.status()))
         if restarts and chance.random() < 0.3:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state()))
-            stages = PipelineSettings.of(settings.required_source(), settings.reward.field)
+            stages = PipelineSettings(settings.required_source(), settings.reward.field)
             intake = EventPipeline.from_state(state, settings.event_format(), stages)
     passed.append(intake.take([], log.status(ended=True)))
     return EventBatch.concat(passed)
@@ -105,7 +105,7 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
         passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.status()))
         if restarts:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state()))
-            stages = PipelineSettings.of(settings.required_source(), settings.reward.field)
+            stages = PipelineSettings(settings.required_source(), settings.reward.field)
             intake = EventPipeline.from_state(state, settings.event_format(), stages)
     out = EventBatch.concat([*passed, intake.take([], log.status(ended=True))])
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
@@ -177,11 +177,11 @@ def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_th
     alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
     assert len(one.take(alone.read(np.random.default_rng(9)), alone.status())) > 0
     assert not one.by_time
-    assert one.holding() is None
+    assert one.buffered() is None
     log = spread(30)
     several.take(log.read(np.random.default_rng(9)), log.status())
     assert several.by_time
-    holding = several.holding()
+    holding = several.buffered()
     assert holding is not None
     assert holding.events > 0
 
@@ -191,7 +191,7 @@ def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
     alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
     intake.take(alone.read(np.random.default_rng(9)), alone.status())
     again = EventPipeline.from_state(
-        intake.state(), config().event_format(), PipelineSettings.of(config().required_source(), "reward")
+        intake.state(), config().event_format(), PipelineSettings(config().required_source(), "reward")
     )
     log = spread(30)
     again.take(log.read(np.random.default_rng(9)), log.status())
@@ -204,15 +204,15 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
     intake = begin_anew(before).intake
     first = intake.take(log.read(chance), log.status())
     again = EventPipeline.from_state(
-        intake.state(), after.event_format(), PipelineSettings.of(after.required_source(), "reward")
+        intake.state(), after.event_format(), PipelineSettings(after.required_source(), "reward")
     )
     saved = EventPipeline.from_state(
-        again.state(), after.event_format(), PipelineSettings.of(after.required_source(), "reward")
+        again.state(), after.event_format(), PipelineSettings(after.required_source(), "reward")
     )
     rest = saved.take(log.read(chance), log.status())
     read = sum(log.positions.values())
     assert len(first) + len(rest) == read
-    assert saved.holding() is None
+    assert saved.buffered() is None
 
 
 def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
@@ -225,7 +225,7 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     begun.roster.update(begun.intake.take([], log.status(ended=True), 1e9))
     first = [message(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
     begun.roster.update(begun.intake.take([Records(TOPIC, 0, range(300), first)], log.status()))
-    document = header(settings) | {"bookmarks": {}, "written": 0.0}
+    document = header(settings) | {"offsets": {}, "written": 0.0}
     document |= {"intake": begun.intake.state(), "roster": begun.roster.state()}
     continued = go_on(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
     roster, intake = continued.roster, continued.intake
@@ -248,6 +248,6 @@ def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> N
     out = [live.take(polled, log.status()) for polled in polls]
     out.append(live.take([], log.status(ended=True)))
     behind = [late.take(polled, log.status()) for polled in polls]
-    behind.append(late.held_beyond(live))
+    behind.append(late.buffered_beyond(live))
     given, again = EventBatch.concat(out), EventBatch.concat(behind)
     assert sorted(given.timestamp.tolist()) == sorted(again.timestamp.tolist())

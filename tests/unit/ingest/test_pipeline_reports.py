@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline, PipelineSettings
-from streameval.ingest.settings import KafkaSettings
 from streameval.ope.averages import Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -74,7 +74,7 @@ def polls(
 def stages(rewards: bool) -> PipelineSettings:
     late = {"rewards": {"topic": REWARDS, "window": "45s"}} if rewards else {}
     kafka = KafkaSettings(topic=DECISIONS, duplicates=1000, max_lateness="4s", idle_timeout="5s", **late)
-    return PipelineSettings(kafka.duplicates, kafka)
+    return PipelineSettings(kafka)
 
 
 def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
@@ -94,10 +94,10 @@ def report(written: Logs, seed: int, start: float, every: float, *, rewards: boo
                 EventPipeline.from_state(state[0], form, stages(rewards)),
                 Evaluator.from_state(state[1]),
             )
-    held = intake.holding()
+    held = intake.buffered()
     assert held is not None
     assert held.events == 0
-    assert held.hurried == 0
+    assert held.released_early == 0
     return evaluator.report()
 
 
@@ -152,7 +152,7 @@ def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
         if status.partitions[-1].position > 300:
             break
         intake.take(records, status)
-    held = intake.holding()
+    held = intake.buffered()
     assert held is not None
     assert held.rewards is not None
     text = MetricsPage(lambda: make_published(holding=held)).render().decode()

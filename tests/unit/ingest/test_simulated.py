@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from streameval.errors import InputError
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Records
-from streameval.ingest.settings import SimulatedSettings
-from streameval.ingest.simulated import SimulatedRecommender, SimulatedSource
+from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings, SimulatedSource
 from streameval.simulation import draw_block
 
 MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -17,9 +17,10 @@ from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
 from streameval.ingest.backfill_reader import MOST_AHEAD, BackfillReader
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus, TopicPartition
-from streameval.ingest.factory import beginning, open_again
+from streameval.ingest.files.settings import FileSettings
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ingest.settings import FileSettings, KafkaSettings, SimulatedSettings
+from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.backfill import Backfill
 from streameval.service.daemon import Change, Daemon
@@ -109,7 +110,7 @@ def test_what_lies_beyond_the_live_reader_is_kept_within_bounds() -> None:
 def test_live_positions_that_fall_are_of_another_log() -> None:
     reading = BackfillReader(Log([10]))
     reading.poll({("log", 0): 5}, 0.0)
-    with pytest.raises(SourceError, match="made anew"):
+    with pytest.raises(SourceError, match="created again"):
         reading.poll({("log", 0): 2}, 0.0)
 
 
@@ -122,7 +123,7 @@ def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tm
     log = tmp_path / "log.ndjson"
     log.write_bytes(b"1\n2\n3\n")
     for follow in (False, True):
-        reading = open_again(FileSettings(path=[str(log)], follow=follow), "earliest", {(str(log), 0): 11})
+        reading = FileSettings(path=[str(log)], follow=follow).open_backfill("earliest", {(str(log), 0): 11})
         with pytest.raises(SourceError, match="rotated or replaced"):
             polled_often(reading, {(str(log), 0): 11})
         reading.close()
@@ -130,9 +131,9 @@ def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tm
 
 def test_where_a_second_reading_may_begin() -> None:
     kafka, file = KafkaSettings(topic="t"), FileSettings(path=["log"])
-    assert beginning("earliest", kafka) == "earliest"
-    assert beginning("17", file) == 17
-    assert str(beginning("2026-01-31T00:00:00Z", kafka)) == "2026-01-31 00:00:00+00:00"
+    assert kafka.backfill_start("earliest") == "earliest"
+    assert file.backfill_start("17") == 17
+    assert str(kafka.backfill_start("2026-01-31T00:00:00Z")) == "2026-01-31 00:00:00+00:00"
     for text, settings, complaint in (
         ("yesterday", kafka, "found 'yesterday'"),
         ("2026-01-31T00:00:00", kafka, "found '2026-01-31T00:00:00'"),
@@ -141,11 +142,11 @@ def test_where_a_second_reading_may_begin() -> None:
         ("earliest", FileSettings(path=["-"]), "standard input"),
     ):
         with pytest.raises(InputError, match=complaint):
-            beginning(text, settings)
+            settings.backfill_start(text)
 
 
 def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
-    reading = open_again(SimulatedSettings(rate=1.0, candidates=1), "earliest", {("simulated", 0): 2500})
+    reading = SimulatedSettings(rate=1.0, candidates=1).open_backfill("earliest", {("simulated", 0): 2500})
     read = 0
     for _ in range(5):
         read += len(values(reading.poll({("simulated", 0): 2500}, 0.0)))
@@ -241,7 +242,7 @@ def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
         def status(self) -> SourceStatus:
             return SourceStatus(True, partitions=tuple(PartitionStatus(t, 0, self.read, 0) for t in ("orders", "log")))
 
-    reading = BackfillReader(Two([]), first=2, of="log")
+    reading = BackfillReader(Two([]), first=2, first_of="log")
     live = {("log", 0): 7, ("orders", 0): 4}
     seen = [(part.topic, value) for _ in range(3) for part in reading.poll(live, 0.0) for value in part.values]
     assert sorted(seen) == [("log", b"%d" % n) for n in range(2, 7)] + [("orders", b"%d" % n) for n in range(4)]

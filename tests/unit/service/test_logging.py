@@ -12,8 +12,8 @@ from contextlib import closing, suppress
 import pytest
 import structlog
 
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.settings import KafkaSettings
 from streameval.service.logging import RateLimit, configure_logging
 from support.daemon_logs import daemon_logs
 

@@ -14,8 +14,7 @@ from structlog.testing import capture_logs
 
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
-from streameval.ingest.pipeline import BufferStatus
-from streameval.ingest.stages import RewardCounts
+from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts
 from streameval.service.metrics import MetricsPage
 from streameval.service.status import NEVER, DaemonStatus
@@ -226,7 +225,9 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
 
 def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
-    samples = scrape(make_published(holding=BufferStatus(42, watermark=NOW, hurried=7, rewards=rewards, window=600.0)))
+    samples = scrape(
+        make_published(holding=BufferStatus(42, watermark=NOW, released_early=7, rewards=rewards, window=600.0))
+    )
     assert one(samples, "streameval_events_held") == 42
     assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
     assert one(samples, "streameval_events_hurried_total") == 7

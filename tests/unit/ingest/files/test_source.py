@@ -303,13 +303,13 @@ LONG = b"".join(
 
 def put_down(source: FileSource) -> dict[str, Offsets]:
     """Where a source is, over what a snapshot holds; it is closed."""
-    state = {path: bookmark.to_state() for path, bookmark in source.bookmarks().items()}
+    state = {path: bookmark.to_state() for path, bookmark in source.offsets().items()}
     source.close()
     return {path: Offsets.from_state(each) for path, each in json.loads(json.dumps(state)).items()}
 
 
 def another_life(source: FileSource, paths: Any, **options: Any) -> FileSource:
-    return FileSource(paths, bookmarks=put_down(source), **options)
+    return FileSource(paths, offsets=put_down(source), **options)
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
@@ -377,7 +377,7 @@ def test_a_file_that_is_another_one_now_is_told_and_read_whole(tmp_path: Path, n
     source.poll(1.0)
     bookmarks = put_down(source)
     write(tmp_path / "log", now)
-    source = FileSource(path, bookmarks=bookmarks)
+    source = FileSource(path, offsets=bookmarks)
     records = drain(source)
     assert source.status().gaps == {kind: 1}
     assert values(records) == (values(drain(FileSource(path))) if kind == "replaced" else [])
@@ -390,7 +390,7 @@ def test_a_compressed_file_that_has_fewer_lines_now_was_cut(tmp_path: Path) -> N
     drain(source)
     bookmarks = put_down(source)
     write(tmp_path / "log", gzip.compress(LONG))
-    source = FileSource(path, bookmarks=bookmarks)
+    source = FileSource(path, offsets=bookmarks)
     assert values(drain(source)) == []
     assert source.status().gaps == {"cut": 1}
 
@@ -401,11 +401,11 @@ def test_a_file_that_is_another_one_now_stops_the_source_when_it_is_told_so(tmp_
     source.poll(1.0)
     bookmarks = put_down(source)
     write(tmp_path / "log", TEXT)
-    source = FileSource(path, bookmarks=bookmarks, on_lost="fail")
-    with pytest.raises(SourceError, match=r"was made anew.*line 40") as raised:
+    source = FileSource(path, offsets=bookmarks, on_lost="fail")
+    with pytest.raises(SourceError, match=r"created again.*line 40") as raised:
         source.poll(1.0)
     assert "on_lost_offsets" in raised.value.hint
-    assert source.bookmarks()[path].positions == {0: 40}
+    assert source.offsets()[path].positions == {0: 40}
 
 
 def test_after_a_rotation_the_place_is_one_in_the_new_file(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_a_pipe_has_no_place_to_go_back_to(tmp_path: Path) -> None:
     os.write(writer, TEXT)
     source = FileSource(str(path))
     assert len(values(source.poll(1.0))) == 5
-    assert source.bookmarks()[str(path)].identity is None
+    assert source.offsets()[str(path)].identity is None
     source = another_life(source, str(path))
     os.write(writer, b"more\n")
     assert values(source.poll(1.0)) == [b"more"]

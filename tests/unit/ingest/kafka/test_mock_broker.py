@@ -12,8 +12,8 @@ import pytest
 from streameval.errors import InputError
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.settings import KafkaSettings
 
 VALUES = [b"%d" % number for number in range(600)]
 

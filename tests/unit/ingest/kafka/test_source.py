@@ -17,9 +17,9 @@ from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
 from streameval.ingest.kafka.offset_commits import OffsetCommitter
 from streameval.ingest.kafka.reader import PROBE_INTERVAL
+from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource
 from streameval.ingest.multi import MultiSource
-from streameval.ingest.settings import KafkaConnection, KafkaSettings
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
@@ -270,7 +270,7 @@ def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
     cluster.logs[0][6:] = [b"0:new-%d" % number for number in range(20)]
     cluster.epochs[0] = [4] * 6 + [5] * 20
     if between == "two lives":
-        (state,) = [mark.to_state() for mark in bench.source.bookmarks().values()]
+        (state,) = [mark.to_state() for mark in bench.source.offsets().values()]
         bench = Bench(cluster, Offsets.from_state(state))
     else:
         cluster.faults = [ClientError("the broker went away")]
@@ -317,7 +317,7 @@ def test_a_topic_made_anew_stops_the_source_when_it_is_told_so(cluster: FakeClus
     bench = Bench(cluster, on_lost_offsets="fail")
     bench.poll(2)
     cluster.topic_id = "id-2"
-    with pytest.raises(SourceError, match=r"made anew.*known to be lost: 8"):
+    with pytest.raises(SourceError, match=r"created again.*known to be lost: 8"):
         bench.poll(2)
 
 
@@ -362,7 +362,7 @@ def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Offsets]:
     bench = Bench(cluster)
     bench.poll(polls)
     bench.source.close()
-    return bench, bench.source.bookmarks()[TOPIC]
+    return bench, bench.source.offsets()[TOPIC]
 
 
 @pytest.mark.parametrize("polls", [1, 2, 3, 4, 8])
@@ -383,7 +383,7 @@ def test_a_topic_made_anew_between_two_lives_is_read_from_its_beginning(cluster:
     status = after.poll(20)
     assert after.seen == cluster.logs[0]
     assert status.gaps == {"replaced": 1}
-    assert after.source.bookmarks()[TOPIC] == Offsets({0: 30}, "id-2")
+    assert after.source.offsets()[TOPIC] == Offsets({0: 30}, "id-2")
 
 
 def test_without_topic_ids_a_partition_that_is_gone_tells_that_the_topic_was_made_anew(cluster: FakeCluster) -> None:
@@ -413,12 +413,12 @@ def test_a_broker_that_learns_or_forgets_topic_ids_is_no_new_topic(cluster: Fake
         cluster.topic_id = after
         bench = Bench(cluster, bookmark)
         assert bench.poll(12).gaps == {}
-        assert bench.source.bookmarks()[TOPIC].identity == "id-1"
+        assert bench.source.offsets()[TOPIC].identity == "id-1"
 
 
 @pytest.mark.parametrize(
     ("first", "length", "told"),
-    [(8, 10, "deleted before they were read; known to be lost: 2"), (0, 4, "cut behind us.*position 6, goes_on_at 4")],
+    [(8, 10, "deleted before they were read; known to be lost: 2"), (0, 4, "truncated.*position 6, resume_at 4")],
 )
 def test_what_was_lost_between_two_lives_stops_the_source_when_it_is_told_so(
     cluster: FakeCluster, first: int, length: int, told: str
@@ -430,7 +430,7 @@ def test_what_was_lost_between_two_lives_stops_the_source_when_it_is_told_so(
     with pytest.raises(SourceError, match=told) as raised:
         bench.poll(5)
     assert "source.on_lost_offsets" in raised.value.hint
-    assert bench.source.bookmarks()[TOPIC].positions[1] == 6
+    assert bench.source.offsets()[TOPIC].positions[1] == 6
 
 
 def test_a_paused_partition_waits_in_the_log_and_is_not_stuck(cluster: FakeCluster) -> None:

@@ -19,8 +19,8 @@ LATENESS, IDLE = 5.0, 10.0
 PLENTY = 1 << 30
 
 
-def fresh(most_bytes: int = PLENTY, partitions: int = 0) -> EventTimeOrder:
-    ordering = EventTimeOrder(TOPIC, LATENESS, IDLE, most_bytes)
+def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventTimeOrder:
+    ordering = EventTimeOrder(TOPIC, max_lateness=LATENESS, idle_timeout=IDLE, max_bytes=max_bytes)
     ordering.expect([(TOPIC, partition) for partition in range(partitions)])
     return ordering
 
@@ -79,7 +79,7 @@ def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
             sum(each.timestamp + delay <= now for each in log) for log, delay in zip(partitions, delays, strict=True)
         ]
         ended = {(TOPIC, partition): float(now) for partition in range(3) if places[partition] == ends[partition]}
-        out = [live.rest(ended)]
+        out = [live.at_end(ended)]
         poll = [each for log, first, end in zip(partitions, places, ends, strict=True) for each in log[first:end]]
         out.append(live.take(batch_of(poll)))
         places = ends
@@ -98,13 +98,13 @@ def test_nothing_is_passed_on_before_every_partition_is_known_to_be_that_far() -
     assert len(ordering.take(batch_of(steady(0, 500)))) == 0
     out = ordering.take(batch_of(steady(1, 300)))
     assert out.timestamp[-1] < ordering.watermark == pytest.approx(29.9 - 0.9 - LATENESS)
-    assert ordering.held == 800 - len(out)
+    assert len(ordering.held) == 800 - len(out)
 
 
 def test_a_partition_at_its_end_holds_nobody_up_for_longer_than_the_time_out() -> None:
     ordering = fresh(partitions=2)
     ordering.take(batch_of(steady(0, 1000)))
-    assert len(ordering.rest({(TOPIC, 1): 1e9})) > 0
+    assert len(ordering.at_end({(TOPIC, 1): 1e9})) > 0
     assert ordering.watermark == pytest.approx(99.9 - 0.9 - IDLE - LATENESS)
 
 
@@ -112,9 +112,9 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
     """The end was seen before a pause of an hour; what was written in the pause is on time when it is read."""
     ordering = fresh(partitions=2)
     ordering.take(batch_of([*steady(0, 100), *steady(1, 100)]))
-    ordering.rest({(TOPIC, 1): 1e9})
+    ordering.at_end({(TOPIC, 1): 1e9})
     ordering.take(batch_of([Arrival(3600.0 + number, 0, 100 + number) for number in range(60)]))
-    assert len(ordering.rest({(TOPIC, 1): 1e9})) == 0
+    assert len(ordering.at_end({(TOPIC, 1): 1e9})) == 0
     assert not ordering.take(batch_of([Arrival(1000.0 + number, 1, 100 + number) for number in range(60)])).rejected
 
 
@@ -148,7 +148,7 @@ def test_a_new_partition_is_like_others_once_it_has_come_to(reaches: str) -> Non
     ordering.expect([(TOPIC, partition) for partition in range(3)])
     if reaches == "its end":
         ordering.take(batch_of([Arrival(40.0, 2, 0)]))
-        ordering.rest({(TOPIC, 2): 1e9})
+        ordering.at_end({(TOPIC, 2): 1e9})
     else:
         ordering.take(batch_of(steady(2, 600, start=40.0)))
     late = ordering.take(batch_of([Arrival(50.0, 2, 600)]))
@@ -162,19 +162,19 @@ def test_nobody_waits_for_partitions_that_a_topic_made_anew_no_longer_has() -> N
     ordering.expect([(TOPIC, 0), (TOPIC, 1)])
     passed += len(ordering.take(batch_of([*steady(0, 1000, start=20.0), *steady(1, 1000, start=20.0)])))
     assert ordering.watermark == pytest.approx(119.9 - 0.9 - LATENESS)
-    assert passed + ordering.held == 2400
-    assert len(ordering.rest({(TOPIC, 0): 1e9, (TOPIC, 1): 1e9})) > 0
-    assert ordering.held == 0
+    assert passed + len(ordering.held) == 2400
+    assert len(ordering.at_end({(TOPIC, 0): 1e9, (TOPIC, 1): 1e9})) > 0
+    assert len(ordering.held) == 0
 
 
 def test_the_rest_of_a_quiet_topic_comes_out_when_it_is_old_enough() -> None:
     ordering = fresh(partitions=2)
     both = [(TOPIC, 0), (TOPIC, 1)]
     assert len(ordering.take(batch_of(steady(0, 3, every=60.0)))) == 0
-    assert len(ordering.rest(dict.fromkeys(both, 120.0 + LATENESS))) == 2
-    assert len(ordering.rest({both[0]: 1e9})) == 0
-    assert len(ordering.rest(dict.fromkeys(both, 120.1 + LATENESS + IDLE))) == 1
-    assert ordering.held == 0
+    assert len(ordering.at_end(dict.fromkeys(both, 120.0 + LATENESS))) == 2
+    assert len(ordering.at_end({both[0]: 1e9})) == 0
+    assert len(ordering.at_end(dict.fromkeys(both, 120.1 + LATENESS + IDLE))) == 1
+    assert len(ordering.held) == 0
     late = ordering.take(batch_of([Arrival(119.0, 1, 0), Arrival(121.0, 1, 1)]))
     assert [each.reason for each in late.rejected] == ["too_late"]
     assert late.rejected[0].origin == (TOPIC, 1, 0)
@@ -195,7 +195,7 @@ def test_an_event_without_a_time_is_rejected_as_it_cannot_be_put_in_order() -> N
 
 
 def test_a_full_memory_stops_the_partitions_that_are_ahead() -> None:
-    ordering = fresh(most_bytes=20_000, partitions=3)
+    ordering = fresh(max_bytes=20_000, partitions=3)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 30), *steady(2, 60)]))
     assert ordering.ahead() == {(TOPIC, 0), (TOPIC, 2)}
     ordering.take(batch_of(later(steady(1, 300, start=3.0), 30)))
@@ -203,43 +203,43 @@ def test_a_full_memory_stops_the_partitions_that_are_ahead() -> None:
     ordering.take(batch_of([*later(steady(2, 300, start=6.0), 60), *later(steady(0, 300, start=30.0), 300)]))
     ordering.take(batch_of([*later(steady(1, 300, start=33.0), 330), *later(steady(2, 300, start=36.0), 360)]))
     assert ordering.ahead() == {(TOPIC, 1), (TOPIC, 2)}
-    ordering.rest({(TOPIC, partition): 1e9 for partition in range(3)})
+    ordering.at_end({(TOPIC, partition): 1e9 for partition in range(3)})
     assert ordering.ahead() == frozenset()
 
 
 def test_nobody_waits_for_a_partition_at_its_end_when_the_memory_is_full() -> None:
-    ordering = fresh(most_bytes=10_000, partitions=3)
-    ordering.rest({(TOPIC, 2): 0.0})
+    ordering = fresh(max_bytes=10_000, partitions=3)
+    ordering.at_end({(TOPIC, 2): 0.0})
     ordering.take(batch_of([*steady(0, 300), *steady(1, 100)]))
     assert ordering.ahead() == {(TOPIC, 0)}
 
 
 def test_nobody_waits_for_a_partition_that_was_read_to_its_end_a_moment_ago_when_the_memory_is_full() -> None:
     """Its clock is less than the idle time-out behind: it goes on when the others do, and they would wait for it."""
-    ordering = fresh(most_bytes=10_000, partitions=2)
+    ordering = fresh(max_bytes=10_000, partitions=2)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))
     assert ordering.ahead() == {(TOPIC, 0)}
-    ordering.rest({(TOPIC, 1): 1e9})
+    ordering.at_end({(TOPIC, 1): 1e9})
     assert ordering.ahead() == frozenset()
 
 
 def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:
     """What is given up is counted: passed on early, or, behind those, too late."""
-    most, ordering = 50_000, fresh(most_bytes=50_000, partitions=2)
+    most, ordering = 50_000, fresh(max_bytes=50_000, partitions=2)
     passed = rejected = 0
     for first in range(0, 20_000, 500):
         out = ordering.take(batch_of(steady(0, 20_000)[first : first + 500]))
         passed, rejected = passed + len(out), rejected + len(out.rejected)
-        assert ordering.held_bytes <= 2 * most
-    assert passed == ordering.hurried > 15_000
-    assert passed + ordering.held == 20_000
+        assert ordering.nbytes <= 2 * most
+    assert passed == ordering.released_early > 15_000
+    assert passed + len(ordering.held) == 20_000
     assert not rejected
     late = ordering.take(batch_of(steady(1, 100)))
     assert [each.reason for each in late.rejected] == ["too_late"] * 100
 
 
 def test_times_that_never_come_do_not_fill_the_memory() -> None:
-    ordering = fresh(most_bytes=30_000, partitions=1)
+    ordering = fresh(max_bytes=30_000, partitions=1)
     reasons: list[str] = []
     for first in range(0, 20_000, 500):
         poll = steady(0, 20_000)[first : first + 500]
@@ -247,15 +247,15 @@ def test_times_that_never_come_do_not_fill_the_memory() -> None:
             batch_of([each if place % 5 else each._replace(timestamp=4e9) for place, each in enumerate(poll)])
         )
         reasons += [each.reason for each in out.rejected]
-        assert ordering.held_bytes <= 60_000
+        assert ordering.nbytes <= 60_000
     assert set(reasons) == {"too_early"}
-    assert ordering.hurried == 0
+    assert ordering.released_early == 0
 
 
 def test_events_of_one_time_do_not_fill_the_memory() -> None:
-    ordering = fresh(most_bytes=30_000, partitions=1)
+    ordering = fresh(max_bytes=30_000, partitions=1)
     for number in range(50):
         out = ordering.take(batch_of([Arrival(7.0, 0, 500 * number + place) for place in range(500)]))
-        assert ordering.held_bytes <= 60_000
+        assert ordering.nbytes <= 60_000
     assert isinstance(out, EventBatch)
-    assert ordering.hurried > 0
+    assert ordering.released_early > 0

@@ -158,7 +158,7 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
         joining.take(batch_of(decided(1000, first)))
         strangers = [each._replace(event_id=f"x-{each.offset}") for each in earned_for(decided(1000, first), after=1.0)]
         joining.take_rewards(rewards_of(strangers))
-        assert joining.held_bytes < 100_000
+        assert joining.nbytes < 100_000
     joining.flush()
     assert joining.counts == RewardCounts(unmatched=20_000)
     assert joining.counts.late_share is None
@@ -167,16 +167,16 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
 def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
     joining = fresh()
     joining.take(batch_of(decided(1000)))
-    out = joining.rest({(REWARDS, 0): 1e9})
+    out = joining.at_end({(REWARDS, 0): 1e9})
     assert out.timestamp[-1] == pytest.approx(99.9 - 0.9 - IDLE - LATENESS - WINDOW, abs=0.11)
     assert set(out.reward.tolist()) == {-1.0}
-    assert len(joining.rest({(REWARDS, 0): 1e9 + 1, (TOPIC, 0): 1e9 + 1})) == 1000 - len(out)
+    assert len(joining.at_end({(REWARDS, 0): 1e9 + 1, (TOPIC, 0): 1e9 + 1})) == 1000 - len(out)
 
 
 @pytest.mark.parametrize("rewarded", [600, 5, 0])
 def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarded: int) -> None:
     """Live: rewards come up to 20 seconds later, which is more decisions than fit; none is passed on early."""
-    joining, log = fresh(most_bytes=40_000), decided(6000, every=0.02)
+    joining, log = fresh(max_bytes=40_000), decided(6000, every=0.02)
     earned = earned_for(log, after=WINDOW - 0.5)[:: 6000 // rewarded] if rewarded else []
     places, out, most = [0, 0], [], 0
     for now in np.arange(0.0, 160.0, 0.5):
@@ -185,26 +185,26 @@ def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarde
         ended = {
             (topic, 0): now for topic, place, end in zip((TOPIC, REWARDS), places, ends, strict=True) if place == end
         }
-        out.append(joining.rest(ended))
+        out.append(joining.at_end(ended))
         for place, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
             if (topic, 0) not in paused and ends[place] > places[place]:
                 part = messages[places[place] : min(ends[place], places[place] + 100)]
                 out.append(joining.take(batch_of(part)) if place == 0 else joining.take_rewards(rewards_of(part)))
                 places[place] += len(part)
-        most = max(most, joining.held_bytes)
+        most = max(most, joining.nbytes)
     out.append(joining.flush())
     assert 40_000 < most < 60_000
-    assert joining.hurried == 0
+    assert joining.released_early == 0
     assert sum(map(len, out)) == 6000
     assert joining.counts == RewardCounts(joined=rewarded)
 
 
 def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() -> None:
-    joining, passed = fresh(most_bytes=100_000), 0
+    joining, passed = fresh(max_bytes=100_000), 0
     for first in range(0, 30_000, 1000):
         passed += len(joining.take(batch_of(decided(1000, first))))
-        assert joining.held_bytes <= 200_000
-    assert passed == joining.hurried > 25_000
+        assert joining.nbytes <= 200_000
+    assert passed == joining.released_early > 25_000
     late = joining.take_rewards(rewards_of(earned_for(decided(3000), after=1.0)))
     joining.flush()
     assert joining.counts.joined == 0
@@ -212,11 +212,11 @@ def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() ->
 
 
 def test_memory_is_bounded_when_decisions_never_come() -> None:
-    joining, reasons = fresh(most_bytes=100_000), []
+    joining, reasons = fresh(max_bytes=100_000), []
     for first in range(0, 30_000, 1000):
         out = joining.take_rewards(rewards_of(earned_for(decided(1000, first), after=0.0)))
         reasons += [each.reason for each in out.rejected]
-        assert joining.held_bytes <= 200_000
+        assert joining.nbytes <= 200_000
     assert set(reasons) == {"too_late"}
     assert joining.counts.late == len(reasons) > 25_000
 

@@ -1,0 +1,272 @@
+"""The settings of everything that connects to Kafka, and of a topic as the source of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from streameval.common.text import Seconds
+from streameval.errors import InputError
+from streameval.ingest.base import (
+    DEDUPE_WINDOW,
+    BackfillStart,
+    DedupeWindow,
+    ExistingFile,
+    Offsets,
+    RewardTopic,
+    Source,
+    SourceOffsets,
+    SourceSettings,
+    StrictModel,
+    TopicPartition,
+    WireFormat,
+)
+from streameval.ingest.stages import EventOrder, EventTimeOrder, RewardJoin
+
+if TYPE_CHECKING:
+    from streameval.ingest.backfill_reader import BackfillReader
+
+MEBIBYTE = 1024 * 1024
+
+_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+
+def _servers(value: object) -> object:
+    servers = [server.strip() for server in value.split(",") if server.strip()] if isinstance(value, str) else value
+    if "@" in str(servers):  # the addresses are logged and shown
+        raise ValueError("broker addresses contain no user and password; use sasl_username and sasl_password")
+    return servers
+
+
+Servers = Annotated[list[str], BeforeValidator(_servers), Field(min_length=1)]
+"""A pydantic type: `host:port`, several separated by commas, or a list of them."""
+
+Version = Annotated[
+    tuple[int, ...],
+    BeforeValidator(lambda value: tuple(str(value).split(".")) if isinstance(value, str | float) else value),
+    Field(min_length=1, max_length=3),
+]
+"""A pydantic type: `2.3` or `[2, 3]`."""
+
+
+class KafkaConnection(StrictModel):
+    """How to reach a Kafka cluster; shared by everything that connects to one."""
+
+    bootstrap_servers: Servers = Field(
+        default=["localhost:9092"], description="Bootstrap servers, `host:port`; one reachable broker is enough."
+    )
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        default="PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
+        default=None, description="How to log in; required by the SASL protocols."
+    )
+    sasl_username: str | None = Field(default=None, description="User name for SASL.")
+    sasl_password: SecretStr | None = Field(default=None, description="Password for SASL.")
+    ssl_cafile: ExistingFile | None = Field(
+        default=None, description="PEM file of the authority that signed the brokers' certificates."
+    )
+    ssl_certfile: ExistingFile | None = Field(default=None, description="PEM file of this client's certificate.")
+    ssl_keyfile: ExistingFile | None = Field(default=None, description="PEM file of this client's private key.")
+    ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
+    ssl_check_hostname: bool = Field(default=True, description="Whether the broker's certificate must name its host.")
+    api_version: Version | None = Field(
+        default=None, description="Protocol version such as `2.3`; by default the client asks the broker."
+    )
+    request_timeout: Seconds = Field(default=30.0, description="Give up on an unanswered request after this time.")
+
+    @model_validator(mode="after")
+    def _login_is_complete(self) -> KafkaConnection:
+        login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
+        if self.security_protocol.startswith("SASL") and None in login:
+            raise ValueError(
+                f"security_protocol {self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password"
+            )
+        if not self.security_protocol.startswith("SASL") and login != (None, None, None):
+            raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
+        return self
+
+    @model_validator(mode="after")
+    def _encryption_is_complete(self) -> KafkaConnection:
+        files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self.ssl_password)
+        if self.security_protocol in ("PLAINTEXT", "SASL_PLAINTEXT") and files != (None, None, None, None):
+            raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
+            raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
+        return self
+
+    @property
+    def address(self) -> str:
+        """The bootstrap servers as people write them.
+
+        >>> KafkaConnection(bootstrap_servers="a:9092, b:9092").address
+        'a:9092,b:9092'
+        """
+        return ",".join(self.bootstrap_servers)
+
+
+class KafkaSettings(KafkaConnection, SourceSettings):
+    """A Kafka topic as the source of events.
+
+    `on_lost_offsets` is `continue` by default: retention continues to delete messages while the daemon is stopped, so
+    a stop loses more of them, and estimates from the remaining events stay valid. The gap is logged, counted, and an
+    alert. `fail` suits users who prefer no estimate to one with a gap.
+
+    >>> KafkaSettings(topic="interactions", stall_timeout="1m").stall_timeout
+    60.0
+    """
+
+    keeps_position: ClassVar[bool] = True
+
+    kind: Literal["kafka"] = "kafka"
+    topic: str = Field(min_length=1, description="The topic whose messages are events.")
+    format: WireFormat = Field(default="json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
+    start: Literal["earliest", "latest"] | AwareDatetime = Field(
+        default="earliest",
+        description="Where the first start begins to read: `earliest`, `latest`, or a time such as "
+        "2026-01-31T00:00:00Z.",
+    )
+    on_lost_offsets: Literal["continue", "fail"] = Field(
+        default="continue",
+        description="When messages were deleted before they were read: count them and continue, or stop.",
+    )
+    group_id: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A consumer group to which positions are committed, for tools that show lag; never read back.",
+    )
+    client: Literal["kafka-python"] = Field(default="kafka-python", description="The client library.")
+    max_poll_records: PositiveInt = Field(default=2000, description="Most events taken from the client at once.")
+    fetch_max_bytes: PositiveInt = Field(
+        default=16 * MEBIBYTE, description="Most bytes that one broker sends at once; bounds the memory."
+    )
+    stall_timeout: Seconds = Field(
+        default=30.0, description="Reconnect when unread events exist but none has come for this time."
+    )
+    discovery_interval: Seconds = Field(default=60.0, description="Look for new partitions this often.")
+    duplicates: DedupeWindow = Field(default=0, description=DEDUPE_WINDOW)
+    order: Literal["event_time", "arrival"] | None = Field(
+        default=None,
+        description="Merge partitions by event time, or take events as they arrive; the default is event_time where "
+        "the topic has several partitions when it is first read.",
+    )
+    max_lateness: Seconds = Field(
+        default=5.0, description="How far an event may be behind others of its partition; later ones are rejected."
+    )
+    idle_timeout: Seconds = Field(
+        default=10.0, description="How much longer the others wait for a partition in which nothing is left to read."
+    )
+    held_max_bytes: PositiveInt = Field(
+        default=128 * MEBIBYTE,
+        description="Memory for buffered events; beyond it, partitions that are ahead are not read.",
+    )
+    rewards: RewardTopic | None = Field(
+        default=None, description="A topic of rewards that come later, joined to their decisions by event_id."
+    )
+
+    @model_validator(mode="after")
+    def _rewards_can_be_joined(self) -> KafkaSettings:
+        if self.rewards is not None and self.rewards.topic == self.topic:
+            raise ValueError("rewards must be in another topic than the decisions")
+        if self.rewards is not None and self.format == "dsjson":
+            raise ValueError("rewards cannot be joined to dsjson, which has them in its decisions")
+        if self.rewards is not None and self.order == "arrival":
+            raise ValueError("rewards are joined in event time: order cannot be arrival")
+        return self
+
+    @property
+    def description(self) -> str:
+        return f"kafka, topic {self.topic} at {self.address}, from {self.start}"
+
+    def identity(self) -> dict[str, Any]:
+        rewards = {} if self.rewards is None else self.rewards.model_dump(mode="json")
+        options = {"kind": self.kind, "topic": self.topic, "format": self.format}
+        return options | {f"rewards.{key}": value for key, value in rewards.items()}
+
+    def open(self, offsets: SourceOffsets | None = None) -> Source:
+        known = offsets or {}
+        return self._open([(settings, known.get(settings.topic)) for settings in self._each_topic()])
+
+    def _each_topic(self) -> list[KafkaSettings]:
+        """The settings of each topic that is read."""
+        return [self.model_copy(update={"topic": topic, "rewards": None}) for topic in self.topics]
+
+    def _open(self, topics: list[tuple[KafkaSettings, Offsets | None]]) -> Source:
+        from streameval.ingest.kafka.source import KafkaSource
+        from streameval.ingest.multi import MultiSource
+
+        sources = [KafkaSource(settings, offsets) for settings, offsets in topics]
+        return MultiSource(sources) if len(sources) > 1 else sources[0]
+
+    @property
+    def wire_format(self) -> WireFormat:
+        return self.format
+
+    @property
+    def dedupe_window(self) -> int:
+        return self.duplicates
+
+    @property
+    def reward_topic(self) -> RewardTopic | None:
+        return self.rewards
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (self.topic,) if self.rewards is None else (self.topic, self.rewards.topic)
+
+    @property
+    def connection(self) -> KafkaConnection:
+        return self
+
+    def event_order(self, partitions: int) -> EventOrder | None:
+        waits: dict[str, Any] = {"max_lateness": self.max_lateness, "idle_timeout": self.idle_timeout}
+        waits["max_bytes"] = self.held_max_bytes
+        if self.rewards is not None:
+            late = self.rewards
+            how: dict[str, Any] = {"window": late.window, "default": late.default, "combine": late.combine}
+            return RewardJoin(self.topic, late.topic, **how, **waits)
+        by_time = self.order == "event_time" or (self.order is None and partitions > 1)
+        return EventTimeOrder(self.topic, **waits) if by_time else None
+
+    def for_check(self) -> KafkaSettings:
+        return self.model_copy(update={"start": "earliest", "rewards": None})
+
+    def backfill_start(self, text: str) -> BackfillStart:
+        """Where a backfill starts; InputError for a text that is no offset and no time.
+
+        >>> KafkaSettings(topic="interactions").backfill_start("120000")
+        120000
+        """
+        if text == "earliest" or text.isdecimal():
+            return super().backfill_start(text)
+        try:
+            return _TIME.validate_python(text)
+        except ValidationError:
+            hint = "write earliest, an offset such as 120000, or a time such as 2026-01-31T00:00:00Z"
+            raise InputError(f"--backfill: found '{text}'", hint=hint) from None
+
+    def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
+        """A second reader from `start` to `live`; an offset applies to decisions, rewards are read from the first."""
+        from streameval.ingest.backfill_reader import BackfillReader
+
+        if not isinstance(start, int):
+            topics = [settings.model_copy(update={"start": start}) for settings in self._each_topic()]
+            return BackfillReader(self._open([(settings, None) for settings in topics]), first_of=self.topic)
+        here = {number: position for (topic, number), position in live.items() if topic == self.topic}
+        decisions = Offsets({partition: min(start, position) for partition, position in here.items()})
+        topics = [settings.model_copy(update={"start": "earliest"}) for settings in self._each_topic()]
+        offsets = {self.topic: decisions}
+        source = self._open([(settings, offsets.get(settings.topic)) for settings in topics])
+        return BackfillReader(source, start, first_of=self.topic)
