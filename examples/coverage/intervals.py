@@ -17,7 +17,7 @@ from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 from streameval.common.arrays import ratio
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import Estimator
-from streameval.ope.estimators.term_range import LinearBound, TermRange
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import (
     AnyInterval,
@@ -199,45 +199,26 @@ def _ends(
 ) -> tuple[Bounds, Bounds]:
     """The intervals of values and lifts, as in reports; `seen` [policies, looks]: the largest weights."""
     limit = bound.largest_weight(seen)
-    term_range = _by_column([each.term_range(REWARDS, limit) for each in estimators])
+    term_range = TermRange.by_column([each.term_range(REWARDS, limit) for each in estimators])
     ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
-    claim = IntervalRequest(
-        CONFIDENCE, term_range, ratios, _extremes(estimators, limit), kept and Bounds(kept.lower, kept.upper)
+    request = IntervalRequest(
+        CONFIDENCE, term_range, ratios, kept and Bounds(kept.lower, kept.upper), _estimates(kept, VALUE_LOWER)
     )
-    claim = claim._replace(estimates=_estimates(kept, VALUE_LOWER))
-    value = bound.ends(known.value, claim)
-    first, others = slice(None, len(estimators)), slice(len(estimators), None)
-    scaled = ratio(term_range, known.value.moments.mean_denominator)
-    difference = claim._replace(
-        term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
+    value = bound.bounds(known.value, request)
+    others = slice(len(estimators), None)
+    scaled = ratio(term_range.width, known.value.moments.mean_denominator)
+    difference = request._replace(
+        term_range=term_range.over_production(len(estimators), seen[0], scaled),
         ratio=ratios[others],
-        extremes=claim.extremes.over_production(len(estimators), heaviest=seen[0]),
-        watched=kept and Bounds(kept.lift_lower[others], kept.lift_upper[others]),
+        tracked=kept and Bounds(kept.lift_lower[others], kept.lift_upper[others]),
         estimates=_estimates(kept, LIFT_LOWER, others),
     )
-    return value, bound.ends(known.lift, difference)
+    return value, bound.bounds(known.lift, difference)
 
 
 def _estimates(kept: TrackedBounds | None, side: int, columns: slice = slice(None)) -> Bounds | None:
     """Upper limits of the lower bounds of confidence sequences, and lower limits of their upper bounds."""
     return None if kept is None or kept.estimates is None else Bounds(*kept.estimates[side : side + 2, columns])
-
-
-def _extremes(estimators: Sequence[Estimator], limit: Floats) -> TermRange:
-    """The range of terms, [columns, looks]; constant over the looks except for the largest weight."""
-    found = [each.extremes(REWARDS, limit) for each in estimators]
-    low = LinearBound(_by_column([each.low.offset for each in found]), _by_column([each.low.slope for each in found]))
-    high = LinearBound(
-        _by_column([each.high.offset for each in found]), _by_column([each.high.slope for each in found])
-    )
-    controlled = _by_column([each.controlled.astype(float) for each in found]) > 0
-    return TermRange(low, high, _by_column([each.heaviest for each in found]), controlled)
-
-
-def _by_column(estimators: Sequence[Floats]) -> Floats:
-    """[policies, looks] of several estimators as columns: all estimators of a policy, then of the next."""
-    stacked = np.stack(estimators, axis=1)
-    return stacked.reshape(-1, stacked.shape[-1])
 
 
 def _at(looks: slice, values: Floats) -> Floats:

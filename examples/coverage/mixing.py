@@ -40,11 +40,11 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     mixture, count = Mixture(), len(policies)
     layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
     terms = [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED]
-    blocks = whole_blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
+    blocks = whole_blocks(evidence, [(term.numerator, term.denominator) for term in terms], paired=True)
     components = [component for term in terms for component in term.parts(evidence.recent.reward)]
     priors = [component.prior for component in components if component.prior is not None]
     parts = ComponentBlocks(
-        whole_blocks(evidence, [(component.u, component.v) for component in components], paired=False),
+        whole_blocks(evidence, [component[:2] for component in components], paired=False),
         np.stack(priors, axis=-1).reshape(evidence.blocks, -1),
         np.repeat(evidence.recent.weight_square * evidence.recent.reward_square[:, None], len(components), axis=1),
     )

@@ -44,7 +44,7 @@ def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
     """The evidence of a run about these policies."""
     marks, _ = unit_signs(start_signs(), batch.unit, len(batch), BLOCK)
     plain = Evidence.from_batch(batch, policies, BLOCK)
-    return replace(plain.learning(recent.start(len(policies)))[0], signs=marks)
+    return replace(plain.with_recent_means(recent.start(len(policies)))[0], signs=marks)
 
 
 def on_average(average: Plain, blocks: Blocks, every: int) -> Known:
@@ -59,11 +59,11 @@ def on_average(average: Plain, blocks: Blocks, every: int) -> Known:
 def blocks_of(evidence: Evidence) -> Blocks:
     """The terms of the plain estimators, block by block."""
     terms = [estimator.terms(evidence, {})[0] for estimator in PLAIN]
-    return whole_blocks(evidence, [(term.u, term.v) for term in terms], paired=True)
+    return whole_blocks(evidence, [(term.numerator, term.denominator) for term in terms], paired=True)
 
 
 def whole_blocks(evidence: Evidence, terms: Sequence[tuple[Floats, Floats | None]], paired: bool) -> Blocks:
-    weights = (evidence.averaging_weight, evidence.importance_weight, evidence.unsupported)
+    weights = (evidence.sample_weight, evidence.importance_weight, evidence.unsupported)
     return Blocks.of(evidence.blocks, *weights, terms, paired, signs=evidence.signs if paired else None)
 
 

@@ -335,7 +335,7 @@ def _without_code(member: State, reward_model: AnyRewardModel | None, named: Map
         kept = [name for name in member["policies"] if name not in unnamed or not named]
         member = {**member, "policies": kept, "evaluator": _with_settings(member, candidates=candidates)}
     model = _REWARD_MODEL.validate_python(settings["reward_model"])
-    return _without_model(member) if model.foreign and model != reward_model else member
+    return _without_model(member) if model.is_external and model != reward_model else member
 
 
 def _without_model(member: State) -> State:

@@ -107,7 +107,7 @@ class Context:
         priors = [unknown if component.prior is None else component.prior for component in components]
         square = recent.weight_square * recent.reward_square[:, None]
         return ComponentBlocks(
-            Blocks.from_evidence(self.evidence, [(component.u, component.v) for component in components], paired=False),
+            Blocks.from_evidence(self.evidence, [component[:2] for component in components], paired=False),
             np.stack(priors, axis=-1).reshape(len(square), -1),
             np.repeat(square, len(components), axis=1),
         )

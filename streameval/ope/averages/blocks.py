@@ -98,10 +98,10 @@ class ProductTable:
         singles = [(term,) for term in terms.values()]
         return [self.place(*product) for product in ((), *singles, *products, (), (w,), (w, w), (u, w), (pu, w))]
 
-    def weighted(self, averaging_weight: Array, blocks: int) -> Array:
+    def weighted(self, sample_weight: Array, blocks: int) -> Array:
         """All series times these averaging weights [events, policies], as [blocks, policies, series, events]."""
-        weights = [] if (averaging_weight == 1.0).all() else [averaging_weight]
-        events, policies = averaging_weight.shape
+        weights = [] if (sample_weight == 1.0).all() else [sample_weight]
+        events, policies = sample_weight.shape
         weighted = np.empty((blocks, policies, len(self._kept), events // blocks))
         for place, factors in enumerate(self._kept):
             _product([per_block(factor, blocks) for factor in (*factors, *weights)], weighted[:, :, place])
@@ -163,7 +163,7 @@ class Blocks:
     def of(
         cls,
         blocks: int,
-        averaging_weight: Array,
+        sample_weight: Array,
         importance: Array,
         unsupported: Array | None,
         terms: Sequence[tuple[Array, Array | None]],
@@ -177,10 +177,10 @@ class Blocks:
         series = ProductTable(importance)
         sums = [series.rows(u, v, unsupported) for u, v in terms]
         pairs = [series.pair_rows(u, v) for u, v in terms] if paired else []
-        both = np.where(averaging_weight[:, :1] > 0, averaging_weight, 0.0)
-        alike = not paired or np.array_equal(both, averaging_weight)
+        both = np.where(sample_weight[:, :1] > 0, sample_weight, 0.0)
+        alike = not paired or np.array_equal(both, sample_weight)
         return cls(
-            series.weighted(averaging_weight, blocks),
+            series.weighted(sample_weight, blocks),
             per_block(importance, blocks),
             unsupported is not None,
             np.array(sums),
@@ -196,7 +196,7 @@ class Blocks:
         """The blocks of the terms `(u, v)` of all events of `evidence`; units count where lifts do."""
         return cls.of(
             evidence.blocks,
-            evidence.averaging_weight,
+            evidence.sample_weight,
             evidence.importance_weight,
             evidence.unsupported,
             terms,

@@ -348,7 +348,7 @@ def lift_blocks(
     around the estimates before the block, as the mixture does itself. What is estimated begins at 0: nobody is
     presumed to differ from production.
     """
-    shared, recent = evidence.beside_production(), evidence.recent
+    shared, recent = evidence.paired_with_production(), evidence.recent
     by_estimator = [term.parts(recent.reward) for term in terms]
     centres = _spread_over_events(path.value_before, evidence, layout)
     denominators = _spread_over_events(path.denominator_before, evidence, layout)
@@ -362,7 +362,7 @@ def lift_blocks(
     ]
     every = [difference for some in differences for difference in some]
     known = np.logical_and.reduce([np.isfinite(each) for each in every])
-    present = np.where(known, shared.averaging_weight, 0.0)
+    present = np.where(known, shared.sample_weight, 0.0)
     weighing = (evidence.blocks, present, shared.importance_weight, None)
     square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
     parts = ComponentBlocks(
@@ -386,7 +386,7 @@ def _difference(component: TermPart, centre: Array, denominator: Array) -> Array
     Of a ratio, what is mere rounding is 0: a reward that is always the same would else make a lift of 1e-17, on one
     side of 0 for ever, as the estimates around which both are linearised differ in their last digit.
     """
-    u, v = component.u, component.v
+    u, v = component.numerator, component.denominator
     if v is None:
         return u[:, 1:] - u[:, :1]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What every estimator is: a frozen value that turns events into terms, and knows nothing of time."""
+"""The base of all estimators: a frozen value that turns events into terms, and knows nothing of time."""
 
 from __future__ import annotations
 
@@ -15,59 +15,64 @@ from streameval.ope.evidence.requirements import NOTHING, Requirements
 
 
 class TermPart(NamedTuple):
-    """A part of a term that may be averaged on its own; the parts add up to the term.
+    """A part of a term that may be averaged on its own, [events, policies]; the parts add up to the term.
 
-    `prior` [blocks, policies]: the value to begin with, as known after each block; None: nothing to begin with.
+    `prior` [blocks, policies]: the initial value, as known after each block; None: no initial value.
     """
 
-    u: Array
-    v: Array | None = None
+    numerator: Array
+    denominator: Array | None = None
     prior: Array | None = None
 
 
 class Terms(NamedTuple):
-    """What is averaged, both [events, policies]: the value is `mean(u)`, or `mean(u) / mean(v)` with a `v`."""
+    """The columns to average, [events, policies]: the value is `mean(numerator)`, or the ratio of both means.
 
-    u: Array
-    v: Array | None = None
+    `components`: parts that add up to the term, where it has any.
+    """
+
+    numerator: Array
+    denominator: Array | None = None
     components: tuple[TermPart, ...] = ()
 
     def parts(self, mean_reward: Array) -> tuple[TermPart, ...]:
-        """The components; a term without any is one, which begins at the logging policy's mean reward [blocks]."""
-        return self.components or (TermPart(self.u, self.v, np.repeat(mean_reward[:, None], self.u.shape[1], axis=1)),)
+        """The components, or the whole term, whose initial value is the logging policy's mean reward [blocks]."""
+        prior = np.repeat(mean_reward[:, None], self.numerator.shape[1], axis=1)
+        return self.components or (TermPart(self.numerator, self.denominator, prior),)
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Estimator(Component):
     """Turns the evidence of whole blocks into terms.
 
-    `covers_estimand`: the estimator is biased by intent, so its interval is about its own expectation. `ratio`: its
-    terms have a denominator. `needs`: what events must tell beyond the logged action. `parts`: into how many components
-    its term falls. `preference`: promotion decides by the estimator with the lowest number that has the evidence.
+    `is_biased_by_design`: its interval is about its own expectation, not about the value of the policy. `ratio`: its
+    terms have a denominator. `needs`: what events must have beyond the logged action. `parts`: the number of components
+    of its term. `preference`: where several estimators have the evidence, promotion decides by the one with the lowest
+    number, and so do pictures and plans.
     """
 
-    covers_estimand: ClassVar[bool] = False
+    is_biased_by_design: ClassVar[bool] = False
     needs: ClassVar[Requirements] = NOTHING
     ratio: ClassVar[bool] = False
     parts: ClassVar[int] = 1
     preference: ClassVar[int] = 6
 
     def start(self, policies: int) -> State:
-        """What the estimator must remember between blocks; most remember nothing."""
+        """The state before the first event; most estimators have none."""
         return {}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         """The terms of these events, and the state after their last complete block."""
         raise NotImplementedError
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Largest minus smallest possible term when no importance weight exceeds `max_weight` [policies]."""
-        low, high = reward_range
-        return max_weight * (max(high, 0.0) - min(low, 0.0))
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """The range of a term; here that of `w r`, which no weight is too heavy for.
 
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
-        """Between which lines a term lies, given its importance weight: `w` times the reward, however heavy `w` is.
-
-        `seen` [policies], the largest weight so far, is for terms of which that cannot be said: it is their heaviest.
+        Args:
+            reward_range: lowest and highest reward
+            max_weight: [policies] the weight that none exceeds as far as is known; the heaviest one of terms without
+                a limit of their own
         """
-        return TermRange.between((0.0, 0.0), reward_range, np.full_like(seen, np.inf))
+        low, high = reward_range
+        width = max_weight * (max(high, 0.0) - min(low, 0.0))
+        return TermRange.between((0.0, 0.0), reward_range, np.full_like(max_weight, np.inf), width)

@@ -1,7 +1,4 @@
-"""IPS made steadier by the importance weights alone: divided by their mean, or with them as control variate.
-
-The importance weight as control variate: how much of a term can be foretold from the weight alone.
-"""
+"""IPS with less variance from the importance weights alone: divided by their mean, or with them as control variate."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
-from streameval.ope.estimators import importance
 from streameval.ope.estimators.base import Estimator, Terms
 from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
@@ -28,9 +24,8 @@ class SNIPS(Estimator):
     less variance than `ips`, for a bias of order 1/n. Its interval is the delta method's, in which the denominator
     moves too.
 
-    >>> from streameval.ope.evidence.evidence import Evidence
     >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), {})
-    >>> float(terms.u.sum() / terms.v.sum())
+    >>> float(terms.numerator.sum() / terms.denominator.sum())
     1.0
 
     Source: Swaminathan & Joachims, NIPS 2015.
@@ -43,9 +38,10 @@ class SNIPS(Estimator):
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward, evidence.importance_weight), state
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Range of `w (r - value)`: the value lies inside the reward range."""
-        return max_weight * (reward_range[1] - reward_range[0])
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """As of `ips`; the linearised term is `w (r - value)`, and the value lies inside the reward range."""
+        width = max_weight * (reward_range[1] - reward_range[0])
+        return super().term_range(reward_range, max_weight)._replace(width=width)
 
 
 @dataclass(frozen=True, config=strict)
@@ -56,14 +52,13 @@ class ControlVariate(Estimator):
     the event, so that no reward touches its own coefficient and the estimate stays unbiased. `beta` is 0 at first and
     where the weight does not vary. Needs full support: without it the mean weight is not 1 and the term is biased.
 
-    >>> from streameval.ope.evidence.evidence import Evidence
     >>> evidence = Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 0.0], block=2)
     >>> estimator = ControlVariate()
     >>> first, state = estimator.terms(evidence, estimator.start(policies=1))
-    >>> first.u.ravel()  # nothing is known before the first block: plain IPS
+    >>> first.numerator.ravel()  # nothing is known before the first block: plain IPS
     array([2., 0.])
     >>> second, _ = estimator.terms(evidence, state)
-    >>> second.u.ravel().round(3)  # beta = 4/3
+    >>> second.numerator.ravel().round(3)  # beta = 4/3
     array([0.667, 0.667])
 
     Source: Owen, Monte Carlo theory, 2013, ch. 8.9; Swaminathan, thesis 2017.
@@ -73,43 +68,49 @@ class ControlVariate(Estimator):
     kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
-        return importance.start(policies)
+        return {"slope": start_slope(policies)}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        beta, after = importance.lagged_slope(evidence, evidence.weighted_reward, state)
-        return Terms(evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)), after
+        beta, after = lagged_slope(evidence, evidence.weighted_reward, state["slope"])
+        return Terms(evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)), {"slope": after}
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Range of `w (r - beta) + beta` for any `beta` inside the reward range; a beta outside of it is possible."""
-        return 2 * max_weight * (reward_range[1] - reward_range[0])
-
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
-        return importance.extremes(reward_range, seen)
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        return controlled_range(reward_range, max_weight)
 
 
-def start(policies: int) -> State:
-    """The memory of nothing."""
-    return {"sums": np.zeros((policies, 5))}
+def start_slope(policies: int) -> Array:
+    """The sums of `lagged_slope` before the first event."""
+    return np.zeros((policies, 5))
 
 
-def lagged_slope(evidence: Evidence, term: Array, state: State) -> tuple[Array, State]:
-    """`beta = cov(term, w) / var(w)` over the last 100,000 events, for each event as known a block before, [n, P]."""
+def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, Array]:
+    """`beta = cov(term, w) / var(w)` over the last 100,000 events, and the sums after these events.
+
+    Args:
+        evidence: the events
+        term: [n, P]
+        sums: [P, 5] the sums before them
+
+    Returns:
+        `beta` of each event as known one block before it, [n, P], and the sums.
+    """
     weight = evidence.importance_weight
     columns = (None, weight, term, weight * weight, term * weight)
-    sums = np.stack([evidence.block_sums(column) for column in columns], axis=-1)
-    path = decayed_path(state["sums"], sums, fading_of(evidence.block))
-    before = np.concatenate([state["sums"][None], path[:-1]])
-    return evidence.spread_over_events(_slope(before)), {"sums": path[-1]}
+    steps = np.stack([evidence.block_sums(column) for column in columns], axis=-1)
+    path = decayed_path(sums, steps, fading_of(evidence.block))
+    before = np.concatenate([sums[None], path[:-1]])
+    return evidence.spread_over_events(_slope(before)), path[-1]
 
 
-def extremes(reward_range: tuple[float, float], seen: Array) -> TermRange:
-    """Of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 to begin with.
+def controlled_range(reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    """The range of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 at the start.
 
-    Its slope may go either way, so that an endless weight could be anything: the heaviest is the largest seen.
+    Its slope may go either way, so that an infinite weight could be anything: the heaviest is the largest seen. A beta
+    outside the reward range is possible.
     """
     low, high = reward_range
     least, most = min(low, 0.0), max(high, 0.0)
-    return TermRange.between((least, most), (low - most, high - least), seen)
+    return TermRange.between((least, most), (low - most, high - least), max_weight, 2 * max_weight * (high - low))
 
 
 def _slope(sums: Array) -> Array:

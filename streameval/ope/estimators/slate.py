@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Terms
+from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement, Requirements
 
@@ -36,7 +37,7 @@ class PseudoInverse(Estimator):
     Two slots, each filled by a coin; the candidate shows what was shown with probability .8 and .2:
 
     >>> evidence = Evidence.of(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
-    >>> PseudoInverse().terms(evidence, {})[0].u
+    >>> PseudoInverse().terms(evidence, {})[0].numerator
     array([[1.]])
 
     Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
@@ -48,9 +49,10 @@ class PseudoInverse(Estimator):
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward), state
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Range of `r G`, whose `G` lies between plus and minus `max_weight`."""
-        return 2 * max_weight * max(map(abs, reward_range))
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """That of `r G`, where `G` lies between plus and minus `max_weight`."""
+        width = 2 * max_weight * max(map(abs, reward_range))
+        return super().term_range(reward_range, max_weight)._replace(width=width)
 
 
 @dataclass(frozen=True, config=strict)
@@ -62,7 +64,7 @@ class WeightedPseudoInverse(Estimator):
     near 1.
 
     >>> terms, _ = WeightedPseudoInverse().terms(Evidence.of(importance_weight=[[2.2], [-0.2]], reward=[1.0, 1.0]), {})
-    >>> float(terms.u.sum() / terms.v.sum())
+    >>> float(terms.numerator.sum() / terms.denominator.sum())
     1.0
 
     Source: Swaminathan et al., NeurIPS 2017.
@@ -76,6 +78,7 @@ class WeightedPseudoInverse(Estimator):
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward, evidence.importance_weight), state
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """Range of `G (r - value)` while the value lies inside the reward range."""
-        return 2 * max_weight * (reward_range[1] - reward_range[0])
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """As of `pseudo_inverse`; the linearised term is `G (r - value)` with a value inside the reward range."""
+        width = 2 * max_weight * (reward_range[1] - reward_range[0])
+        return super().term_range(reward_range, max_weight)._replace(width=width)

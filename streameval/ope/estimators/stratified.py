@@ -15,8 +15,8 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
-from streameval.ope.estimators import importance
 from streameval.ope.estimators.base import Estimator, TermPart, Terms
+from streameval.ope.estimators.importance import controlled_range, lagged_slope, start_slope
 from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.recent_moments import fading_of
@@ -37,7 +37,7 @@ class StratifiedIPS(Estimator):
     >>> evidence = Evidence.of(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
     >>> estimator = StratifiedIPS()
     >>> low, high = estimator.terms(evidence, estimator.start(policies=1))[0].components
-    >>> low.u.ravel(), high.u.ravel()
+    >>> low.numerator.ravel(), high.numerator.ravel()
     (array([0.  , 1.25]), array([125.,   0.]))
     """
 
@@ -47,26 +47,25 @@ class StratifiedIPS(Estimator):
     kind: Literal["stratified_ips"] = field(default="stratified_ips", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
-        return {"control": importance.start(policies), "means": np.zeros((policies, 2))}
+        return {"control": start_slope(policies), "means": np.zeros((policies, 2))}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         weight, reward = evidence.importance_weight, evidence.weighted_reward
         small = weight <= self.threshold
         rare = np.where(small, 0.0, reward)
-        beta, controlled = importance.lagged_slope(evidence, rare, state["control"])
+        beta, controlled = lagged_slope(evidence, rare, state["control"])
         means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0)], state["means"])
         share = np.clip(means[0], 0.0, 1.0)
         mean_reward = evidence.recent.reward[:, None]
         low = TermPart(np.where(small, reward, 0.0), prior=share * mean_reward)
         high = TermPart(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
-        return Terms(low.u + high.u, components=(low, high)), {"control": controlled, "means": remembered}
+        return Terms(low.numerator + high.numerator, components=(low, high)), {
+            "control": controlled,
+            "means": remembered,
+        }
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """As of `control_variate`."""
-        return 2 * max_weight * (reward_range[1] - reward_range[0])
-
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
-        return importance.extremes(reward_range, seen)
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        return controlled_range(reward_range, max_weight)
 
 
 @dataclass(frozen=True, config=strict)
@@ -111,15 +110,13 @@ class StratifiedDR(Estimator):
         )
         return Terms(low + modelled + correction, components=components), {"means": remembered}
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> Array:
-        """A correction reaches weight times reward range to either side; the model's part lies inside that range."""
-        return (2 * max_weight + 1) * (reward_range[1] - reward_range[0])
-
-    def extremes(self, reward_range: tuple[float, float], seen: Array) -> TermRange:
-        """A small weight times the reward, or the model's part and a correction to either side."""
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """A small weight times the reward, or the model's part, inside the reward range, and a correction by weight
+        times reward range to either side."""
         low, high = reward_range
         slopes = (min(low, low - high), max(high, high - low))
-        return TermRange.between((min(low, 0.0), max(high, 0.0)), slopes, seen, controlled=False)
+        width = (2 * max_weight + 1) * (high - low)
+        return TermRange.between((min(low, 0.0), max(high, 0.0)), slopes, max_weight, width, controlled=False)
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:

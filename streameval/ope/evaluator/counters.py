@@ -17,7 +17,7 @@ def start(policies: int) -> dict[str, Array]:
 
 def counted(counts: dict[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
     """The counts after these events; `supported` [n]: which of them told the whole logging distribution."""
-    present = evidence.averaging_weight > 0
+    present = evidence.sample_weight > 0
     return {
         "present": counts["present"] + np.count_nonzero(present, axis=0),
         "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),

@@ -29,7 +29,7 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.evidence.slate_weights import start_ratios
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies import LOGGING, CodedPolicies, Faults, knows_support
+from streameval.ope.policies import LOGGING, CodedPolicies, Faults, has_support_information
 from streameval.ope.promotion import NOTHING_FOUND, Arrivals, Findings, Promotion, TrustFigures, read
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
@@ -234,7 +234,7 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         evidence, self._learned = self._evidence(events)
-        self._counts = counted(self._counts, evidence, knows_support(events))
+        self._counts = counted(self._counts, evidence, has_support_information(events))
         if self._watch is not None:
             self._watch.update(block_means(evidence, self.plan.reward_range))
         folded = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
@@ -248,7 +248,7 @@ class Evaluator:
         evidence = replace(Evidence.from_batch(events, self.policies, self.plan.block), signs=marks)
         memory = self._learned["recent"]
         if any(grid.mixes for grid in self._grids):
-            evidence, memory = evidence.learning(memory)
+            evidence, memory = evidence.with_recent_means(memory)
         model = self._learned["predictions"]
         if self._predicts:
             evidence, model = online.fold(
@@ -261,7 +261,7 @@ class Evaluator:
             )
         slates = self._learned["slates"]
         if any(Requirement.SLOTS in grid.needs for grid in self._grids):
-            evidence, slates = evidence.slot_by_slot(events, self.policies, slates)
+            evidence, slates = evidence.with_slot_weights(events, self.policies, slates)
         return evidence, {"recent": memory, "predictions": model, "slates": slates, "units": units}
 
     @property
@@ -273,7 +273,7 @@ class Evaluator:
         grids = [grid for grid in self._grids if Requirement.PREDICTION in grid.needs]
         if evidence.actions is None or not all(grid.optional for grid in grids):
             return np.ones(evidence.blocks, dtype=bool)
-        return np.asarray(np.logical_or.reduce([evidence.of_events_with(grid.needs).used_blocks for grid in grids]))
+        return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in grids]))
 
     def report(self, now: float | None = None) -> Report:
         """Everything known now, the block that is not finished included; `now` (epoch seconds) tells what is stale."""
@@ -282,7 +282,7 @@ class Evaluator:
         tail, counts, learned = None, self._counts, self._learned
         if self._pending:
             tail, learned = self._evidence(self._pending[0])
-            counts = counted(counts, tail, knows_support(self._pending[0]))
+            counts = counted(counts, tail, has_support_information(self._pending[0]))
         estimates = tuple(
             estimate
             for grid, state, seen in self._shown(tail)

@@ -111,7 +111,7 @@ class Grid:
         """The state after these whole blocks, and the paths of the lifts on averages that mix components."""
         if self._is_idle(state, evidence):
             return Folded(state, {}, np.zeros(evidence.blocks, dtype=bool))
-        visible = evidence.of_events_with(self.needs)
+        visible = evidence.restricted_to(self.needs)
         kept = self._kept(state, visible)
         if not kept.any():
             return Folded(state, {}, kept)
@@ -151,7 +151,7 @@ class Grid:
 
     def seen(self, state: State, tail: Evidence | None) -> Mask:
         """Whether a policy has had an event with what is needed, the unfinished block included, [policies]."""
-        return np.asarray(state["seen"]) if tail is None else _seen(state, tail.of_events_with(self.needs))
+        return np.asarray(state["seen"]) if tail is None else _seen(state, tail.restricted_to(self.needs))
 
     def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[GridReading]:
         """What each average knows now, with its interval; the unfinished block included.
@@ -160,7 +160,7 @@ class Grid:
         """
         blocks, late = None, None
         if tail is not None:
-            visible = tail.of_events_with(self.needs)
+            visible = tail.restricted_to(self.needs)
             if self._kept(state, visible).any():
                 terms, _, blocks = self._compute_terms(state, visible)
                 late = (visible, terms)
@@ -178,7 +178,7 @@ class Grid:
         for estimator in self.estimators:
             computed, after[estimator.label] = estimator.terms(evidence, state["estimators"][estimator.label])
             terms.append(computed)
-        return terms, after, Blocks.from_evidence(evidence, [(term.u, term.v) for term in terms])
+        return terms, after, Blocks.from_evidence(evidence, [(term.numerator, term.denominator) for term in terms])
 
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
@@ -249,4 +249,4 @@ class Grid:
 
 def _seen(state: State, visible: Evidence) -> Mask:
     seen: Mask = state["seen"]
-    return seen if seen.all() else np.asarray(seen | (visible.averaging_weight != 0).any(axis=0))
+    return seen if seen.all() else np.asarray(seen | (visible.sample_weight != 0).any(axis=0))

@@ -47,7 +47,7 @@ class ChosenLift:
             for average in grid.averages
             if average.mixes_components
             for column, estimator in enumerate(grid.estimators)
-            if not estimator.covers_estimand
+            if not estimator.is_biased_by_design
         ]
         chosen: list[ChosenLift] = []
         for _, lift in sorted(every, key=lambda each: each[0]):
@@ -68,7 +68,7 @@ class ChosenLift:
             return LiftSeries(nothing, nothing, nothing, nothing, kept)
         path = lift_paths[self.cell[1]]
         value, se2, spread2 = map(self._column, (path.value, path.sampling_variance, path.memory_spread))
-        both = evidence.of_events_with(self.needs).beside_production().averaging_weight
+        both = evidence.restricted_to(self.needs).paired_with_production().sample_weight
         counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
         return LiftSeries(value, se2, spread2, counts[kept], kept)
 

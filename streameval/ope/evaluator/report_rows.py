@@ -42,10 +42,10 @@ class ReportRows:
     def of(self, read: GridReading) -> Iterator[Estimate]:
         """The estimates of one average, with intervals by its bound; estimators vary fastest."""
         average, bound, reading = read.average, read.bound, read.reading
-        claim = self._claim(bound, read.watched)._replace(rewarded=reading.spread[VarianceRow.NONZERO] > 0)
-        ends = _clipped(*bound.ends(reading, claim), self.reward_range)
+        request = self._request(bound, read.watched)._replace(rewarded=reading.spread[VarianceRow.NONZERO] > 0)
+        ends = _clipped(*bound.bounds(reading, request), self.reward_range)
         numbers = list(zip(*map(_known, (reading.moments.value, *ends, *self._diagnostics(reading))), strict=True))
-        lifts = [(None, None, None)] * len(self.estimators) + self._lifts(read, claim)
+        lifts = [(None, None, None)] * len(self.estimators) + self._lifts(read, request)
         details = {name: _known(column) for name, column in self._details(read).items()}
         places = [(estimator, policy) for policy in self.policies for estimator in self.estimators]
         for place, (estimator, policy) in enumerate(places):
@@ -62,7 +62,7 @@ class ReportRows:
                 upper,
                 bound.kind,
                 bound.anytime,
-                "estimand" if estimator.covers_estimand else bound.covers,
+                "estimand" if estimator.is_biased_by_design else bound.covers,
                 effective_sample_size,
                 weight_mean,
                 weight_max,
@@ -71,45 +71,42 @@ class ReportRows:
                 gain_upper,
                 details={
                     **{name: column[place] for name, column in details.items()},
-                    **bound.says(),
+                    **bound.details(),
                     **({"design_effect_of": "units"} if reading.knows_units else {}),
                     **self._by_slot(place // len(self.estimators)),
                 },
             )
 
-    def _claim(self, bound: IntervalMethod, watched: TrackedBounds | None) -> IntervalRequest:
+    def _request(self, bound: IntervalMethod, watched: TrackedBounds | None) -> IntervalRequest:
         limit = bound.largest_weight(self.largest_weight)
-        heaviest = np.where(limit > 0, limit, np.nan)  # of a policy that was never logged it is not known
+        known = np.repeat(limit > 0, len(self.estimators))  # of a policy that was never logged it is not
+        limits = TermRange.by_column([each.term_range(self.reward_range, limit) for each in self.estimators])
         return IntervalRequest(
             confidence=self.confidence,
-            extremes=TermRange.by_column([each.extremes(self.reward_range, limit) for each in self.estimators]),
-            term_range=np.stack(
-                [each.term_range(self.reward_range, heaviest) for each in self.estimators], axis=1
-            ).ravel(),
+            term_range=limits._replace(width=np.where(known, limits.width, np.nan)),
             ratio=np.tile([each.ratio for each in self.estimators], len(self.policies)),
-            watched=watched and Bounds(watched.lower, watched.upper),
+            tracked=watched and Bounds(watched.lower, watched.upper),
             estimates=_estimates(watched, VALUE_LOWER),
         )
 
     def _lifts(
-        self, read: GridReading, claim: IntervalRequest
+        self, read: GridReading, request: IntervalRequest
     ) -> list[tuple[float | None, float | None, float | None]]:
         """Value and interval of each lift, inside plus and minus the width of the reward range."""
         first, others = slice(None, len(self.estimators)), slice(len(self.estimators), None)
-        scaled, rewarded = ratio(claim.term_range, read.reading.moments.mean_denominator), claim.rewarded
+        scaled, rewarded = ratio(request.term_range.width, read.reading.moments.mean_denominator), request.rewarded
         scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
-        difference = claim._replace(
-            term_range=scaled[others] + np.resize(scaled[first], scaled[others].shape),
-            ratio=claim.ratio[others],
-            watched=read.watched and Bounds(read.watched.lift_lower[others], read.watched.lift_upper[others]),
+        difference = request._replace(
+            term_range=request.term_range.over_production(len(self.estimators), self.largest_weight[0], scaled),
+            ratio=request.ratio[others],
+            tracked=read.watched and Bounds(read.watched.lift_lower[others], read.watched.lift_upper[others]),
             estimates=_estimates(read.watched, LIFT_LOWER, others),
             rewarded=None
             if rewarded is None
             else rewarded[others] | np.resize(rewarded[first], rewarded[others].shape),
-            extremes=claim.extremes.over_production(len(self.estimators), heaviest=self.largest_weight[0]),
         )
         width = self.reward_range[1] - self.reward_range[0]
-        lower, upper = _clipped(*read.bound.ends(read.lift, difference), (-width, width))
+        lower, upper = _clipped(*read.bound.bounds(read.lift, difference), (-width, width))
         return list(zip(*map(_known, (read.lift.moments.value, lower, upper)), strict=True))
 
     def _by_slot(self, policy: int) -> dict[str, list[float | None]]:

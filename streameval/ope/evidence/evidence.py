@@ -27,7 +27,7 @@ LARGEST_WEIGHT = 1e50
 class Evidence:
     """What `n` consecutive events say about `P` policies: whole blocks, or the one that is not finished.
 
-    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `averaging_weight` [n, P]: 0 where the event lacks the
+    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `sample_weight` [n, P]: 0 where the event lacks the
     policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
     actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
     [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
@@ -36,7 +36,7 @@ class Evidence:
     """
 
     importance_weight: Array
-    averaging_weight: Array
+    sample_weight: Array
     reward: Array
     unsupported: Array | None
     sampling_weight: Array
@@ -48,14 +48,14 @@ class Evidence:
     signs: Array | None = None
 
     @classmethod
-    def of(cls, importance_weight: Any, reward: Any, block: int = 100, averaging_weight: Any = None) -> Evidence:
+    def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
         """Evidence from plain numbers, for trying out an estimator.
 
-        >>> Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1, 0]).averaging_weight.ravel()
+        >>> Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1, 0]).sample_weight.ravel()
         array([1., 1.])
         """
         weight = np.asarray(importance_weight, dtype=float)
-        present = np.ones_like(weight) if averaging_weight is None else np.asarray(averaging_weight, dtype=float)
+        present = np.ones_like(weight) if sample_weight is None else np.asarray(sample_weight, dtype=float)
         rewards = np.asarray(reward, dtype=float)
         recent = RecentMoments.unknown(max(1, len(rewards) // block), weight.shape[1])
         return cls(weight, present, rewards, None, np.ones(len(rewards)), block, recent)
@@ -85,7 +85,7 @@ class Evidence:
         usable = _usable(weight, batch.reward) & (sampling <= LARGEST_WEIGHT)[:, None]
         return cls(
             importance_weight=np.where(usable, weight, 0.0),
-            averaging_weight=np.where(usable, sampling[:, None], 0.0),
+            sample_weight=np.where(usable, sampling[:, None], 0.0),
             reward=batch.reward,
             unsupported=unsupported_probability(batch, policies),
             sampling_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
@@ -95,7 +95,7 @@ class Evidence:
             timestamp=batch.timestamp,
         )
 
-    def learning(self, state: State) -> tuple[Evidence, State]:
+    def with_recent_means(self, state: State) -> tuple[Evidence, State]:
         """The same evidence with what recent events were like, and the memory after it."""
         blocks = self.blocks
         logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.sampling_weight
@@ -112,52 +112,54 @@ class Evidence:
         As they are on the events that production has, too; as if it weighed nothing where there are none of these.
         """
         weight = self.importance_weight
-        shared = (self.averaging_weight[:, :1] > 0).astype(float)
+        shared = (self.sample_weight[:, :1] > 0).astype(float)
         both, count = self.block_sums(np.broadcast_to(shared, weight.shape)), self.block_sums(None)
         distance = self.block_sums(shared * (weight - weight[:, :1]) ** 2)
         alone = self.block_sums(weight**2)
         return np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, alone)
 
-    def slot_by_slot(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
+    def with_slot_weights(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
         """The same evidence with what it says of slates slot by slot in `slates`, and the memory after it.
 
         There the weight of a slate is not that of one action among many, but `G`, a sum over its slots.
         """
-        weight, averaging = self.importance_weight, self.averaging_weight
+        weight, averaging = self.importance_weight, self.sample_weight
         if batch.slates is not None:
             single = (batch.slates.sizes == 0)[:, None]
             slate = slate_weights(batch, policies)
             usable = _usable(np.abs(slate), self.reward)
             weight = np.where(single, weight, np.where(usable, slate, 0.0))
             averaging = np.where(single, averaging, np.where(usable, self.sampling_weight[:, None], 0.0))
-        slates, recent = replace(self, importance_weight=weight, averaging_weight=averaging).learning(state["recent"])
+        slates, recent = replace(self, importance_weight=weight, sample_weight=averaging).with_recent_means(
+            state["recent"]
+        )
         ratios = fold_ratios(state["ratios"], batch, policies, self.sampling_weight, self.block)
         return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
 
-    def beside_production(self) -> Evidence:
+    def paired_with_production(self) -> Evidence:
         """What is shown of all policies but the first, on the events that the first has, too."""
-        both = np.where(self.averaging_weight[:, :1] > 0, self.averaging_weight, 0.0)
+        both = np.where(self.sample_weight[:, :1] > 0, self.sample_weight, 0.0)
         return replace(
-            self, importance_weight=self.importance_weight[:, 1:], averaging_weight=both[:, 1:], unsupported=None
+            self, importance_weight=self.importance_weight[:, 1:], sample_weight=both[:, 1:], unsupported=None
         )
 
     def with_predictions(self, prediction: Array) -> Evidence:
         """The same evidence with what the reward model expects of each action, [rows]."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
 
-    def of_events_with(self, needs: Requirements) -> Evidence:
+    def restricted_to(self, needs: Requirements) -> Evidence:
         """The same evidence, missing where an event does not tell what is needed."""
         if not needs:
             return self
         if Requirement.SLOTS in needs:
             return self if self.slates is None else self.slates
         known = False if self.actions is None else self.actions.known(needs)
-        return replace(self, averaging_weight=np.where(known, self.averaging_weight, 0.0))
+        return replace(self, sample_weight=np.where(known, self.sample_weight, 0.0))
 
     @property
     def used_blocks(self) -> Mask:
         """Whether a block has an event that is not missing for every policy, [blocks]."""
-        return np.asarray((per_block(self.averaging_weight, self.blocks) != 0).any(axis=(1, 2)))
+        return np.asarray((per_block(self.sample_weight, self.blocks) != 0).any(axis=(1, 2)))
 
     def of_blocks(self, kept: Mask) -> Evidence:
         """The evidence of some of these blocks, without that of slates; `kept` [blocks] must not be empty."""
@@ -167,7 +169,7 @@ class Evidence:
         return replace(
             self,
             importance_weight=_taken(self.importance_weight, events),
-            averaging_weight=_taken(self.averaging_weight, events),
+            sample_weight=_taken(self.sample_weight, events),
             reward=self.reward[events],
             unsupported=None if self.unsupported is None else _taken(self.unsupported, events),
             sampling_weight=self.sampling_weight[events],
@@ -189,8 +191,8 @@ class Evidence:
         return max(1, len(self.reward) // self.block)
 
     def block_sums(self, column: Array | None) -> Array:
-        """Sums of `q column` per block, [blocks, P]; of the averaging weights alone without a column."""
-        weight = per_block(self.averaging_weight, self.blocks)
+        """Sums of `q column` per block, [blocks, P]; of the sample weight alone without a column."""
+        weight = per_block(self.sample_weight, self.blocks)
         if column is None:
             return np.asarray(weight.sum(axis=-1))
         return np.asarray(np.einsum("bpn,bpn->bp", weight, per_block(column, self.blocks)))

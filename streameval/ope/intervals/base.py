@@ -1,4 +1,4 @@
-"""What every bound is: from a reading to an interval. Bounds know neither policies nor time, only what was read."""
+"""The base of all intervals: from a reading of an average to bounds. Intervals know neither policies nor time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.intervals.sequences import SequenceTracker
 
 FEWEST_NONZERO = 10
-"""Non-zero terms without which the spread of what was seen says nothing: before the first click it is 0."""
+"""Non-zero terms without which a variance is meaningless: before the first click it is 0."""
 
 
 class Interval(NamedTuple):
-    """An interval and what it claims.
+    """An interval and its guarantee.
 
     `lower` and `upper` are None while it is withheld. `anytime`: it may be watched continuously. `covers`: `average`
     (the mean of the value over the average's kernel), `current` (the value now), or `estimand` (a biased estimator's
@@ -37,26 +37,24 @@ class Interval(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Both ends of the interval of each column; NaN where it is withheld."""
+    """The lower and upper bound of each column; NaN where withheld."""
 
     lower: Array
     upper: Array
 
 
 class IntervalRequest(NamedTuple):
-    """What an interval is asked for: its confidence; of each column the range of a term, and whether it is a ratio.
+    """What an interval needs besides the reading.
 
-    `extremes`: between which lines terms lie, given the importance weight.
-    `watched`: the interval that a confidence sequence has kept, where one was asked for; `estimates`: what its lower
-    end lies below, and its upper end above (None: its middle). `rewarded`: whether a term was ever not 0, of a lift one
-    of either policy (None: not told).
+    `term_range`: the limits of a term of each column. `ratio`: whether a column is a ratio. `tracked`: the bounds of a
+    confidence sequence, where one was asked for; `estimates`: the estimates that the two belong to (None: the middle).
+    `rewarded`: whether a term was ever not 0, of a lift one of either policy (None: unknown).
     """
 
     confidence: float
-    term_range: Array
+    term_range: TermRange
     ratio: Array
-    extremes: TermRange
-    watched: Bounds | None = None
+    tracked: Bounds | None = None
     estimates: Bounds | None = None
     rewarded: Mask | None = None
 
@@ -74,23 +72,32 @@ class IntervalMethod(Component):
 
     @property
     def covers(self) -> str:
-        """What the interval of an unbiased estimator is about."""
+        """The target of the interval of an unbiased estimator."""
         return "current" if self.drift == "include" else "average"
 
-    def ends(self, reading: Reading, claim: IntervalRequest) -> Bounds:
+    @property
+    def description(self) -> str:
+        """What a reader of the status page should know about this kind of interval."""
+        return ""
+
+    def details(self) -> Mapping[str, str]:
+        """Details of the Report that belong to the interval."""
+        return {}
+
+    def bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
         """The two-sided interval of each column, not cut to any range."""
-        lower, upper = self._sampling(reading, claim)
+        lower, upper = self._sampling_bounds(reading, request)
         if self.drift == "include":
             return Bounds(lower - reading.bias, upper + reading.bias)
         return Bounds(lower, upper)
 
-    def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
-        """The interval of a world that stands still."""
-        width = self._half_width(reading, claim)
+    def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
+        """The interval without drift."""
+        width = self._half_width(reading, request)
         return Bounds(reading.moments.value - width, reading.moments.value + width)
 
-    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
-        """Half the width of an interval that lies around the value."""
+    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
+        """Half the width of an interval that is centred on the value."""
         raise NotImplementedError
 
     def check(self, average: AnyAverage, block: int) -> None:
@@ -113,19 +120,15 @@ class IntervalMethod(Component):
         return None
 
     def largest_weight(self, seen: Array) -> Array:
-        """The importance weight that none exceeds, as far as this bound knows; `seen`: the largest so far."""
+        """The importance weight that none exceeds, as far as this interval knows; `seen`: the largest so far."""
         return seen
 
-    def says(self) -> Mapping[str, str]:
-        """What a reader of the interval must know besides its numbers."""
-        return {}
 
+def is_degenerate(reading: Reading, ratio: Array) -> Mask:
+    """Whether a column is a ratio whose terms have always been the same and not 0: then its interval is the value.
 
-def certain(reading: Reading, ratio: Array) -> Mask:
-    """Whether a column is a ratio whose terms have always been the same, and are not 0: then it is that ratio.
-
-    The mean of a reward that is always 1, divided by the mean weight, is 1 however the weights fall. What a reward that
-    has never come would change is left out.
+    The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are. Rewards that have
+    never occurred are not considered.
     """
     seen = reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5
     return np.asarray((ratio > 0) & seen & reading.spread.never_varied)

@@ -98,30 +98,30 @@ class ConfidenceSequence(IntervalMethod):
 
     def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
         """The lowest and the highest possible term of a biased estimator; None where it has none, or is a ratio."""
-        if estimator.ratio or not estimator.covers_estimand or Requirement.SLOTS in estimator.needs:
+        if estimator.ratio or not estimator.is_biased_by_design or Requirement.SLOTS in estimator.needs:
             return None
         heaviest = np.array([np.inf if self.max_weight is None else self.max_weight])
-        extremes = estimator.extremes(reward_range, heaviest)
-        heaviest = np.minimum(extremes.heaviest, heaviest)
         with np.errstate(invalid="ignore"):  # 0 times infinity: a limit that does not depend on the weight
-            low = np.fmin(extremes.low.offset, extremes.low.offset + extremes.low.slope * heaviest)
-            high = np.fmax(extremes.high.offset, extremes.high.offset + extremes.high.slope * heaviest)
+            limits = estimator.term_range(reward_range, heaviest)
+            heaviest = np.minimum(limits.heaviest, heaviest)
+            low = np.fmin(limits.low.offset, limits.low.offset + limits.low.slope * heaviest)
+            high = np.fmax(limits.high.offset, limits.high.offset + limits.high.slope * heaviest)
         return (float(low[0]), float(high[0])) if np.isfinite(low[0]) and np.isfinite(high[0]) else None
 
-    def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
-        if claim.watched is None:
-            nothing = np.full_like(claim.term_range, np.nan)
+    def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
+        if request.tracked is None:
+            nothing = np.full_like(request.term_range.width, np.nan)
             return Bounds(nothing, nothing)
-        lower, upper = claim.watched
+        lower, upper = request.tracked
         middle = (lower + upper) / 2
-        below, above = claim.estimates or (middle, middle)
+        below, above = request.estimates or (middle, middle)
         farther = np.sqrt(np.fmax(1.0, reading.design_effect)) - 1.0
         return Bounds(lower - farther * (below - lower), upper + farther * (upper - above))
 
 
 def _estimates_the_value(estimator: Estimator) -> bool:
     """Whether it estimates the value of the policy, and importance weights are never negative."""
-    return not estimator.covers_estimand and Requirement.SLOTS not in estimator.needs
+    return not estimator.is_biased_by_design and Requirement.SLOTS not in estimator.needs
 
 
 def _span(average: AnyAverage, block: int) -> RestartSchedule:

@@ -14,7 +14,7 @@ from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
-from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, certain
+from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, is_degenerate
 
 WIDENING = 2.5 / 1.96
 
@@ -43,11 +43,11 @@ class DriftAware(IntervalMethod):
             raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
         super().check(average, block)
 
-    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
-        z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
+    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
+        z = NormalDist().inv_cdf(0.5 + request.confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
         width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
-        width = np.where(certain(reading, claim.ratio), 0.0, width)
-        rewarded = True if claim.rewarded is None else claim.rewarded
+        width = np.where(is_degenerate(reading, request.ratio), 0.0, width)
+        rewarded = True if request.rewarded is None else request.rewarded
         return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & rewarded, width, np.nan)

@@ -44,14 +44,14 @@ class EmpiricalBernstein(IntervalMethod):
     def largest_weight(self, seen: Array) -> Array:
         return seen if self.max_weight is None else np.full_like(seen, self.max_weight)
 
-    def says(self) -> Mapping[str, str]:
+    def details(self) -> Mapping[str, str]:
         return {"largest_weight": "seen" if self.max_weight is None else "configured"}
 
-    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
-        log_term = np.log(4 / (1 - claim.confidence))
+    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
+        log_term = np.log(4 / (1 - request.confidence))
         with np.errstate(divide="ignore", invalid="ignore"):
             others = reading.moments[MomentRow.WEIGHT] / reading.moments[MomentRow.LARGEST_WEIGHT] - 1
-            range_term = 7 * claim.term_range / reading.moments.mean_denominator * log_term / (3 * others)
-        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, claim.ratio)
+            range_term = 7 * request.term_range.width / reading.moments.mean_denominator * log_term / (3 * others)
+        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, request.ratio)
         width = np.sqrt(2 * log_term) * sampling + range_term
         return np.where((others > 0) & (range_term >= 0), width, np.nan)

@@ -37,7 +37,7 @@ from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.averages.variance import VarianceRow
 from streameval.ope.estimators.term_range import TermRange
-from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest, certain
+from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest, is_degenerate
 
 
 class Means(NamedTuple):
@@ -188,14 +188,14 @@ class EmpiricalLikelihood(IntervalMethod):
     def largest_weight(self, seen: Array) -> Array:
         return seen if self.max_weight is None else np.fmax(seen, self.max_weight)
 
-    def _sampling(self, reading: Reading, claim: IntervalRequest) -> Bounds:
-        extremes = claim.extremes
-        means = _means(reading, extremes.controlled)
-        extra = _extra(extremes, np.minimum(extremes.heaviest, self._limit(reading)))
-        quantile = NormalDist().inv_cdf(0.5 + claim.confidence / 2) ** 2
+    def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
+        limits = request.term_range
+        means = _means(reading, limits.controlled)
+        extra = _extra(limits, np.minimum(limits.heaviest, self._limit(reading)))
+        quantile = NormalDist().inv_cdf(0.5 + request.confidence / 2) ** 2
         ends = reach(means, extra, likely(means, extra, quantile))
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
-        known, value = certain(reading, claim.ratio), reading.moments.value
+        known, value = is_degenerate(reading, request.ratio), reading.moments.value
         return Bounds(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
 
     def _limit(self, reading: Reading) -> Array | float:
@@ -226,9 +226,9 @@ def _means(reading: Reading, controlled: Mask) -> Means:
     )
 
 
-def _extra(extremes: TermRange, heaviest: Array) -> Extra:
+def _extra(limits: TermRange, heaviest: Array) -> Extra:
     """One more event of no weight, of weight 1, and of the heaviest; if the weight controls nothing, the widest."""
-    low, high, controlled = extremes.low, extremes.high, extremes.controlled
+    low, high, controlled = limits.low, limits.high, limits.controlled
     weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
     lowest, highest = low.at(weight), high.at(weight)
     return Extra(

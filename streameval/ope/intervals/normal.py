@@ -29,7 +29,7 @@ class Normal(IntervalMethod):
 
     kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
-    def _half_width(self, reading: Reading, claim: IntervalRequest) -> Array:
-        z = NormalDist().inv_cdf(0.5 + claim.confidence / 2)
-        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, claim.ratio)
+    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
+        z = NormalDist().inv_cdf(0.5 + request.confidence / 2)
+        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, request.ratio)
         return np.where(reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)

@@ -18,7 +18,7 @@ from streameval.ope.policies.builtin import (
 )
 from streameval.ope.policies.logged import (
     LOGGING,
-    knows_support,
+    has_support_information,
     target_probabilities,
     unsupported_probability,
 )
@@ -38,7 +38,7 @@ __all__ = [
     "Softmax",
     "Uniform",
     "fields_read",
-    "knows_support",
+    "has_support_information",
     "named_policies",
     "target_probabilities",
     "unsupported_probability",

@@ -53,7 +53,7 @@ def _never_shown(slates: SlateColumns, policy: int) -> Array:
     return 1.0 - share
 
 
-def knows_support(batch: EventBatch) -> Array:
+def has_support_information(batch: EventBatch) -> Array:
     """1 for each event that carries the whole logging distribution, else 0, [n]."""
     known = np.zeros(len(batch))
     if batch.action_sets is not None:

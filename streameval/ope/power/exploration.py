@@ -62,7 +62,7 @@ class Exploration:
         evidence = Evidence.from_batch(self._coded.fill(named)[0], self.policies, len(batch))
         other = evidence.importance_weight[:, 0]
         for place in range(1, len(self.policies)):
-            q = np.where(evidence.averaging_weight[:, 0] > 0, evidence.averaging_weight[:, place], 0.0)
+            q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, place], 0.0)
             self._sampling[place] += np.count_nonzero(q), q.sum(), q @ q
             weight = evidence.importance_weight[:, place]
             octave = np.searchsorted(EDGES, weight, side="left")

@@ -39,7 +39,7 @@ class BlockSums(NamedTuple):
         [2.5, 2.0, 1.5, 2.5]
         """
         count = evidence.blocks
-        q = per_block(evidence.averaging_weight, count)
+        q = per_block(evidence.sample_weight, count)
         w = per_block(evidence.importance_weight, count)
         wr = per_block(evidence.weighted_reward, count)
         each, ones = np.ones(q.shape[-1]), np.ones(q.shape[:2])
@@ -80,7 +80,7 @@ def differing(evidence: Evidence, before: Mask) -> Mask:
     path = np.repeat(before[None], evidence.blocks, axis=0)
     new = np.flatnonzero(~before)
     if len(new):
-        both = (evidence.averaging_weight[:, :1] > 0) & (evidence.averaging_weight[:, 1 + new] > 0)
+        both = (evidence.sample_weight[:, :1] > 0) & (evidence.sample_weight[:, 1 + new] > 0)
         production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, 1 + new]
         apart = both & (np.abs(terms - production) > ROUNDED * np.abs(production))
         path[:, new] = np.logical_or.accumulate(apart.reshape(evidence.blocks, -1, len(new)).any(axis=1), axis=0)

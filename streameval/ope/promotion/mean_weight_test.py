@@ -54,7 +54,7 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -
 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
-    surprise = per_block(evidence.averaging_weight * (evidence.importance_weight - 1.0), evidence.blocks)
+    surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), evidence.blocks)
     effects, units = cluster_weights.fold(state["alike"], surprise, evidence.signs, _fading(evidence))
     gain, bets = _gains(state, evidence, sums, propensity, surprise)
     after = {

@@ -17,13 +17,13 @@ from streameval.ope.evidence.requirements import NOTHING, Requirements
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class RewardModel(Component):
-    """Stands in for rewards that were not seen: what is expected of every action that an event could have shown.
+    """Predicts the reward of every action that an event could have shown.
 
-    `needs`: what events must tell of their actions. `needs_raw_fields`: it reads contexts or
-    the names of actions, from the `raw_fields` of a batch. `foreign`: code of others, whose state is more than arrays.
+    `needs`: what events must have. `needs_raw_fields`: the model uses names of actions or contexts, which a batch has
+    as `raw_fields`. `is_external`: code of the user or of another package, whose state is more than arrays.
     """
 
-    foreign: ClassVar[bool] = False
+    is_external: ClassVar[bool] = False
 
     @property
     def needs(self) -> Requirements:

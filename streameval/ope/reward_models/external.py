@@ -46,7 +46,7 @@ class ExternalModel(RewardModel):
     model is an object that changes while it learns: a state with one in it is handed on, never used twice.
     """
 
-    foreign: ClassVar[bool] = True
+    is_external: ClassVar[bool] = True
 
     def make(self) -> Learner:
         """A model that knows nothing; ConfigError when there is no such code."""

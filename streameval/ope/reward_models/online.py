@@ -71,7 +71,7 @@ def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | No
     A model that is code of others was pickled, and loading it runs what the state says: that takes a caller who
     `trusted` this model by naming it, else StateError.
     """
-    if model.foreign and trusted != model:
+    if model.is_external and trusted != model:
         raise StateError(
             f"the state holds the reward model {model.label!r}, which is code: it is loaded only for who names it",
             hint="give from_state the reward_model that the configuration names",

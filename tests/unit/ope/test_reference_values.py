@@ -222,7 +222,7 @@ def test_estimators_with_a_reward_model_are_the_published_ones(case: str, name: 
         prediction=np.ravel(given["q_hat"]),
     )
     terms, _ = estimator.terms(evidence, estimator.start(policies=1))
-    assert terms.u.mean() == close(case, name)
+    assert terms.numerator.mean() == close(case, name)
 
 
 def means_of(weight: Array, reward: Array, q: Array, events: float) -> Means:

@@ -62,7 +62,7 @@ class LiftTest:
         low, high = self.reward_range
         wealth = self.process.log_wealth(np.stack(path), np.array(1 + self.margin / (high - low)))
         wealth += np.log(shares)[:, None]
-        uneven, sampling = sampling_path(state["sampling"], evidence.averaging_weight, evidence.blocks)
+        uneven, sampling = sampling_path(state["sampling"], evidence.sample_weight, evidence.blocks)
         unknown = np.isnan(wealth) | uneven | uneven[:, :1]
         unknown[:, 0] = True
         return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": centre, "span": span}

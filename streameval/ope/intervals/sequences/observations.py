@@ -127,7 +127,7 @@ def _by_side(values: Mask, lifts: Mask, sides: Sequence[int]) -> Mask:
 
 def _present(seen: Observations, evidence: Evidence, blocks: slice, sides: Sequence[int]) -> Observations:
     """The observations without those of events that lack the policy, or, for a lift, production."""
-    there = per_block(evidence.averaging_weight, evidence.blocks)[blocks] > 0
+    there = per_block(evidence.sample_weight, evidence.blocks)[blocks] > 0
     if there.all():
         return seen
     present = _by_side(there, there & there[:, :1], sides)

@@ -46,7 +46,7 @@ class TrackedGroup:
         """The observations of some blocks."""
         if self.of is None:
             return of_weights(evidence, self.scale, blocks)
-        return of_terms(evidence, terms[self.of].u, self.scale, blocks)
+        return of_terms(evidence, terms[self.of].numerator, self.scale, blocks)
 
 
 class TrackedBounds(NamedTuple):
@@ -99,7 +99,7 @@ class SequenceTracker:
                 for part, added in zip(parts, sums, strict=True):
                     span = self.span.add(span, added, part)
             groups[group.label] = {"centre": centre, "span": span}
-        return {"sampling": fold_sampling(state["sampling"], evidence.averaging_weight), "groups": groups}
+        return {"sampling": fold_sampling(state["sampling"], evidence.sample_weight), "groups": groups}
 
     def without_lifts(self, state: State) -> State:
         """The state when production changes: values continue, lifts start from zero."""
@@ -132,7 +132,7 @@ class SequenceTracker:
             estimates[:, :, group.estimators] = group.scale.bounds(averages)[..., None]
             counts[:, group.estimators] = sums[:, VALUE_LOWER, COUNT, None]
         sampling = state["sampling"]
-        uneven = (sampling if tail is None else fold_sampling(sampling, tail[0].averaging_weight))["uneven"]
+        uneven = (sampling if tail is None else fold_sampling(sampling, tail[0].sample_weight))["uneven"]
         bounds[:, uneven] = np.nan
         bounds[LIFT_LOWER:, uneven | uneven[0]] = np.nan
         bounds[LIFT_LOWER:, 0] = np.nan

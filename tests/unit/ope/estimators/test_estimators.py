@@ -170,7 +170,7 @@ def test_the_control_variate_never_uses_the_block_that_it_corrects() -> None:
         evidence = Evidence.of(stream.weight[:, None], reward, block=BLOCK)
         terms, _ = ControlVariate().terms(evidence, ControlVariate().start(1))
         weight = evidence.importance_weight
-        slopes.append((weight * reward[:, None] - terms.u) / (weight - 1))
+        slopes.append((weight * reward[:, None] - terms.numerator) / (weight - 1))
     np.testing.assert_allclose(slopes[0][:BLOCK], 0.0, atol=1e-12)
     np.testing.assert_allclose(slopes[0][-BLOCK:], slopes[1][-BLOCK:], rtol=1e-9)
     assert np.all(np.abs(slopes[0][-BLOCK:]) > 1e-3)
@@ -195,7 +195,7 @@ def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_ev
     memory = ControlVariate().start(1)
     for _ in range(500):
         _, memory = ControlVariate().terms(evidence, memory)
-    assert memory["sums"].max() == pytest.approx(100_000 * (1 - math.exp(-5)), rel=0.01)
+    assert memory["slope"].max() == pytest.approx(100_000 * (1 - math.exp(-5)), rel=0.01)
 
 
 def described(n: int, seed: int) -> EventBatch:
@@ -285,7 +285,7 @@ def test_terms_are_a_pure_function_of_evidence_and_memory() -> None:
         before = {name: array.copy() for name, array in memory.items()}
         first, _ = estimator.terms(evidence, memory)
         second, _ = estimator.terms(evidence, memory)
-        np.testing.assert_array_equal(first.u, second.u)
+        np.testing.assert_array_equal(first.numerator, second.numerator)
         for name, array in before.items():
             np.testing.assert_array_equal(memory[name], array)
 

@@ -135,7 +135,7 @@ def every_choice(offers: Offers, estimator: Any, prediction: Array | None = None
     for action in range(ACTIONS):
         taken = np.full(n, action)
         terms: Terms = estimator.terms(evidence(offers, taken, offers.chance[:, action], prediction), value)[0]
-        expected += offers.propensities[:, action] * terms.u[:, 0]
+        expected += offers.propensities[:, action] * terms.numerator[:, 0]
     return expected
 
 
@@ -167,14 +167,16 @@ def test_components_add_up_to_the_term() -> None:
     for estimator in (StratifiedIPS(), StratifiedDR()):
         terms, _ = estimator.terms(made, estimator.start(1))
         assert len(terms.components) == estimator.parts
-        np.testing.assert_allclose(sum(component.u for component in terms.components), terms.u, atol=1e-12)
+        np.testing.assert_allclose(
+            sum(component.numerator for component in terms.components), terms.numerator, atol=1e-12
+        )
 
 
 def test_without_predictions_stratified_dr_is_ips() -> None:
     offers = Offers(3, 200)
     made = evidence(offers, offers.action, offers.reward, np.zeros((200, ACTIONS)))
     terms, _ = StratifiedDR().terms(made, StratifiedDR().start(1))
-    np.testing.assert_allclose(terms.u, made.weighted_reward, rtol=1e-12)
+    np.testing.assert_allclose(terms.numerator, made.weighted_reward, rtol=1e-12)
 
 
 def test_above_the_largest_weight_nothing_is_modelled() -> None:
@@ -193,7 +195,7 @@ def test_a_perfect_model_leaves_no_noise_where_weights_are_large() -> None:
 
 def _components(estimator: Any, made: Evidence) -> tuple[list[Array], Any]:
     terms, state = estimator.terms(made, estimator.start(1))
-    return [component.u for component in terms.components], state
+    return [component.numerator for component in terms.components], state
 
 
 def test_an_action_that_is_never_logged_is_left_to_the_model() -> None:

@@ -287,7 +287,7 @@ def evidence(
 
 
 def part_of(whole: Evidence, part: slice) -> Evidence:
-    return Evidence.of(whole.importance_weight[part], whole.reward[part], averaging_weight=whole.averaging_weight[part])
+    return Evidence.of(whole.importance_weight[part], whole.reward[part], sample_weight=whole.sample_weight[part])
 
 
 ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
@@ -432,7 +432,7 @@ def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> Non
     present = np.random.default_rng(19).random((900, 4)) < 0.8
     present[:, 0] = True
     weight = np.where(present, whole.importance_weight, 0.0)
-    sparse = Evidence.of(np.asfortranarray(weight), whole.reward, averaging_weight=np.asfortranarray(present * 1.0))
+    sparse = Evidence.of(np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0))
     found = seen(watching(), sparse)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
@@ -451,7 +451,7 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
     uneven[300:, 1] = 2.0
     plain = seen(watching(), whole)
-    weighed = [Evidence.of(whole.importance_weight, whole.reward, averaging_weight=each) for each in (even, uneven)]
+    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=each) for each in (even, uneven)]
     same, withheld = (seen(watching(), each) for each in weighed)
     assert same.lower.tolist() == plain.lower.tolist()
     assert "uneven_sampling" not in same.details
@@ -509,7 +509,7 @@ def test_observations_of_blocks_are_those_of_each_event(named: bool, present: fl
     if not named:
         weight[0] = 1.0
     there = (rng.random((600, 4)) <= present).T
-    whole = Evidence.of(np.asfortranarray(weight.T), reward, averaging_weight=np.asfortranarray(there.T * 1.0))
+    whole = Evidence.of(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
     group = watching(logging=not named)[0].groups[0]
     found = group.observed(whole, [], slice(2, 6))
     for block, policy in np.ndindex(4, 4):
@@ -646,21 +646,21 @@ def test_large_weights_may_follow_a_negative_one() -> None:
 
 
 def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
-    extremes = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
     watched = Bounds(np.array([0.1]), np.array([0.5]))
-    claim = IntervalRequest(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, watched)
+    claim = IntervalRequest(0.95, limits, np.zeros(1, dtype=bool), watched)
     for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
         reading = SimpleNamespace(design_effect=np.array([effect]))
-        ends = ConfidenceSequence().ends(reading, claim)  # type: ignore[arg-type]
+        ends = ConfidenceSequence().bounds(reading, claim)  # type: ignore[arg-type]
         assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
 
 
 def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
-    extremes = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf))
+    limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
     crossed, estimates = Bounds(np.array([0.3]), np.array([0.2])), Bounds(np.array([0.35]), np.array([0.1]))
-    claim = IntervalRequest(0.95, np.ones(1), np.zeros(1, dtype=bool), extremes, crossed, estimates)
+    claim = IntervalRequest(0.95, limits, np.zeros(1, dtype=bool), crossed, estimates)
     for effect, expected in ((9.0, (0.2, 0.4)), (1.0, (0.3, 0.2))):
-        ends = ConfidenceSequence().ends(SimpleNamespace(design_effect=np.array([effect])), claim)  # type: ignore[arg-type]
+        ends = ConfidenceSequence().bounds(SimpleNamespace(design_effect=np.array([effect])), claim)  # type: ignore[arg-type]
         assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
 
 
