@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,31 @@ Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ActionSets:
+class Columns:
+    """Base of dataclasses whose fields are arrays, other `Columns` (named in `PARTS`), or None."""
+
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the columns in bytes."""
+        return sum(int(getattr(getattr(self, field.name), "nbytes", 0)) for field in fields(self))
+
+    def to_state(self) -> Any:
+        """Return the columns by name, with `probabilities` in the order of their memory."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        state |= {name: state[name] and state[name].to_state() for name in self.PARTS}
+        return state | {name: state[name].T for name in state.keys() & {"probabilities"}}
+
+    @classmethod
+    def from_state(cls, state: Any) -> Self:
+        """Restore from `to_state`."""
+        parts = {name: state[name] and kind.from_state(state[name]) for name, kind in cls.PARTS.items()}
+        return cls(**state | parts | {name: state[name].T for name in state.keys() & {"probabilities"}})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionSets(Columns):
     """The action sets of n events, laid end to end: `total` rows, one per action of an event.
 
     index: [n] position of the logged action in its event's set; -1 = the event has no set
@@ -49,11 +73,6 @@ class ActionSets:
         """The events whose logged action is in their set, and its row for each of them."""
         events = np.flatnonzero(self.index >= 0)
         return events, self.offsets[events] + self.index[events]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the columns in bytes."""
-        return sum(getattr(self, field.name).nbytes for field in fields(self) if getattr(self, field.name) is not None)
 
     def part(self, start: int, stop: int) -> ActionSets:
         """Return the sets of the events `start:stop` as views."""
@@ -97,19 +116,9 @@ class ActionSets:
             probabilities=np.concatenate([part.probabilities.T for part in parts], axis=1).T,
         )
 
-    def to_state(self) -> dict[str, Array | Index | None]:
-        """Return the columns by name."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return columns | {"probabilities": self.probabilities.T}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> ActionSets:
-        """Restore from `to_state`."""
-        return cls(**{**state, "probabilities": state["probabilities"].T})
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RawFields:
+class RawFields(Columns):
     """Fields of n events as Python values, for policies and reward models in code.
 
     contexts: [n] the context; None = not logged
@@ -159,6 +168,11 @@ class RawFields:
     def to_state(self) -> str:
         """Return the fields as JSON, which has integers of any size."""
         return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
+
+    @property
+    def nbytes(self) -> int:
+        """Assumed size in bytes: 1000 an event."""
+        return 1000 * len(self.contexts)
 
     @classmethod
     def from_state(cls, state: str) -> RawFields:

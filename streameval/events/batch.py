@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets, Index, RawFields, select_policies
+from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, select_policies
 from streameval.events.from_arrays import choice_columns, column, unit_column
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.schema import Identifier
@@ -19,11 +19,10 @@ from streameval.events.slates import SlateColumns
 from streameval.events.validation import Rejected, ValidationRule, at_most_one, faults, reward_within
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
-_RAW_FIELDS_BYTES = 1000  # assumed memory of the raw fields of an event
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EventBatch:
+class EventBatch(Columns):
     """n accepted events as columns, and the messages rejected with them.
 
     policies: names of the P columns of `probabilities`
@@ -39,6 +38,13 @@ class EventBatch:
     origin: places and identities of the events; None if not requested
     rejected: messages read together with these events that are not events
     """
+
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = {
+        "action_sets": ActionSets,
+        "slates": SlateColumns,
+        "raw_fields": RawFields,
+        "origin": Origin,
+    }
 
     policies: tuple[str, ...]
     probabilities: Array
@@ -119,14 +125,6 @@ class EventBatch:
     def with_rewards_in(self, low: float, high: float) -> EventBatch:
         """Reject the events whose reward is not in [low, high]."""
         return self.apply(reward_within(self.reward, low, high))
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the columns in bytes; raw fields are estimated."""
-        columns: int = self.probabilities.nbytes + sum(getattr(self, name).nbytes for name in _PER_EVENT)
-        optional = (self.action_sets, self.slates, self.origin, self.unit)
-        columns += sum(part.nbytes for part in optional if part is not None)
-        return columns + (0 if self.raw_fields is None else _RAW_FIELDS_BYTES * len(self))
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
@@ -225,28 +223,16 @@ class EventBatch:
 
         Large arrays are not copied, because the arrays of a batch are never written to.
         """
-        parts = {name: getattr(self, name) for name in _STATES}
-        columns: State = {name: getattr(self, name) for name in (*_PER_EVENT, "unit", "policies")}
-        columns |= {"probabilities": self.probabilities.T}
-        columns |= {name: part and part.to_state() for name, part in parts.items()}
-        state: State = to_plain(columns, lasting=True)
+        state: State = to_plain(Columns.to_state(replace(self, rejected=())), lasting=True)
         return state
 
     @classmethod
     def from_state(cls, state: State) -> EventBatch:
         """Restore from `to_state`, bit for bit."""
         columns = from_plain(state)
-        columns |= {"policies": tuple(columns["policies"]), "probabilities": columns["probabilities"].T}
-        parts = {name: columns[name] and kind.from_state(columns[name]) for name, kind in _STATES.items()}
-        return cls(**columns | parts)
-
-
-_STATES: Mapping[str, type[ActionSets] | type[SlateColumns] | type[RawFields] | type[Origin]] = {
-    "action_sets": ActionSets,
-    "slates": SlateColumns,
-    "raw_fields": RawFields,
-    "origin": Origin,
-}
+        tuples = {name: tuple(columns[name]) for name in ("policies", "rejected")}
+        batch: EventBatch = super(EventBatch, cls).from_state(columns | tuples)
+        return batch
 
 
 def _concat_columns(parts: list[EventBatch], policies: int) -> dict[str, Any]:

@@ -37,6 +37,10 @@ COSTS = {"reward": "cost", "_label_cost": "cost", "_original_label_cost": "origi
 Cost: TypeAlias = float | None
 
 
+class _UnusableError(Exception):
+    """A line that can be decoded, but is not an event. Its arguments are those of a `Fault`."""
+
+
 class Observation(msgspec.Struct, frozen=True, gc=False):
     """A later report about a decision."""
 
@@ -126,50 +130,53 @@ class DsjsonDecoder(JsonDecoder):
             message.decode()
             line = self._decode_line(message)
             context = None if self.scores is None else msgspec.json.decode(line.context)
+            return msgspec.structs.replace(self._interaction(line), context=context)
+        except _UnusableError as unusable:
+            return Fault(*unusable.args)
         except DECODE_ERRORS as error:
             return _unreadable(message, error)
-        fault = _without_reward(line)
-        event = fault or (self._bandit(line) if line.outcomes is None else self._of_slots(line, line.outcomes))
-        return event if isinstance(event, Fault) else msgspec.structs.replace(event, context=context)
 
-    def _bandit(self, line: Interaction) -> Event | Fault:
-        reward = self._reward(line, "")
-        if isinstance(reward, Fault):
-            return reward
-        action = line.action
+    def _interaction(self, line: Interaction) -> Event:
+        if line.skipped:
+            raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
+        if line.deferred and not any(observation.activated for observation in line.observations or ()):
+            raise _UnusableError("missing_field", "_label_cost: the deferred decision was not activated")
+        if line.dropped is not None and not 0 <= line.dropped < 1:
+            raise _UnusableError("propensity_range", f"pdrop: {line.dropped:.10g} is not in [0, 1)")
+        if line.outcomes is None:
+            return self._bandit(line)
+        for place, outcome in enumerate(line.outcomes):
+            if not outcome.actions or len(outcome.actions) != len(outcome.probabilities):
+                found = _entries(outcome.probabilities, outcome.actions)
+                raise _UnusableError("malformed", f"_outcomes[{place}]._p: {found}")
+        if line.cost is not None or line.original_cost is not None:
+            slots = [self._slot(line.baseline, place, outcome) for place, outcome in enumerate(line.outcomes)]
+            return Slate(**_common_fields(line), reward=self._reward(line), slots=slots)
+        if not line.outcomes:
+            raise _UnusableError("malformed", "_outcomes: empty")
+        first = line.outcomes[0]
+        reward = self._reward(first, "_outcomes[0].")
+        return self._event(line, reward, first.actions[0], first.probabilities[0], first.actions, first.probabilities)
+
+    def _bandit(self, line: Interaction) -> Event:
+        reward, action = self._reward(line), line.action
         if action is None and line.position is not None:
             action = line.position + 1
         if action is None and line.actions:
             action = line.actions[0]
         if action is None:
-            return Fault("missing_field", "_label_Action: missing")
+            raise _UnusableError("missing_field", "_label_Action: missing")
         if line.position is not None and line.position + 1 != action:
-            return Fault("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
+            raise _UnusableError("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
         if line.probabilities is not None and len(line.probabilities) != len(line.actions or ()):
-            return Fault("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
+            raise _UnusableError("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
         return self._event(line, reward, action, line.probability, line.actions, line.probabilities)
 
-    def _of_slots(self, line: Interaction, outcomes: list[Outcome]) -> Event | Fault:
-        for place, outcome in enumerate(outcomes):
-            if not outcome.actions or len(outcome.actions) != len(outcome.probabilities):
-                found = _entries(outcome.probabilities, outcome.actions)
-                return Fault("malformed", f"_outcomes[{place}]._p: {found}")
-        if line.cost is not None or line.original_cost is not None:
-            return self._slate(line, outcomes)
-        if not outcomes:
-            return Fault("malformed", "_outcomes: empty")
-        first = outcomes[0]
-        reward = self._reward(first, "_outcomes[0].")
-        if isinstance(reward, Fault):
-            return reward
-        probability = first.probabilities[0]
-        return self._event(line, reward, first.actions[0], probability, first.actions, first.probabilities)
-
-    def _reward(self, costs: Interaction | Outcome, where: str) -> float | Fault:
+    def _reward(self, costs: Interaction | Outcome, where: str = "") -> float:
         cost: Cost = getattr(costs, COSTS[self.reward_field])
         if cost is None:
             field = "_label_cost" if self.reward_field == "reward" else self.reward_field
-            return Fault("missing_field", f"{where}{field}: missing")
+            raise _UnusableError("missing_field", f"{where}{field}: missing")
         return 0.0 - cost
 
     def _event(
@@ -191,13 +198,6 @@ class DsjsonDecoder(JsonDecoder):
             actions=[actions[place] for place in order] if actions is not None else None,
             propensities=[probabilities[place] for place in order] if probabilities is not None else None,
         )
-
-    def _slate(self, line: Interaction, outcomes: list[Outcome]) -> Event | Fault:
-        reward = self._reward(line, "")
-        if isinstance(reward, Fault):
-            return reward
-        slots = [self._slot(line.baseline, place, outcome) for place, outcome in enumerate(outcomes)]
-        return Slate(**_common_fields(line), reward=reward, slots=slots)
 
     def _slot(self, baseline: list[int] | None, place: int, outcome: Outcome) -> Slot:
         order = _sorted_positions(outcome.actions)
@@ -228,16 +228,6 @@ def _common_fields(line: Interaction) -> dict[str, Any]:
         "timestamp": NAN if moment is None else moment.timestamp(),
         "sampling_probability": 1.0 - (line.dropped or 0.0),
     }
-
-
-def _without_reward(line: Interaction) -> Fault | None:
-    if line.skipped:
-        return Fault("missing_field", "_label_cost: not known, since the decision was not activated (`_skipLearn`)")
-    if line.deferred and not any(observation.activated for observation in line.observations or ()):
-        return Fault("missing_field", "_label_cost: not known, since the deferred decision was not activated")
-    if line.dropped is not None and not 0 <= line.dropped < 1:
-        return Fault("propensity_range", f"pdrop: {line.dropped:.10g} is not in [0, 1)")
-    return None
 
 
 def _sorted_positions(actions: Sequence[int]) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Mask
-from streameval.events.action_sets import Index
+from streameval.events.action_sets import Columns, Index
 from streameval.events.schema import Identifier
 
 Identity = NDArray[np.uint64]
@@ -25,7 +25,7 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class Origin(Columns):
     """The places of n messages of one topic, and the identities of their events.
 
     partition, offset: [n]
@@ -62,11 +62,6 @@ class Origin:
         identity = None if self.identity is None else self.identity[rows]
         return Origin(self.topic, self.partition[rows], self.offset[rows], identity)
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the columns in bytes."""
-        return self.partition.nbytes + self.offset.nbytes + (0 if self.identity is None else self.identity.nbytes)
-
     def place(self, row: int) -> tuple[str, int, int]:
         """Return topic, partition and offset of a row."""
         return self.topic, int(self.partition[row]), int(self.offset[row])
@@ -81,15 +76,6 @@ class Origin:
             np.concatenate([part.offset for part in parts]),
             np.concatenate(identities) if len(identities) == len(parts) else None,
         )
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        return {name: getattr(self, name) for name in ("topic", "partition", "offset", "identity")}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Origin:
-        """Restore from `to_state`."""
-        return cls(**state)
 
 
 def fingerprints(identifiers: Sequence[Identifier]) -> Identity:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array
 from streameval.events.action_sets import (
     ActionSets,
+    Columns,
     Index,
     cumulative_offsets,
     owned_rows,
@@ -29,7 +30,7 @@ _MIN_PROPENSITY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ListedSlates:
+class ListedSlates(Columns):
     """The T slates that the logging policy could have shown, laid end to end event by event.
 
     offsets: [n + 1] event i owns the slates `offsets[i]:offsets[i + 1]`; none where it does not list them
@@ -45,7 +46,7 @@ class ListedSlates:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SlateColumns:
+class SlateColumns(Columns):
     """The S slots of n events, laid end to end.
 
     offsets: [n + 1] event i owns the slots `offsets[i]:offsets[i + 1]`; none: the event is not a slate
@@ -56,6 +57,8 @@ class SlateColumns:
     logging: [n] `FACTORED`, `UNIFORM_RANKING` or `LISTED`
     listed: the slates of the events that are `LISTED`; None without any
     """
+
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = {"actions": ActionSets, "listed": ListedSlates}
 
     offsets: Index
     propensity: Array
@@ -79,12 +82,6 @@ class SlateColumns:
     def position(self) -> Index:
         """[S] the position of each slot in its slate, from 0."""
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.sizes)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the columns in bytes."""
-        parts = [getattr(part, field.name) for part in (self, self.listed) if part for field in fields(part)]
-        return sum(int(part.nbytes) for part in parts if hasattr(part, "nbytes"))
 
     def listed_rows(self) -> tuple[Index, Index]:
         """Return the rows of `actions` shown by the listed slates, slot by slot (-1 = none), and the slate of each."""
@@ -175,26 +172,6 @@ class SlateColumns:
             np.concatenate([part.logging for part in parts]),
             _concat_listed(parts),
         )
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the columns by name."""
-        listed = self.listed
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return columns | {
-            "probabilities": self.probabilities.T,
-            "actions": self.actions.to_state(),
-            "listed": listed and {field.name: getattr(listed, field.name) for field in fields(listed)},
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> SlateColumns:
-        """Restore from `to_state`."""
-        restored = {
-            "probabilities": state["probabilities"].T,
-            "actions": ActionSets.from_state(state["actions"]),
-            "listed": state["listed"] and ListedSlates(**state["listed"]),
-        }
-        return cls(**{**state, **restored})
 
 
 def fill_marginals(slates: SlateColumns) -> None:

@@ -311,7 +311,7 @@ def test_a_policy_without_a_column_is_missing_and_named(tmp_path: Path) -> None:
     replay = Replay(configured(tmp_path, PLAIN))
     report = replay.read([str(file)], lambda read, total: None)
     assert report.policies[1].missing == 1
-    assert "warning: no event has a probability of the policy 'challenger'" in list(replay.complaints(report))
+    assert "warning: no event has a probability of the policy 'challenger'" in list(replay.warnings(report))
 
 
 def test_a_file_that_is_no_parquet_is_an_input_error(tmp_path: Path) -> None:
