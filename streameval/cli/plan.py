@@ -28,7 +28,7 @@ from streameval.cli.plots.values import (
 )
 from streameval.cli.replay import Advance, Replay
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
-from streameval.config.errors import closest
+from streameval.config.errors import did_you_mean
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
@@ -123,8 +123,7 @@ def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
     if wanted is None:
         return kinds
     if wanted not in kinds:
-        meant = closest(wanted, kinds)
-        hint = f"did you mean '{meant}'?" if meant else f"choose one of {', '.join(kinds)}"
+        hint = did_you_mean(wanted, kinds) or f"choose one of {', '.join(kinds)}"
         raise InputError(f"--estimator: '{wanted}' is not configured", hint=hint)
     return {wanted: kinds[wanted]}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from streameval.cli.plots.decisions import DecisionTimeline
 from streameval.cli.plots.values import Picture, Trace, read_truth
 from streameval.common.text import counted
-from streameval.config.errors import closest, expecting, one_of
+from streameval.config.errors import did_you_mean, expecting, one_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Rejected
@@ -180,6 +180,5 @@ def _require_label(option: str, label: str | None, labels: Sequence[str]) -> Non
     if label is None or label in labels:
         return
     labels = list(dict.fromkeys(labels))
-    meant = closest(label, labels)
-    hint = f"did you mean '{meant}'?" if meant else "it must be configured to be drawn"
+    hint = did_you_mean(label, labels) or "it must be configured to be drawn"
     raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in words for the person who wrote it: path, expectation, finding, hint."""
+"""Problems in a configuration as text: place, expectation, finding and hint."""
 
 from __future__ import annotations
 
@@ -37,28 +37,32 @@ EXPECTED_BY_TYPE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to mend: the place where it lies, what is wrong there, and a hint."""
+    """A problem to solve: its place, what is wrong there, and a hint."""
 
     place: Place
     message: str
     hint: str
 
     def text(self, origin: str = "") -> str:
-        """The problem as it is printed, without its hint; `origin` says where the value came from."""
+        """The problem without its hint; `origin`: where the value came from."""
         where = ".".join(map(str, self.place))
         return ": ".join(part for part in (f"{where} ({origin})" if origin else where, self.message) if part)
 
 
 def refuse(problems: Iterable[Problem]) -> None:
-    """Raise what a pydantic validator may raise, when there is any problem."""
+    """Raise the problems, if any, from a pydantic validator."""
     found = list(problems)
     if found:
         raise PydanticCustomError("problems", "the parts do not fit together", {"problems": found})
 
 
 def problems_of(error: ValidationError, root: type) -> Iterator[Problem]:
-    """What a validation of `root` has found, in its order."""
-    details = [detail for detail in error.errors(include_url=False) if not _follows_from_another(detail)]
+    """The problems that the validation of `root` found."""
+    details = [
+        detail
+        for detail in error.errors(include_url=False)
+        if detail["type"] != "too_short" or not detail["input"]  # a list is "empty" if none of its items is valid
+    ]
     for place, group in groupby(details, key=lambda detail: _walk(root, detail["loc"])[0]):
         alternatives = list(group)  # a value that fits no member of a union has a detail for each of them
         if alternatives[0]["type"] == "problems":
@@ -67,14 +71,14 @@ def problems_of(error: ValidationError, root: type) -> Iterator[Problem]:
             yield _problem(place, alternatives, root)
 
 
-def closest(word: object, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant, if any.
+def did_you_mean(word: object, known: Iterable[str]) -> str | None:
+    """A hint with the known word that was probably meant, if any.
 
-    >>> closest("confidnce", ["confidence", "candidates"])
-    'confidence'
+    >>> did_you_mean("confidnce", ["confidence", "candidates"])
+    "did you mean 'confidence'?"
     """
     matches = difflib.get_close_matches(str(word).lower().replace("-", "_"), list(known), n=1)
-    return matches[0] if matches else None
+    return f"did you mean '{matches[0]}'?" if matches else None
 
 
 def one_of(names: Iterable[str]) -> str:
@@ -89,7 +93,7 @@ def expecting(expected: str, found: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a person would have written it, cut at 60 characters."""
+    """A value as it would be written in a configuration, without credentials and cut at 60 characters."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -100,61 +104,36 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _follows_from_another(detail: ErrorDetails) -> bool:
-    """Whether pydantic calls a list empty only because nothing in it is valid."""
-    return detail["type"] == "too_short" and bool(detail["input"])
-
-
 def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
     kind, value = details[0]["type"], details[0]["input"]
     _, shapes = _walk(root, details[0]["loc"])
     shape, parent = shapes[-1], shapes[-2] if len(shapes) > 1 else root
     if kind in UNKNOWN_KEY:
-        return _unknown_key(place, tuple(_fields(parent)))
+        known = tuple(_fields(parent))
+        hint = did_you_mean(place[-1], known) or f"remove it; {NOWHERE}"
+        return Problem(place, expecting(one_of(known), f"the unknown key '{place[-1]}'"), hint)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return _unknown_kind(place, value, tuple(map(str, _members(shape))))
-    hint = _hint(parent, place)
+    secret = any(word in str(place[-1:]) for word in ("password", "token"))
+    found, hint = "a hidden value" if secret else shown(value), _hint(parent, place)
     if kind == "missing":
         return Problem(place, expecting(_described(shape), "nothing"), hint)
     if kind == "value_error":
-        return _value_error(place, details[0], hint)
+        message, whole = str(details[0]["ctx"]["error"]), isinstance(value, Mapping)
+        found = "" if whole or not message.startswith("expected") else f", found {found}"
+        return Problem(place, message + found, NOWHERE if whole else hint)
     if kind == "string_type" and isinstance(value, int | float):
-        hint = "put it in quotes" if _is_secret(place) else f'put it in quotes: "{shown(value)}"'
+        hint = "put it in quotes" if secret else f'put it in quotes: "{found}"'
     elif kind == "literal_error":
-        hint = _did_you_mean(value, _words(shape)) or hint
+        hint = did_you_mean(value, _words(shape)) or hint
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
-    return Problem(place, expecting(expected, _found(place, value)), hint)
-
-
-def _is_secret(place: Place) -> bool:
-    """Whether a value is not to be shown: passwords, and what may be a token in place of its file."""
-    return any(word in str(place[-1:]) for word in ("password", "token"))
-
-
-def _found(place: Place, value: object) -> str:
-    return "a hidden value" if _is_secret(place) else shown(value)
-
-
-def _unknown_key(place: Place, known: tuple[str, ...]) -> Problem:
-    hint = _did_you_mean(place[-1], known) or f"remove it; {NOWHERE}"
-    return Problem(place, expecting(one_of(known), f"the unknown key '{place[-1]}'"), hint)
+    return Problem(place, expecting(expected, found), hint)
 
 
 def _unknown_kind(place: Place, value: object, known: tuple[str, ...]) -> Problem:
     found = value.get("kind") if isinstance(value, Mapping) else value
-    hint = _did_you_mean(found, known) or (f"such as kind: {known[0]}; {NOWHERE}" if found is None else NOWHERE)
+    hint = did_you_mean(found, known) or (f"such as kind: {known[0]}; {NOWHERE}" if found is None else NOWHERE)
     return Problem((*place, "kind") if found is None else place, expecting(one_of(known), shown(found)), hint)
-
-
-def _value_error(place: Place, detail: ErrorDetails, hint: str) -> Problem:
-    message, whole = str(detail["ctx"]["error"]), isinstance(detail["input"], Mapping)
-    found = "" if whole or not message.startswith("expected") else f", found {_found(place, detail['input'])}"
-    return Problem(place, message + found, NOWHERE if whole else hint)
-
-
-def _did_you_mean(word: object, known: Iterable[str]) -> str | None:
-    meant = closest(word, known)
-    return f"did you mean '{meant}'?" if meant else None
 
 
 def _expected(detail: ErrorDetails) -> str:
@@ -172,7 +151,7 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _hint(parent: object, place: Place) -> str:
-    """What the option is for, from its description, or from the first line about the kind it belongs to."""
+    """The description of the option, or the summary of the kind that it belongs to."""
     fields = _fields(parent)
     field = fields.get(str(place[-1])) if place else None
     if field is not None and field.description:
@@ -185,9 +164,9 @@ def _hint(parent: object, place: Place) -> str:
 
 
 def _walk(root: object, location: tuple[int | str, ...]) -> tuple[Place, list[object]]:
-    """The place a person would name, and the type at each of its steps.
+    """The place in the file, and the type at each of its steps.
 
-    pydantic's locations also name the chosen member of a union (`estimators.2.clipped_ips.cap`); that is left out.
+    Locations of pydantic also name the chosen member of a union (`estimators.2.clipped_ips.cap`).
     """
     place: Place = ()
     shapes = [root]
@@ -208,7 +187,7 @@ def _peeled(shape: Any) -> Any:
 
 
 def _members(shape: Any) -> dict[str | int, type]:
-    """The classes that a type allows, by their kind (a class without kinds has its own name)."""
+    """The classes that a type allows, by kind, or by name for a class without a kind."""
     shape = _peeled(shape)
     if get_origin(shape) in (Union, types.UnionType):
         parts = [{tag: _peeled(part)} if (tag := _tag(part)) else _members(part) for part in get_args(shape)]
@@ -220,7 +199,7 @@ def _members(shape: Any) -> dict[str | int, type]:
 
 
 def _tag(shape: Any) -> str | None:
-    """The name that a part of a union is chosen by, where it is no class with a kind."""
+    """The tag of a part of a union that is not a class with a kind."""
     return next((part.tag for part in getattr(shape, "__metadata__", ()) if isinstance(part, Tag)), None)
 
 
@@ -230,7 +209,7 @@ def _fields(shape: Any) -> dict[str, Any]:
 
 
 def _inner(shape: Any, step: str | int) -> object:
-    """The type one step further in; None where there is none, as in the branches of a union of plain types."""
+    """The type one step further in; None for a branch of a union of plain types."""
     shape = _peeled(shape)
     if get_origin(shape) in (list, tuple):
         return get_args(shape)[0]

@@ -1,80 +1,35 @@
-"""Reading YAML strictly: no key twice, no surprising types, and a line number for every path.
-
-Environment variables that lie over the configuration file: STREAMEVAL_HTTP__PORT is `http.port`.
-"""
+"""Reading a configuration: strict YAML with a line number for every place, and environment variables over it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from yaml.composer import ComposerError
-from yaml.constructor import ConstructorError
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from streameval.errors import ConfigError
 
+PREFIX = "STREAMEVAL_"
 Place = tuple[str | int, ...]
-"""Where a value lies: keys of mappings and indices of lists, from the top."""
-
-
-class RepeatedKey(ConstructorError):
-    """A mapping names the same key twice, of which plain YAML would silently keep the last."""
-
-
-class StrictLoader(yaml.SafeLoader):
-    """YAML 1.2's idea of plain values: `no` and `on` are strings, `1:30` is no number, `1e-5` is one."""
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        # An alias can contain itself, or grow a short file beyond all memory; a configuration needs none.
-        if self.check_event(yaml.events.AliasEvent):
-            raise ComposerError(None, None, "aliases (*name) are not supported", self.peek_event().start_mark)  # type: ignore[no-untyped-call]
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        _refuse_repeated_keys(node)
-        return super().construct_mapping(node, deep=deep)
-
-
-def _construct_int(loader: StrictLoader, node: ScalarNode) -> int:
-    return int(loader.construct_scalar(node))
-
-
-def _construct_float(loader: StrictLoader, node: ScalarNode) -> float:
-    return float(loader.construct_scalar(node).replace(".inf", "inf").replace(".nan", "nan"))
-
-
-StrictLoader.yaml_implicit_resolvers = {}
-# A plain value has the first type whose pattern fits, so whole numbers come before the others.
-for _tag, _pattern, _first in (
-    ("null", r"~|null|", ["~", "n", ""]),
-    ("bool", r"true|false", ["t", "f"]),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", list("-+.0123456789")),
-):
-    StrictLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), _first)
-StrictLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-StrictLoader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-
-
-def _refuse_repeated_keys(node: MappingNode) -> None:
-    lines: dict[str, int] = {}
-    for key, _ in node.value:
-        if not isinstance(key, ScalarNode):
-            raise ConstructorError(None, None, "a key must be plain text", key.start_mark)
-        if key.value in lines:
-            problem = f"the key '{key.value}' stands here and in line {lines[key.value]}"
-            raise RepeatedKey(None, None, problem, key.start_mark)
-        lines[key.value] = key.start_mark.line + 1
+"""The keys of mappings and indices of lists that lead to a value, from the top."""
+TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
+    (r"~|null|", lambda _: None),
+    (r"true|false", lambda text: text == "true"),
+    (r"[-+]?[0-9]+", int),
+    (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+        lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
+    ),
+)
+"""Plain values have the first type whose pattern fits, else they are text: `no`, `1:30` and `2026-01-31` are text."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a YAML file holds: plain values, and the line (from 1) at which each place begins."""
+    """The values of a YAML file, and the line (from 1) of each place."""
 
     values: dict[str, Any]
     lines: Mapping[Place, int] = field(default_factory=dict)
@@ -87,31 +42,9 @@ class Document:
 
 
 def read_yaml(path: Path) -> Document:
-    """The mapping that a YAML file holds; ConfigError with line and column when it is not one."""
-    return parse_yaml(_read(path), str(path))
-
-
-def parse_yaml(text: str, name: str) -> Document:
-    """As `read_yaml`, from text; `name` stands for it in errors."""
+    """The mapping in a YAML file. Raises ConfigError with line and column."""
     try:
-        loader = StrictLoader(text)
-        node = loader.get_single_node()
-        values = loader.construct_document(node) if node else {}
-    except yaml.MarkedYAMLError as error:
-        raise _syntax_error(name, error) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} is no YAML: {error}", hint="write a mapping of options as plain text") from None
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{name}: expected a mapping of options, found a {type(values).__name__}",
-            hint="begin with `policies: {candidates: [NAME]}`",
-        )
-    return Document(values, dict(_lines(node, ())))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise ConfigError(
             f"the configuration {path} does not exist",
@@ -119,7 +52,7 @@ def _read(path: Path) -> str:
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"{path} is no UTF-8 text (byte {error.start})", hint="save the configuration as UTF-8"
+            f"{path} is not UTF-8 text (byte {error.start})", hint="save the configuration as UTF-8"
         ) from None
     except OSError as error:
         raise ConfigError(
@@ -127,38 +60,98 @@ def _read(path: Path) -> str:
         ) from None
 
 
-def _syntax_error(name: str, error: yaml.MarkedYAMLError) -> ConfigError:
-    mark = error.problem_mark or error.context_mark
-    where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-    if isinstance(error, RepeatedKey):
-        return ConfigError(f"{where}: {error.problem}", hint="keep one of the two")
-    if isinstance(error, ComposerError | ConstructorError):
-        return ConfigError(f"{where}: {error.problem}", hint="write plain values: text, numbers, lists and mappings")
-    return ConfigError(
-        f"{where}: no valid YAML: {error.problem}",
-        hint="check indentation, brackets and quotes around that place; tabs cannot indent",
-    )
+def parse_yaml(text: str, name: str) -> Document:
+    """The mapping in YAML text; `name` stands for the file in errors."""
+    parser = _Parser(text)
+    try:
+        values = parser.document()
+    except yaml.MarkedYAMLError as error:
+        mark: Any = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        if isinstance(error, NotSupported):
+            raise ConfigError(f"{where}: {error.problem}", hint=error.hint) from None
+        raise ConfigError(
+            f"{where}: invalid YAML: {error.problem}",
+            hint="check indentation, brackets and quotes around that place; tabs cannot indent",
+        ) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{name} is not YAML: {error}", hint="write a mapping of options as plain text") from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{name}: expected a mapping of options, found a {type(values).__name__}",
+            hint="start with `policies: {candidates: [NAME]}`",
+        )
+    return Document(values, parser.lines)
 
 
-def _lines(node: Node | None, place: Place) -> Iterator[tuple[Place, int]]:
-    for inner, head, value in _children(node, place):
-        yield inner, head.start_mark.line + 1
-        yield from _lines(value, inner)
+class NotSupported(yaml.MarkedYAMLError):
+    """Valid YAML that a configuration must not use."""
+
+    def __init__(self, event: Any, problem: str, hint: str = "write plain text, numbers, lists and mappings"):
+        super().__init__(problem=problem, problem_mark=event.start_mark)
+        self.hint = hint
 
 
-def _children(node: Node | None, place: Place) -> list[tuple[Place, Node, Node]]:
-    if isinstance(node, MappingNode):
-        return [((*place, key.value), key, value) for key, value in node.value]
-    if isinstance(node, SequenceNode):
-        return [((*place, index), value, value) for index, value in enumerate(node.value)]
-    return []
+class _Parser:
+    """Builds plain values from the events of the YAML parser: no aliases, no tags, no repeated keys."""
+
+    def __init__(self, text: str) -> None:
+        self.events: Iterator[Any] = yaml.parse(text, Loader=yaml.BaseLoader)
+        self.lines: dict[Place, int] = {}
+
+    def document(self) -> Any:
+        _, start = next(self.events), next(self.events)
+        if isinstance(start, yaml.StreamEndEvent):
+            return {}
+        value = self.value(next(self.events), ())
+        _, end = next(self.events), next(self.events)
+        if not isinstance(end, yaml.StreamEndEvent):
+            raise NotSupported(end, "a second document starts here", "write one document")
+        return value
+
+    def value(self, event: Any, place: Place) -> Any:
+        if isinstance(event, yaml.AliasEvent):  # an alias can contain itself, or make a short file very large
+            raise NotSupported(event, "aliases (*name) are not supported")
+        if event.tag is not None:
+            raise NotSupported(event, "tags (!name) are not supported")
+        if isinstance(event, yaml.MappingStartEvent):
+            return self.mapping(place)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self.sequence(place)
+        return _typed(event.value) if event.implicit[0] else event.value
+
+    def set_line(self, place: Place, event: Any) -> None:
+        self.lines[place] = event.start_mark.line + 1
+
+    def sequence(self, place: Place) -> list[Any]:
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            inner = (*place, len(items))
+            self.set_line(inner, event)
+            items.append(self.value(event, inner))
+        return items
+
+    def mapping(self, place: Place) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        while not isinstance(key := next(self.events), yaml.MappingEndEvent):
+            if not isinstance(key, yaml.ScalarEvent):
+                raise NotSupported(key, "a key must be plain text")
+            inner = (*place, key.value)
+            if key.value in values:
+                raise NotSupported(
+                    key, f"the key '{key.value}' is also in line {self.lines[inner]}", "keep one of the two"
+                )
+            self.set_line(inner, key)
+            values[key.value] = self.value(next(self.events), inner)
+        return values
 
 
-PREFIX = "STREAMEVAL_"
+def _typed(text: str) -> Any:
+    return next((convert(text) for pattern, convert in TYPES if re.fullmatch(pattern, text)), text)
 
 
 class Override(NamedTuple):
-    """A value, and the variable that it came from."""
+    """A value from the environment, and its variable."""
 
     variable: str
     value: Any
@@ -167,11 +160,11 @@ class Override(NamedTuple):
 Overrides = Mapping[Place, Override]
 
 
-def overrides_in(environment: Mapping[str, str], parts: Collection[str]) -> Overrides:
-    """The variables that speak of the configuration, by their place; `parts` are its keys at the top.
+def overrides_in(environment: Mapping[str, str], sections: Collection[str]) -> Overrides:
+    """The variables that set options, by place; `sections` are the keys at the top of a configuration.
 
-    A double underscore goes one level in. Other variables with the prefix are left alone unless they contain one:
-    Kubernetes sets STREAMEVAL_PORT and STREAMEVAL_SERVICE_HOST beside a service called streameval.
+    A double underscore goes one level in. Variables without one are ignored unless they name a section: Kubernetes
+    sets STREAMEVAL_PORT and STREAMEVAL_SERVICE_HOST for a service called streameval.
 
     >>> overrides_in({"STREAMEVAL_HTTP__PORT": "80", "STREAMEVAL_PORT": "tcp://10.0.0.1:80"}, ["http"])
     {('http', 'port'): Override(variable='STREAMEVAL_HTTP__PORT', value='80')}
@@ -179,13 +172,13 @@ def overrides_in(environment: Mapping[str, str], parts: Collection[str]) -> Over
     found: dict[Place, Override] = {}
     for variable, text in sorted(environment.items()):
         place = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-        if variable.startswith(PREFIX) and (len(place) > 1 or place[0] in parts):
-            found[place] = Override(variable, _value(place[-1], text))
+        if variable.startswith(PREFIX) and (len(place) > 1 or place[0] in sections):
+            found[place] = Override(variable, _value_of(place[-1], text))
     return found
 
 
 def overlaid(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """`values` with the overrides in their places; neither argument is changed."""
+    """A copy of `values` with the overrides."""
     result = dict(values)
     for place, override in overrides.items():
         inner = result
@@ -197,11 +190,11 @@ def overlaid(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     return result
 
 
-def _value(key: str, text: str) -> Any:
-    """Lists and mappings are written as in YAML. All else is text, and so is every password."""
+def _value_of(key: str, text: str) -> Any:
+    """Lists and mappings as in YAML; other values, and all passwords, as text."""
     if "password" in key or not text.lstrip().startswith(("[", "{")):
         return text
     try:
-        return yaml.load(text, StrictLoader)
+        return _Parser(text).document()
     except yaml.YAMLError:
         return text

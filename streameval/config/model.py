@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
 from streameval.common.text import Seconds
-from streameval.config.errors import NOWHERE, Problem, closest, expecting, one_of, problems_of, refuse
+from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
 from streameval.config.loading import Document, Overrides, Place, overlaid, overrides_in, read_yaml
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
@@ -363,8 +363,7 @@ def _misfits(config: Config) -> Iterator[Problem]:
         if label in averages:
             yield from _refused(("intervals", label), averages[label], {label: bound})
         else:
-            meant = closest(label, averages)
-            hint = f"did you mean '{meant}'?" if meant else "the keys are the names of the configured averages"
+            hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
 
 
