@@ -22,7 +22,7 @@ from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
-from streameval.ingest.files.settings import ColumnNames
+from streameval.ingest.files.source import ColumnNames
 from streameval.ingest.settings import AnySource
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator

@@ -14,7 +14,7 @@ from streameval.common.arrays import State
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Records, SourceSettings, SourceStatus, TopicPartition
-from streameval.ingest.stages import ArrivalOrder, BufferStatus, Deduplication, EventOrder
+from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder
 
 MAX_AHEAD = 366 * 86400.0
 """Seconds. Where events are ordered by time, one dated further in the future is rejected: ten of them in a row would
@@ -56,7 +56,7 @@ class EventPipeline:
         rewards = None if source is None else source.reward_topic
         self._duplicates = Deduplication(window) if window else None
         self._later_duplicates: Deduplication | None = None
-        self._order: EventOrder = ArrivalOrder()
+        self._order = EventOrder()
         self._decided = False
         self._reward_topic = None if rewards is None else rewards.topic
         self._rewards = None if rewards is None else RewardDecoder(self._settings.reward_field)

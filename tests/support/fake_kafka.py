@@ -8,7 +8,7 @@ from datetime import datetime
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
+from streameval.ingest.kafka.reader import Beginning, ClientError, OffsetsGoneError
 from streameval.ingest.kafka.settings import KafkaSettings
 
 TOPIC = "clicks"

@@ -16,8 +16,7 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.diagnosis import explain, parse
-from streameval.ingest.files.settings import ColumnNames
-from streameval.ingest.files.source import FileSource
+from streameval.ingest.files.source import ColumnNames, FileSource
 from streameval.ingest.files.tail import check
 
 BATCH_ROWS = 2000

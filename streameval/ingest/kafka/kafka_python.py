@@ -25,7 +25,7 @@ from kafka.structs import OffsetAndMetadata
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.client import Beginning, ClientError, OffsetsGoneError
+from streameval.ingest.kafka.reader import Beginning, ClientError, OffsetsGoneError
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 
 

@@ -11,8 +11,8 @@ from kafka.errors import NoError
 from kafka.structs import OffsetAndMetadata
 
 from streameval.ingest.background import ConnectionGroup, RetryError, Worker
-from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.kafka_python import connected, connection_options, translated_errors
+from streameval.ingest.kafka.reader import ClientError
 from streameval.ingest.kafka.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0

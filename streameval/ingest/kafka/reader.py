@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol
 
 import structlog
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Offsets, PartitionStatus, Records
-from streameval.ingest.kafka.client import Beginning, ClientError, Connect, KafkaClient, OffsetsGoneError
 from streameval.ingest.kafka.settings import KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
@@ -23,6 +24,61 @@ these messages and fetch the same ones first."""
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
 
 log = structlog.get_logger(__name__)
+
+Beginning = Literal["earliest", "latest"] | datetime
+
+
+class ClientError(Exception):
+    """A transient failure; the remedy is a new client."""
+
+
+class OffsetsGoneError(ClientError):
+    """The log no longer has the next messages. `resume`: by partition, where to continue; None when unknown."""
+
+    def __init__(self, resume: Mapping[int, int | None]) -> None:
+        super().__init__(f"offsets are gone in partitions {sorted(resume)}")
+        self.resume = resume
+
+
+class KafkaClient(Protocol):
+    """One topic, read without a group. Every method may raise `ClientError`; timeouts are seconds."""
+
+    def topic_id(self) -> str | None:
+        """The id that distinguishes the topic from a later one of its name; None when the broker does not give one."""
+
+    def partitions(self, timeout: float) -> Collection[int]:
+        """Request the partitions that exist now; none when the topic does not exist."""
+
+    def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
+        """Request the offset of the first or next message, or of the first message since a time."""
+
+    def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Read these partitions, each from its offset on.
+
+        `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
+        raises `OffsetsGoneError` with the first offset that differs.
+        """
+
+    def poll(self, timeout: float) -> list[Records]:
+        """Messages that have come; may raise `OffsetsGoneError`."""
+
+    def pause(self, partitions: Collection[int]) -> None:
+        """Return no messages of these from now on, and those of all others again; also before they are assigned."""
+
+    def position(self, partition: int) -> int:
+        """The offset to be read next, past markers of transactions, which are no messages."""
+
+    def epochs(self) -> dict[int, int]:
+        """The leader epochs at the offsets to be read next; see `Offsets`."""
+
+    def highwater(self, partition: int) -> int | None:
+        """The offset that the next message will get, in the last answer of the broker."""
+
+    def close(self) -> None: ...
+
+
+Connect = Callable[[KafkaSettings, float, ConnectionGroup], KafkaClient]
+"""Makes a connected client within so many seconds; raises `ClientError` else, or when its group is closed meanwhile."""
 
 
 @dataclass

@@ -204,8 +204,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         return [self.model_copy(update={"topic": topic, "rewards": None}) for topic in self.topics]
 
     def _open(self, topics: list[tuple[KafkaSettings, Offsets | None]]) -> Source:
-        from streameval.ingest.kafka.source import KafkaSource
-        from streameval.ingest.multi import MultiSource
+        from streameval.ingest.kafka.source import KafkaSource, MultiSource
 
         sources = [KafkaSource(settings, offsets) for settings, offsets in topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]

@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from typing import NamedTuple
 
 import structlog
 
 from streameval.common.text import counted
+from streameval.errors import SourceError
 from streameval.ingest.background import Background, ConnectionGroup
-from streameval.ingest.base import DataLoss, Offsets, Records, SourceOffsets, SourceStatus, TopicPartition
-from streameval.ingest.kafka.client import Beginning, ClientError, Connect, OffsetsGoneError
+from streameval.ingest.base import DataLoss, Offsets, Records, Source, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.offset_commits import GroupWriter, OffsetCommitter
 from streameval.ingest.kafka.reader import (
     CONNECT_TIMEOUT,
+    Beginning,
+    ClientError,
+    Connect,
+    OffsetsGoneError,
     ReadProgress,
     TopicReader,
     TopicReplacedError,
@@ -30,6 +35,8 @@ from streameval.ingest.kafka.settings import KafkaSettings
 BACKOFF_FIRST, BACKOFF_MOST, JITTER = 0.25, 5.0, 0.5
 REACHED_FOR = 10.0
 """Seconds without an answer after which the cluster counts as not reached."""
+SLICE = 0.05
+"""Seconds to wait for one source while the others are not polled."""
 LOG_EVERY, MOST_LOGGED = 60.0, 20
 """Seconds between two log lines of one text, and how many texts are remembered."""
 
@@ -264,3 +271,71 @@ def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, sa
     if position <= end:
         return Gap("deleted", max(0, first - position), max(position, first))
     return Gap("cut", 0, end) if same_log else Gap("replaced", 0, first)
+
+
+class MultiSource:
+    """Several sources as one, as a topic of decisions and a topic of rewards; an error of one is an error of all.
+
+    A source that is not reached does not keep the others from being read: pause those that are ahead.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = tuple(sources)
+        self._failure: SourceError | None = None
+
+    def poll(self, timeout: float) -> list[Records]:
+        """The messages that have come to any source, waiting for each in turn."""
+        if self._failure is not None:
+            raise self._failure
+        deadline = time.monotonic() + timeout
+        records = self._poll_each(0.0)
+        while not records and (left := deadline - time.monotonic()) > 0:
+            records = self._poll_each(min(SLICE, left))
+        return records
+
+    def _poll_each(self, timeout: float) -> list[Records]:
+        """Messages polled before an error come first: they would not be read again."""
+        records: list[Records] = []
+        try:
+            for source in self._sources:
+                records += source.poll(timeout)
+        except SourceError as error:
+            if not records:
+                raise
+            self._failure = error
+        return records
+
+    def status(self) -> SourceStatus:
+        """Reached when all sources are; the detail is of those that are not, or of all."""
+        states = [source.status() for source in self._sources]
+        unreached = [status for status in states if not status.reached]
+        gaps: Counter[str] = Counter()
+        for status in states:
+            gaps.update(status.gaps)
+        return SourceStatus(
+            reached=not unreached,
+            exhausted=all(status.exhausted for status in states),
+            partitions=tuple(partition for status in states for partition in status.partitions),
+            detail="; ".join(dict.fromkeys(status.detail for status in unreached or states)),
+            rebuilds=sum(status.rebuilds for status in states),
+            lost=sum(status.lost for status in states),
+            gaps=dict(gaps),
+        )
+
+    def offsets(self) -> SourceOffsets:
+        offsets: dict[str, Offsets] = {}
+        for source in self._sources:
+            offsets |= source.offsets()
+        return offsets
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        for source in self._sources:
+            source.pause(partitions)
+
+    def commit(self, offsets: SourceOffsets) -> None:
+        for source in self._sources:
+            source.commit(offsets)
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()

@@ -9,12 +9,11 @@ in its own partition, nor than `max_lateness + idle_timeout` after those of the 
 """
 
 from streameval.ingest.stages.deduplication import Deduplication
-from streameval.ingest.stages.event_order import ArrivalOrder, BufferStatus, EventOrder, EventTimeOrder, RewardJoin
+from streameval.ingest.stages.event_order import BufferStatus, EventOrder, EventTimeOrder, RewardJoin
 from streameval.ingest.stages.reward_store import RewardCounts
 from streameval.ingest.stages.watermark import TopicPartition
 
 __all__ = [
-    "ArrivalOrder",
     "BufferStatus",
     "Deduplication",
     "EventOrder",

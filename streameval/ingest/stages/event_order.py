@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -40,13 +40,20 @@ class BufferStatus:
     window: float = 0.0
 
 
-class EventOrder(Protocol):
-    """Decides when events count. `held`: the buffered ones; `is_timed`: whether calls matter even without messages."""
+class EventOrder:
+    """Decides when events count; here as they arrive. `held`: the events that are buffered until their turn.
 
-    held: HeldEvents
+    Also releases, with the next events, those that the restored state of another order had buffered.
+    """
+
+    def __init__(self) -> None:
+        self.held = HeldEvents()
+        self._restored: State = {}
 
     @property
-    def is_timed(self) -> bool: ...
+    def is_timed(self) -> bool:
+        """Whether events may become due without new messages."""
+        return len(self.held) > 0
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions exist; no event is released before each has events or was found at its end."""
@@ -59,69 +66,39 @@ class EventOrder(Protocol):
         must not make a partition count as idle during the pause. When all partitions are at their end, time passes
         without events: those older than `max_lateness + idle_timeout` are released.
         """
+        return EventBatch.concat([])
 
     def take(self, batch: EventBatch) -> EventBatch:
         """Add the next events, in the order of each partition. Returns those due, with all that are rejected."""
-
-    def take_rewards(self, rewards: RewardBatch) -> EventBatch:
-        """Add the next rewards, in the order of each partition. Returns the events due."""
-
-    def flush(self) -> EventBatch:
-        """All buffered events: nothing more will come."""
-
-    def ahead(self) -> Collection[TopicPartition]:
-        """Partitions not to be read for now because the buffer is full."""
-
-    def buffered(self) -> BufferStatus | None:
-        """What is buffered, for people and metrics; None where nothing ever is."""
-
-    def state(self) -> State: ...
-
-    def restore(self, state: State) -> None: ...
-
-
-class ArrivalOrder:
-    """Releases events as they arrive; also those that a restored state of another order had buffered."""
-
-    def __init__(self) -> None:
-        self.held = HeldEvents()
-        self._restored: State = {}
-
-    @property
-    def is_timed(self) -> bool:
-        return len(self.held) > 0
-
-    def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """No event waits for a partition."""
-
-    def at_end(self, ended: Mapping[TopicPartition, float]) -> EventBatch:
-        return EventBatch.concat([])
-
-    def take(self, batch: EventBatch) -> EventBatch:
         return EventBatch.concat([self.held.take(), batch]) if len(self.held) else batch
 
     def take_rewards(self, rewards: RewardBatch) -> EventBatch:
+        """Add the next rewards, in the order of each partition. Returns the events due."""
         return EventBatch.concat([])
 
     def flush(self) -> EventBatch:
+        """All buffered events: nothing more will come."""
         return self.held.take()
 
     def ahead(self) -> Collection[TopicPartition]:
+        """Partitions not to be read for now because the buffer is full."""
         return ()
 
     def buffered(self) -> BufferStatus | None:
+        """What is buffered, for people and metrics; None where nothing ever is."""
         return BufferStatus(len(self.held)) if len(self.held) else None
 
     def state(self) -> State:
+        """All that is remembered and buffered, as a plain value."""
         return self._restored if len(self.held) else {"held": []}
 
     def restore(self, state: State) -> None:
-        """Buffer the events of a state of any order until the next `take`."""
+        """Continue from a state."""
         self._restored = state
         self.held.restore(state["held"])
 
 
-class EventTimeOrder:
+class EventTimeOrder(EventOrder):
     """Releases events in the order of (timestamp, partition, offset); those that come too late are rejected.
 
     An event waits until every partition has reached a time `max_lateness` (seconds) after its own: see `Watermarks`,
@@ -132,16 +109,18 @@ class EventTimeOrder:
     have been released before.
     """
 
-    is_timed = True
-
     def __init__(self, topic: str, *, max_lateness: float, idle_timeout: float, max_bytes: int) -> None:
+        super().__init__()
         self._topic, self._max_bytes, self._patience = topic, max_bytes, max_lateness + idle_timeout
         self._watermarks = Watermarks(max_lateness, idle_timeout)
-        self.held = HeldEvents()
         self.released_early = 0
         self._released_until = NEVER  # all events before this time have been released
         self._is_full = False
         self._swept, self._sweep_interval = NEVER, 0.0
+
+    @property
+    def is_timed(self) -> bool:
+        return True
 
     @property
     def nbytes(self) -> int:
@@ -164,9 +143,6 @@ class EventTimeOrder:
         on_time = self._watermarks.on_time(batch, self._released_until)
         self.held.add(on_time)
         return self._due(on_time.rejected)
-
-    def take_rewards(self, rewards: RewardBatch) -> EventBatch:
-        return EventBatch.concat([])
 
     def at_end(self, ended: Mapping[TopicPartition, float]) -> EventBatch:
         read = self._all_read(ended)

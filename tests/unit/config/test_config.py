@@ -14,7 +14,7 @@ from streameval.config.errors import one_of
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config, State
 from streameval.errors import ConfigError
-from streameval.ingest.files.settings import FileSettings
+from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window

@@ -17,7 +17,7 @@ from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
 from streameval.ingest.backfill_reader import MOST_AHEAD, BackfillReader
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus, TopicPartition
-from streameval.ingest.files.settings import FileSettings
+from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.simulated import SimulatedSettings

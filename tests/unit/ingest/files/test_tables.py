@@ -22,7 +22,7 @@ from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.events import JsonDecoder
-from streameval.ingest.files.settings import ColumnNames
+from streameval.ingest.files.source import ColumnNames
 from streameval.ingest.files.tables import read_table
 from streameval.ope.report import Report
 from support.commands import command

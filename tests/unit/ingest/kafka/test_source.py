@@ -13,13 +13,11 @@ from pydantic import ValidationError
 
 from streameval.errors import SourceError
 from streameval.ingest.base import Offsets, Records, SourceStatus
-from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
 from streameval.ingest.kafka.offset_commits import OffsetCommitter
-from streameval.ingest.kafka.reader import PROBE_INTERVAL
+from streameval.ingest.kafka.reader import PROBE_INTERVAL, ClientError, OffsetsGoneError
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
-from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource
-from streameval.ingest.multi import MultiSource
+from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster

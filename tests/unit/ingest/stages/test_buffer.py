@@ -13,7 +13,7 @@ import pytest
 
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.off_heap import POOL_SIZE, off_heap
+from streameval.ingest.stages.buffer import POOL_SIZE, off_heap
 from support.strategies import encode
 
 EVENTS = 1000
