@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.averages import drift_rate, ring, variance
-from streameval.ope.averages.base import Average, ColumnLayout, Context, MixturePath, Reading
+from streameval.ope.averages import drift_rate, ring
+from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import (
     DRIFT_SPAN,
@@ -23,8 +23,7 @@ from streameval.ope.averages.drift_rate import (
     DriftRateEstimator,
 )
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
-from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total, without_pairs
-from streameval.ope.averages.variance import LONGER, VarianceMoments
+from streameval.ope.averages.moments import fade, fold, merge, nothing, total
 
 INITIAL_WINDOW = 10_000
 PUBLISHED_BIAS_WEIGHT = 5e-5
@@ -33,7 +32,7 @@ Objective = Literal["mse", "published"]
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Adaptive(Average):
+class Adaptive(KernelAverage):
     """What adaptive window and adaptive decay share: the drift rate, the objective, the variance it weighs against.
 
     `drift_span` (events): how far apart the two values are whose distance is the drift. `objective`: `mse` minimises
@@ -41,6 +40,7 @@ class Adaptive(Average):
     5e-5), which does not look at the variance.
     """
 
+    merges: ClassVar[bool] = False
     bias_weight: PositiveFloat | None = None
     drift_span: Annotated[int, Field(ge=1)] = DRIFT_SPAN
     objective: Objective = "mse"
@@ -75,31 +75,22 @@ class AdaptiveWindow(Adaptive):
     def weighting(self) -> str:
         return "chooses its length by the data"
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        columns = layout.columns
+    def start_kernel(self, columns: int, block: int) -> State:
         return {
+            **ring.start(columns, -(-LONGEST // block)),
             "block": block,
-            "ring": ring.start(columns, -(-LONGEST // block)),
             "length": np.zeros(columns),
             "tau": np.full(columns, float(INITIAL_WINDOW)),
-            "spread": variance.nothing(columns),
         }
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        rate = context.drift_rate(self.drift)
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         tau = np.where(np.isnan(rate.per_event), INITIAL_WINDOW, self.choose(rate))
         lengths = tau
         if self.growth == "by_event":
             grown = blocks.size * np.arange(1, len(tau) + 1)[:, None]
             lengths = np.minimum.accumulate(np.concatenate([state["length"][None], tau - grown]))[1:] + grown
-        after = {
-            "block": state["block"],
-            "ring": ring.push(state["ring"], blocks, blocks.size),
-            "length": lengths[-1],
-            "tau": tau[-1],
-            "spread": variance.fold(state["spread"], blocks, LONGER * np.maximum(lengths, SHORTEST)),
-        }
-        return after, None
+        after = {**ring.push(state, blocks, blocks.size), "length": lengths[-1], "tau": tau[-1]}
+        return after, np.maximum(lengths, SHORTEST)
 
     def choose(self, rate: DriftRate) -> Array:
         """The window for this drift rate (per event) and variance of the term, within its limits."""
@@ -109,34 +100,28 @@ class AdaptiveWindow(Adaptive):
             tau = drift_rate.mse_window(rate.per_event, rate.variance, self.weight)
         return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        rate = context.drift_rate(self.drift).per_event
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
         late = 0 if tail is None else tail.size
         moments, events = self._inside(state, late)
         if tail is not None:
             moments = merge(moments, tail.moments[0])
         details = {"window_events": events, "lipschitz_per_event": rate}
-        bias = drift_rate.window_bias(rate, events)
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
+        return moments, drift_rate.window_bias(rate, events), details
 
     def _inside(self, state: State, late: int) -> tuple[Array, Array]:
         """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
-        buckets, block = state["ring"], state["block"]
+        block, capacity = state["block"], state["moments"]["full"].shape[1]
         grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
         counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
-        counts = np.clip(counts, late == 0, min(buckets["written"], buckets["buckets"].shape[1]))
-        inside = [ring.newest(buckets, count, slice(place, place + 1)) for place, count in enumerate(counts)]
+        counts = np.clip(counts, late == 0, min(state["written"], capacity))
+        inside = [ring.newest(state, count, slice(place, place + 1)) for place, count in enumerate(counts)]
         return np.concatenate([total(part) for part in inside]), counts * block + float(late)
 
-    def without_lifts(self, state: State) -> State:
-        spread = variance.without_pairs(state["spread"])
-        return {**state, "ring": ring.without_pairs(state["ring"]), "spread": spread}
+    def kernel_to_state(self, state: State) -> State:
+        return ring.to_state(state)
 
-    def to_state(self, state: State) -> State:
-        return {**state, "ring": ring.to_state(state["ring"])}
-
-    def from_state(self, saved: State) -> State:
-        return {**saved, "ring": ring.from_state(saved["ring"])}
+    def kernel_from_state(self, saved: State) -> State:
+        return ring.from_state(saved)
 
 
 @dataclass(frozen=True, config=strict)
@@ -158,27 +143,15 @@ class AdaptiveDecay(Adaptive):
     def drift(self) -> DriftRateEstimator:
         return DriftRateEstimator("decay", self.drift_span)
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        columns = layout.columns
-        return {
-            "events": 0,
-            "kernel": nothing(columns),
-            "alpha": np.full(columns, DEFAULT_ALPHA),
-            "spread": variance.nothing(columns),
-        }
+    def start_kernel(self, columns: int, block: int) -> State:
+        return {"events": 0, "moments": nothing(columns), "alpha": np.full(columns, DEFAULT_ALPHA)}
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        rate = context.drift_rate(self.drift)
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
         chosen = np.where(np.isnan(rate.per_event), DEFAULT_ALPHA, self.choose(rate, events))
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
-        after = {
-            "events": int(events[-1]),
-            "kernel": fold(state["kernel"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size),
-            "alpha": chosen[-1],
-            "spread": variance.fold(state["spread"], blocks, LONGER / (1 - alpha)),
-        }
-        return after, None
+        moments = fold(state["moments"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size)
+        return {"events": int(events[-1]), "moments": moments, "alpha": chosen[-1]}, 1 / (1 - alpha)
 
     def choose(self, rate: DriftRate, events: Array) -> Array:
         """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
@@ -188,16 +161,10 @@ class AdaptiveDecay(Adaptive):
             alpha = drift_rate.mse_decay(rate.per_event, rate.variance, self.weight, events.astype(float), self.bias)
         return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        rate = context.drift_rate(self.drift).per_event
-        moments, alpha, events = state["kernel"], state["alpha"], state["events"]
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        moments, alpha, events = state["moments"], state["alpha"], state["events"]
         if tail is not None:
             events += tail.size
             moments = merge(fade(moments, alpha**tail.size), fade(tail.decayed(alpha[None])[0], 1 - alpha))
         details = {"alpha": alpha, "horizon_events": 1 / (1 - alpha), "lipschitz_per_event": rate}
-        bias = drift_rate.decay_bias(rate, alpha, events)
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
-
-    def without_lifts(self, state: State) -> State:
-        spread = variance.without_pairs(state["spread"])
-        return {**state, "kernel": without_pairs(state["kernel"]), "spread": spread}
+        return moments, drift_rate.decay_bias(rate, alpha, events), details

@@ -8,17 +8,18 @@ from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from functools import cached_property
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, take_columns, take_policies
+from streameval.common.arrays import Array, State, map_arrays, take_columns, take_policies
 from streameval.common.component import Component, strict
+from streameval.ope.averages import moments, variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.averages.moments import Moments
-from streameval.ope.averages.variance import VarianceMoments
+from streameval.ope.averages.variance import LONGER, VarianceMoments
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 
@@ -230,17 +231,10 @@ class Average(Component):
         `index`: their places in `layout`, None for a new one, which starts as the first policy of `fresh`, a state of
         as many policies before the first event. Where production is another policy than before, lifts start from zero.
         """
-        values = state if index[0] == 0 else self.without_lifts(state)
-        selected: State = take_policies(values, layout.policies, index, fresh)
-        return selected
+        raise NotImplementedError
 
     def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
         """The state for some of the estimators of `layout`."""
-        selected: State = take_columns(state, layout.policies, kept)
-        return selected
-
-    def without_lifts(self, state: State) -> State:
-        """The state without the pair sums of lifts."""
         raise NotImplementedError
 
     def to_state(self, state: State) -> State:
@@ -250,3 +244,91 @@ class Average(Component):
     def from_state(self, saved: State) -> State:
         """The inverse of `to_state`."""
         return saved
+
+
+KernelReading: TypeAlias = tuple[Array, Array | None, dict[str, Array]]
+"""Moments, bound on the bias from drift (None: unknown), and details."""
+
+
+class Kernel:
+    """The weights that an average gives to events by their age, and the moments under them.
+
+    The state of a kernel has its arrays of moments, [columns, ..., rows], under `moments`.
+    """
+
+    def start_kernel(self, columns: int, block: int) -> State:
+        """The state before the first event."""
+        raise NotImplementedError
+
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+        """The state after whole blocks, and the horizon in events: a number, or [blocks, columns]."""
+        raise NotImplementedError
+
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        """What the kernel knows now, the unfinished block included."""
+        raise NotImplementedError
+
+    def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
+        """The state of two parts of a stream, and the length of the later one and the horizon in the same unit."""
+        raise NotImplementedError
+
+    def kernel_to_state(self, state: State) -> State:
+        """The state as it is kept in a file."""
+        return state
+
+    def kernel_from_state(self, saved: State) -> State:
+        """The inverse of `kernel_to_state`."""
+        return saved
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class KernelAverage(Average, Kernel):
+    """An average of whole terms under one kernel; their variance comes from a horizon ten times longer.
+
+    `merges`: the weights are fixed beforehand, so that states of parts of a stream can be merged.
+    """
+
+    merges: ClassVar[bool] = True
+
+    @property
+    def kernel(self) -> Kernel:
+        """What keeps the moments: the average itself, unless it chooses between kernels."""
+        return self
+
+    def start(self, layout: ColumnLayout, block: int) -> State:
+        kernel = self.kernel.start_kernel(layout.columns, block)
+        return {"kernel": kernel, "spread": variance.nothing(layout.columns)}
+
+    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+        kernel, horizon = self.kernel.fold_kernel(state["kernel"], blocks, context.drift_rate(self.drift))
+        return {"kernel": kernel, "spread": variance.fold(state["spread"], blocks, LONGER * horizon)}, None
+
+    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
+        rate = context.drift_rate(self.drift).per_event
+        found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate)
+        return Reading(Moments(found), VarianceMoments(state["spread"]), tail, bias, details)
+
+    def merge(self, earlier: State, later: State) -> State:
+        if not self.merges:
+            return super().merge(earlier, later)
+        kernel, since, horizon = self.kernel.merge_kernels(earlier["kernel"], later["kernel"])
+        spread = variance.merge(earlier["spread"], later["spread"], since, LONGER * horizon)
+        return {"kernel": kernel, "spread": spread}
+
+    def select_policies(self, state: State, layout: ColumnLayout, index: Sequence[int | None], fresh: State) -> State:
+        if index[0] != 0:
+            kernel = state["kernel"]
+            kernel = {**kernel, "moments": map_arrays(moments.without_pairs, kernel["moments"])}
+            state = {"kernel": kernel, "spread": variance.without_pairs(state["spread"])}
+        selected: State = take_policies(state, layout.policies, index, fresh)
+        return selected
+
+    def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
+        selected: State = take_columns(state, layout.policies, kept)
+        return selected
+
+    def to_state(self, state: State) -> State:
+        return {**state, "kernel": self.kernel.kernel_to_state(state["kernel"])}
+
+    def from_state(self, saved: State) -> State:
+        return {**saved, "kernel": self.kernel.kernel_from_state(saved["kernel"])}

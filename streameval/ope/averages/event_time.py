@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, State
-from streameval.ope.averages import variance
-from streameval.ope.averages.base import Reading
+from streameval.ope.averages.base import Kernel, KernelReading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import ALL_ROWS, Moments, fade, fold, merge, nothing, total, without_pairs
-from streameval.ope.averages.variance import LONGER, VarianceMoments
+from streameval.ope.averages.drift_rate import DriftRate
+from streameval.ope.averages.moments import ALL_ROWS, fade, fold, merge, nothing, total
 
 BUCKETS = 100
 """A window is kept in so many buckets of equal time."""
@@ -34,7 +33,7 @@ NO_BUCKET = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
-class TimedWindow:
+class TimedWindow(Kernel):
     """The events of the last `span` seconds count alike, to a hundredth of it: those of between 99 and 100 hundredths.
 
     Kept as sums over buckets of time, whose number does not depend on how many events come.
@@ -47,70 +46,51 @@ class TimedWindow:
         """Seconds in a bucket."""
         return self.span / BUCKETS
 
-    def start(self, columns: int, block: int) -> State:
-        """The state before the first event."""
+    def start_kernel(self, columns: int, block: int) -> State:
         return {
             "clock": NEVER,
             "enough": math.ceil(REACHED_BY * block),
             "numbers": [NO_BUCKET] * BUCKETS,
             "events": [0] * BUCKETS,
-            "buckets": np.zeros((columns, BUCKETS, ALL_ROWS)),
-            "spread": variance.nothing(columns),
+            "moments": np.zeros((columns, BUCKETS, ALL_ROWS)),
         }
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        """The state after these whole blocks."""
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         clocks = _clocks(state, blocks)
         numbers = self._numbers(blocks, clocks)
         first = self._first(clocks[-1])
-        kept = {"numbers": [*state["numbers"]], "events": [*state["events"]], "buckets": state["buckets"]}
+        kept = {"numbers": [*state["numbers"]], "events": [*state["events"]], "moments": state["moments"]}
         for block in np.flatnonzero(numbers.max(axis=1) >= first).tolist():
             for number, events, moments in _by_number(blocks, block, numbers[block]):
                 if number >= first:
                     _add(kept, number, events, moments)
-        fading = _horizon(state["clock"], clocks, LONGER * self.span, blocks)
-        return {
-            **state,
-            **kept,
-            "clock": float(clocks[-1]),
-            "spread": variance.fold(state["spread"], blocks, fading),
-        }
+        horizon = _horizon(state["clock"], clocks, self.span, blocks)
+        return {**state, **kept, "clock": float(clocks[-1])}, horizon
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
-        """The moments now, the unfinished block included."""
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
         clock = state["clock"] if tail is None else _clocks(state, tail)[-1]
         within = np.array(state["numbers"]) >= self._first(clock)
-        moments = total(state["buckets"][:, within].swapaxes(0, 1))
+        moments = total(state["moments"][:, within].swapaxes(0, 1))
         events = int(np.array(state["events"])[within].sum())
         if tail is not None:
             (own,) = self._numbers(tail, np.array([clock])) >= self._first(clock)
             late = tail.moments if own.all() else tail.by_bucket(1).moments[own]
             moments, events = merge(moments, total(late)), events + int(np.count_nonzero(own))
-        details = {"window_events": np.full(len(moments), float(events))}
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, details=details)
+        return moments, None, {"window_events": np.full(len(moments), float(events))}
 
-    def merge(self, earlier: State, later: State) -> State:
-        """The state of two parts of one stream."""
-        kept = {name: earlier[name].copy() for name in ("numbers", "events", "buckets")}
+    def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
+        kept = {name: earlier[name].copy() for name in ("numbers", "events", "moments")}
         for number, place in sorted((number, place) for place, number in enumerate(later["numbers"])):
             if number != NO_BUCKET:
-                _add(kept, number, later["events"][place], later["buckets"][:, place])
+                _add(kept, number, later["events"][place], later["moments"][:, place])
         clock = max(earlier["clock"], later["clock"])
-        since = max(0.0, clock - earlier["clock"])
-        merged = variance.merge(earlier["spread"], later["spread"], since, LONGER * self.span)
-        return {**later, **kept, "clock": clock, "spread": merged}
+        return {**later, **kept, "clock": clock}, max(0.0, clock - earlier["clock"]), self.span
 
-    def without_lifts(self, state: State) -> State:
-        """The state without the pair sums of lifts."""
-        spread = variance.without_pairs(state["spread"])
-        return {**state, "buckets": without_pairs(state["buckets"]), "spread": spread}
-
-    def to_state(self, state: State) -> State:
-        """The state as it is kept in a file, in as many bytes whatever the numbers are."""
+    def kernel_to_state(self, state: State) -> State:
+        """As arrays, which take as many bytes whatever the numbers are."""
         return {**state, **{name: np.array(state[name]) for name in ("numbers", "events")}}
 
-    def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`."""
+    def kernel_from_state(self, saved: State) -> State:
         return {**saved, **{name: saved[name].tolist() for name in ("numbers", "events")}}
 
     def _numbers(self, blocks: Blocks, clocks: Array) -> NDArray[np.int64]:
@@ -125,70 +105,48 @@ class TimedWindow:
 
 
 @dataclass(frozen=True)
-class TimedDecay:
+class TimedDecay(Kernel):
     """An event that is `age` seconds old counts `0.5^(age / half_life)`, normalised."""
 
     half_life: float
 
     @property
-    def memory(self) -> float:
-        """Seconds over which the spread is remembered."""
-        return LONGER * self.half_life / math.log(2.0)
+    def horizon(self) -> float:
+        """The mean age of what is averaged, in seconds."""
+        return self.half_life / math.log(2.0)
 
-    def start(self, columns: int, block: int) -> State:
-        """The state before the first event."""
-        return {
-            "clock": NEVER,
-            "enough": math.ceil(REACHED_BY * block),
-            "events": 0.0,
-            "kernel": nothing(columns),
-            "spread": variance.nothing(columns),
-        }
+    def start_kernel(self, columns: int, block: int) -> State:
+        enough = math.ceil(REACHED_BY * block)
+        return {"clock": NEVER, "enough": enough, "events": 0.0, "moments": nothing(columns)}
 
-    def fold(self, state: State, blocks: Blocks) -> State:
-        """The state after these whole blocks."""
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         clocks = _clocks(state, blocks)
         weights, faded = self._weights(blocks, clocks), self._faded(_passed(state["clock"], clocks))
-        horizon = _horizon(state["clock"], clocks, self.memory, blocks)
         events = state["events"]
         for own, factor in zip(weights.sum(axis=1), faded, strict=True):
             events = events * factor + own
-        return {
-            **state,
-            "clock": float(clocks[-1]),
-            "events": float(events),
-            "kernel": fold(state["kernel"], blocks.weighed(weights), faded),
-            "spread": variance.fold(state["spread"], blocks, horizon),
-        }
+        moments = fold(state["moments"], blocks.weighed(weights), faded)
+        after = {**state, "clock": float(clocks[-1]), "events": float(events), "moments": moments}
+        return after, _horizon(state["clock"], clocks, self.horizon, blocks)
 
-    def read(self, state: State, tail: Blocks | None) -> Reading:
-        """The moments now, the unfinished block included."""
-        moments, events = state["kernel"], state["events"]
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        moments, events = state["moments"], state["events"]
         if tail is not None:
             clocks = _clocks(state, tail)
             weights, faded = self._weights(tail, clocks), self._faded(_passed(state["clock"], clocks))[0]
             moments = merge(fade(moments, faded), tail.weighed(weights)[0])
             events = events * faded + weights.sum()
-        details = {"horizon_events": np.full(len(moments), float(events))}
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, details=details)
+        return moments, None, {"horizon_events": np.full(len(moments), float(events))}
 
-    def merge(self, earlier: State, later: State) -> State:
-        """The state of two parts of one stream."""
+    def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
         clock = max(earlier["clock"], later["clock"])
         (first,), (second,) = (self._faded(_passed(part["clock"], np.array([clock]))) for part in (earlier, later))
-        since = float(_passed(earlier["clock"], np.array([clock]))[0])
-        return {
-            **later,
+        merged = {
             "clock": clock,
             "events": earlier["events"] * first + later["events"] * second,
-            "kernel": merge(fade(earlier["kernel"], first), fade(later["kernel"], second)),
-            "spread": variance.merge(earlier["spread"], later["spread"], since, self.memory),
+            "moments": merge(fade(earlier["moments"], first), fade(later["moments"], second)),
         }
-
-    def without_lifts(self, state: State) -> State:
-        """The state without the pair sums of lifts."""
-        spread = variance.without_pairs(state["spread"])
-        return {**state, "kernel": without_pairs(state["kernel"]), "spread": spread}
+        return {**later, **merged}, float(_passed(earlier["clock"], np.array([clock]))[0]), self.horizon
 
     def _weights(self, blocks: Blocks, clocks: Array) -> Array:
         """What each event counts at the end of its block, [blocks, events]."""
@@ -244,6 +202,6 @@ def _add(kept: State, number: int, events: int, moments: Array) -> None:
     if kept["numbers"][place] > number:
         return
     if kept["numbers"][place] < number:
-        kept["numbers"][place], kept["events"][place], kept["buckets"][:, place] = number, 0, 0.0
+        kept["numbers"][place], kept["events"][place], kept["moments"][:, place] = number, 0, 0.0
     kept["events"][place] += events
-    kept["buckets"][:, place] = merge(kept["buckets"][:, place], moments)
+    kept["moments"][:, place] = merge(kept["moments"][:, place], moments)

@@ -10,16 +10,15 @@ import numpy as np
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.common.text import Duration, EventsOrDuration, counted, parse_duration
-from streameval.ope.averages import ring, variance
-from streameval.ope.averages.base import Average, ColumnLayout, Context, MixturePath, Reading
+from streameval.ope.averages import ring
+from streameval.ope.averages.base import Kernel, KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRateEstimator, decay_bias, window_bias
+from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator, decay_bias, window_bias
 from streameval.ope.averages.event_time import TimedDecay, TimedWindow
-from streameval.ope.averages.moments import Moments, fade, fold, merge, nothing, total, without_pairs
-from streameval.ope.averages.variance import LONGER, VarianceMoments
+from streameval.ope.averages.moments import fade, fold, merge, nothing, total
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
 BUCKETS = 100
@@ -27,7 +26,7 @@ BUCKETS = 100
 
 
 @dataclass(frozen=True, config=strict)
-class Cumulative(Average):
+class Cumulative(KernelAverage):
     """All events since the start count alike.
 
     The smallest variance there is, and the value of a world that stands still; in a moving one it follows ever more
@@ -40,32 +39,21 @@ class Cumulative(Average):
     def last_events(self) -> float:
         return math.inf
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        return {"all": nothing(layout.columns), "spread": variance.nothing(layout.columns)}
+    def start_kernel(self, columns: int, block: int) -> State:
+        return {"moments": nothing(columns)}
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        after = {
-            "all": merge(state["all"], total(blocks.moments)),
-            "spread": variance.fold(state["spread"], blocks, np.inf),
-        }
-        return after, None
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+        return {"moments": merge(state["moments"], total(blocks.moments))}, math.inf
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        moments = state["all"] if tail is None else merge(state["all"], tail.moments[0])
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail)
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        return state["moments"] if tail is None else merge(state["moments"], tail.moments[0]), None, {}
 
-    def merge(self, earlier: State, later: State) -> State:
-        return {
-            "all": merge(earlier["all"], later["all"]),
-            "spread": variance.merge(earlier["spread"], later["spread"], 0, np.inf),
-        }
-
-    def without_lifts(self, state: State) -> State:
-        return {"all": without_pairs(state["all"]), "spread": variance.without_pairs(state["spread"])}
+    def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
+        return {"moments": merge(earlier["moments"], later["moments"])}, 0, math.inf
 
 
 @dataclass(frozen=True, config=strict)
-class Window(Average):
+class Window(KernelAverage):
     """The last `tau` events count alike (equation 5.8 of Jagerman's thesis).
 
     Kept as bucket sums of `resolution` events: 1 is exact at every event; otherwise the window holds between
@@ -90,25 +78,24 @@ class Window(Average):
             raise ValueError("give either span, a time, or tau and resolution in events, not both")
 
     @property
-    def timed(self) -> TimedWindow | None:
-        """What keeps it, where it is measured by the clock."""
-        return None if self.span is None else TimedWindow(parse_duration(self.span))
+    def kernel(self) -> Kernel:
+        return self if self.span is None else TimedWindow(parse_duration(self.span))
 
     @property
     def drift(self) -> DriftRateEstimator | None:
-        return None if self.span is not None else DriftRateEstimator("window")
+        return DriftRateEstimator("window") if self.span is None else None
 
     @property
     def last_events(self) -> float | None:
-        return None if self.span is not None else self.tau
+        return self.tau if self.span is None else None
 
     @property
     def effective_events(self) -> float | None:
-        return None if self.span is not None else float(self.tau)
+        return self.last_events
 
     @property
     def weighting(self) -> str:
-        return "is measured by the clock, not by events" if self.span is not None else "counts its events alike"
+        return "counts its events alike" if self.span is None else "is measured by the clock, not by events"
 
     def bucket(self, block: int) -> int:
         """Events in a bucket."""
@@ -124,63 +111,30 @@ class Window(Average):
     def check(self, block: int) -> None:
         self.bucket(block)
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        if self.timed is not None:
-            return self.timed.start(layout.columns, block)
-        return {
-            "resolution": self.bucket(block),
-            "ring": ring.start(layout.columns, self.tau // self.bucket(block)),
-            "spread": variance.nothing(layout.columns),
-        }
+    def start_kernel(self, columns: int, block: int) -> State:
+        resolution = self.bucket(block)
+        return {**ring.start(columns, self.tau // resolution), "resolution": resolution}
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        if self.timed is not None:
-            return self.timed.fold(state, blocks), None
-        after = {
-            "resolution": state["resolution"],
-            "ring": ring.push(state["ring"], blocks, state["resolution"]),
-            "spread": variance.fold(state["spread"], blocks, LONGER * self.tau),
-        }
-        return after, None
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
+        return ring.push(state, blocks, state["resolution"]), self.tau
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        if self.timed is not None:
-            return self.timed.read(state, tail)
-        rate = context.drift_rate(self.drift).per_event
-        moments, events = ring.last_events(state["ring"], self.tau, state["resolution"], tail)
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        moments, events = ring.last_events(state, self.tau, state["resolution"], tail)
         details = {"window_events": np.full_like(rate, events), "lipschitz_per_event": rate}
-        bias = window_bias(rate, events)
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
+        return moments, window_bias(rate, events), details
 
-    def merge(self, earlier: State, later: State) -> State:
-        if self.timed is not None:
-            return self.timed.merge(earlier, later)
-        since = ring.events(later["ring"], later["resolution"])
-        return {
-            "resolution": later["resolution"],
-            "ring": ring.concatenate(earlier["ring"], later["ring"]),
-            "spread": variance.merge(earlier["spread"], later["spread"], since, LONGER * self.tau),
-        }
+    def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
+        return ring.concatenate(earlier, later), ring.events(later, later["resolution"]), self.tau
 
-    def without_lifts(self, state: State) -> State:
-        if self.timed is not None:
-            return self.timed.without_lifts(state)
-        spread = variance.without_pairs(state["spread"])
-        return {**state, "ring": ring.without_pairs(state["ring"]), "spread": spread}
+    def kernel_to_state(self, state: State) -> State:
+        return ring.to_state(state)
 
-    def to_state(self, state: State) -> State:
-        if self.timed is not None:
-            return self.timed.to_state(state)
-        return {**state, "ring": ring.to_state(state["ring"])}
-
-    def from_state(self, saved: State) -> State:
-        if self.timed is not None:
-            return self.timed.from_state(saved)
-        return {**saved, "ring": ring.from_state(saved["ring"])}
+    def kernel_from_state(self, saved: State) -> State:
+        return ring.from_state(saved)
 
 
 @dataclass(frozen=True, config=strict)
-class Decay(Average):
+class Decay(KernelAverage):
     """An event that is `age` events old counts `alpha^age`, normalised (equation 5.11 of Jagerman's thesis).
 
     `alpha` in (0, 1), default 0.9999; or a `half_life` in events, or as a duration such as `30m`: see `TimedDecay`. The
@@ -199,17 +153,16 @@ class Decay(Average):
             raise ValueError("give either alpha or half_life, not both")
 
     @property
-    def timed(self) -> TimedDecay | None:
-        """What keeps it, where it is measured by the clock."""
-        return TimedDecay(parse_duration(self.half_life)) if isinstance(self.half_life, str) else None
+    def kernel(self) -> Kernel:
+        return TimedDecay(parse_duration(self.half_life)) if isinstance(self.half_life, str) else self
 
     @property
     def drift(self) -> DriftRateEstimator | None:
-        return None if self.timed is not None else DriftRateEstimator("decay")
+        return None if isinstance(self.half_life, str) else DriftRateEstimator("decay")
 
     @property
     def effective_events(self) -> float | None:
-        return None if self.timed is not None else (1 + self.decay) / (1 - self.decay)
+        return None if isinstance(self.half_life, str) else (1 + self.decay) / (1 - self.decay)
 
     @property
     def decay(self) -> float:
@@ -220,31 +173,16 @@ class Decay(Average):
             return float(0.5 ** (1 / self.half_life))
         return DEFAULT_ALPHA if self.alpha is None else self.alpha
 
-    def start(self, layout: ColumnLayout, block: int) -> State:
-        if self.timed is not None:
-            return self.timed.start(layout.columns, block)
-        return {
-            "events": 0,
-            "kernel": nothing(layout.columns),
-            "spread": variance.nothing(layout.columns),
-        }
+    def start_kernel(self, columns: int, block: int) -> State:
+        return {"events": 0, "moments": nothing(columns)}
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        if self.timed is not None:
-            return self.timed.fold(state, blocks), None
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         factors = np.full(len(blocks), self.decay**blocks.size)
-        after = {
-            "events": state["events"] + len(blocks) * blocks.size,
-            "kernel": fold(state["kernel"], blocks.decayed(self.decay), factors),
-            "spread": variance.fold(state["spread"], blocks, LONGER / (1 - self.decay)),
-        }
-        return after, None
+        moments = fold(state["moments"], blocks.decayed(self.decay), factors)
+        return {"events": state["events"] + len(blocks) * blocks.size, "moments": moments}, 1 / (1 - self.decay)
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        if self.timed is not None:
-            return self.timed.read(state, tail)
-        rate = context.drift_rate(self.drift).per_event
-        moments, events = state["kernel"], state["events"]
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        moments, events = state["moments"], state["events"]
         if tail is not None:
             events += tail.size
             moments = merge(fade(moments, self.decay**tail.size), tail.decayed(self.decay)[0])
@@ -253,22 +191,12 @@ class Decay(Average):
             "horizon_events": np.full_like(rate, 1 / (1 - self.decay)),
             "lipschitz_per_event": rate,
         }
-        bias = decay_bias(rate, self.decay, events)
-        return Reading(Moments(moments), VarianceMoments(state["spread"]), tail, bias, details)
+        return moments, decay_bias(rate, self.decay, events), details
 
-    def merge(self, earlier: State, later: State) -> State:
-        if self.timed is not None:
-            return self.timed.merge(earlier, later)
+    def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
         since = later["events"]
-        return {
-            "events": earlier["events"] + since,
-            "kernel": merge(fade(earlier["kernel"], self.decay**since), later["kernel"]),
-            "spread": variance.merge(earlier["spread"], later["spread"], since, LONGER / (1 - self.decay)),
-        }
-
-    def without_lifts(self, state: State) -> State:
-        spread = variance.without_pairs(state["spread"])
-        return {**state, "kernel": without_pairs(state["kernel"]), "spread": spread}
+        moments = merge(fade(earlier["moments"], self.decay**since), later["moments"])
+        return {"events": earlier["events"] + since, "moments": moments}, since, 1 / (1 - self.decay)
 
 
 def _largest_divisor(number: int, limit: int) -> int:

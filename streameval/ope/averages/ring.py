@@ -6,19 +6,14 @@ import numpy as np
 
 from streameval.common.arrays import Array, State
 from streameval.common.text import counted
-from streameval.ope.averages import moments
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import ALL_ROWS, merge, nothing, total
 
 
 def start(columns: int, capacity: int) -> State:
     """A ring of `capacity` full buckets [columns, buckets, rows] and an open one; memory is touched as it fills."""
-    return {
-        "buckets": np.zeros((columns, capacity, ALL_ROWS)),
-        "written": 0,
-        "open": nothing(columns),
-        "open_events": 0,
-    }
+    moments = {"full": np.zeros((columns, capacity, ALL_ROWS)), "open": nothing(columns)}
+    return {"moments": moments, "written": 0, "open_events": 0}
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:
@@ -30,20 +25,24 @@ def push(state: State, blocks: Blocks, resolution: int) -> State:
     per_bucket = resolution // blocks.size
     opened = state["open_events"] // blocks.size
     closing = min(len(blocks), per_bucket - opened)
-    filled = merge(state["open"], total(blocks.moments[:closing]))
+    filled = merge(state["moments"]["open"], total(blocks.moments[:closing]))
     if opened + closing < per_bucket:
-        return {**state, "open": filled, "open_events": (opened + closing) * blocks.size}
+        return _with_open(state, filled, (opened + closing) * blocks.size)
     rest = blocks.moments[closing:]
     whole = len(rest) // per_bucket
     buckets = [filled] + [total(rest[index * per_bucket : (index + 1) * per_bucket]) for index in range(whole)]
     left = rest[whole * per_bucket :]
-    return {**_append(state, np.stack(buckets)), "open": total(left), "open_events": len(left) * blocks.size}
+    return _with_open(_append(state, np.stack(buckets)), total(left), len(left) * blocks.size)
+
+
+def _with_open(state: State, moments: Array, events: int) -> State:
+    return {**state, "moments": {**state["moments"], "open": moments}, "open_events": events}
 
 
 def _append(state: State, buckets: Array) -> State:
     """Overwrite the oldest buckets; the array belongs to the state and is changed in place."""
     written = state["written"] + len(buckets)
-    _place(state["buckets"], buckets, written)
+    _place(state["moments"]["full"], buckets, written)
     return {**state, "written": written}
 
 
@@ -56,7 +55,7 @@ def _place(ring: Array, buckets: Array, written: int) -> None:
 
 def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
     """The newest `count` full buckets (or as many as there are) from old to new, [buckets, columns, rows]."""
-    ring, written = state["buckets"], state["written"]
+    ring, written = state["moments"]["full"], state["written"]
     capacity = ring.shape[1]
     count = min(count, written, capacity)
     first, last = (written - count) % capacity, written % capacity
@@ -72,9 +71,9 @@ def concatenate(earlier: State, later: State) -> State:
             f"the earlier part ends {counted(earlier['open_events'], 'event')} into a bucket: "
             "cut the stream at a bucket's end"
         )
-    buckets, written = earlier["buckets"].copy(), earlier["written"] + later["written"]
-    _place(buckets, newest(later, buckets.shape[1]), written)
-    return {**later, "buckets": buckets, "written": written}
+    full, written = earlier["moments"]["full"].copy(), earlier["written"] + later["written"]
+    _place(full, newest(later, full.shape[1]), written)
+    return {**later, "moments": {**later["moments"], "full": full}, "written": written}
 
 
 def events(state: State, resolution: int) -> int:
@@ -89,24 +88,21 @@ def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) ->
     first = max(0, -(-(closed + late - tau) // resolution) * resolution)
     if tail is not None and first >= closed:
         return tail.since(first - closed).moments[0], closed + late - first
-    summed = merge(total(newest(state, state["written"] - first // resolution)), state["open"])
+    summed = merge(total(newest(state, state["written"] - first // resolution)), state["moments"]["open"])
     return (summed if tail is None else merge(summed, tail.moments[0])), closed + late - first
-
-
-def without_pairs(state: State) -> State:
-    """The ring without the pair sums of lifts."""
-    return {**state, **{name: moments.without_pairs(state[name]) for name in ("buckets", "open")}}
 
 
 def to_state(state: State) -> State:
     """The ring without the places that are still empty: nothing is copied."""
-    buckets = state["buckets"]
-    return {**state, "buckets": buckets[:, : state["written"]], "capacity": buckets.shape[1]}
+    full = state["moments"]["full"]
+    moments = {**state["moments"], "full": full[:, : state["written"]]}
+    return {**state, "moments": moments, "capacity": full.shape[1]}
 
 
 def from_state(saved: State) -> State:
     """The inverse of `to_state`."""
-    filled = saved["buckets"]
-    state = start(len(filled), saved["capacity"]) | {name: saved[name] for name in ("written", "open", "open_events")}
-    state["buckets"][:, : filled.shape[1]] = filled
-    return state
+    filled = saved["moments"]["full"]
+    full = np.zeros((len(filled), saved["capacity"], ALL_ROWS))
+    full[:, : filled.shape[1]] = filled
+    kept = {name: value for name, value in saved.items() if name != "capacity"}
+    return {**kept, "moments": {**saved["moments"], "full": full}}

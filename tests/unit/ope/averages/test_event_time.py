@@ -214,9 +214,7 @@ def test_events_without_a_time_count_in_other_averages_only() -> None:
 def test_a_duration_means_time_and_a_number_means_events(written: dict[str, Any], average: Any) -> None:
     adapter: TypeAdapter[Any] = TypeAdapter(AnyAverage)
     assert adapter.validate_python(written) == average
-    assert (average.timed is not None) == any(
-        isinstance(value, str) and value[0].isdigit() for value in written.values()
-    )
+    assert (average.drift is None) == any(isinstance(value, str) and value[0].isdigit() for value in written.values())
     plan = Evaluator(["a"], averages=[average]).plan
     assert Plan.from_settings(plan.settings()) == plan
 
