@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
-from streameval.ope.promotion import RuleName
 from streameval.simulation import Drift, World, simulate
 
-RULES: tuple[RuleName, ...] = ("paired", "anytime", "sea", "bsea")
+RULES: tuple[str, ...] = ("paired", "anytime", "sea", "bsea")
 AT_ONCE = 60
 """Batches between two Reports. Rules see every block; Reports only show the results."""
 

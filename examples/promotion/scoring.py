@@ -11,7 +11,6 @@ from experiment import Stretch
 from numpy.typing import NDArray
 from worlds import leads
 
-from streameval.ope.promotion import RuleName
 from streameval.simulation import Drift, DriftKind, World
 
 Floats = NDArray[np.float64]
@@ -40,7 +39,7 @@ class Score(msgspec.Struct, frozen=True):
     setting: DriftKind
     seed: int
     events: int
-    rule: RuleName
+    rule: str
     starts: int
     false_starts: tuple[tuple[int, int, float], ...]
     checks: int
@@ -63,7 +62,7 @@ class Run(msgspec.Struct, frozen=True):
     events: int
 
 
-def score(run: Run, rule: RuleName, stretches: Sequence[Stretch], world: World, drift: Drift) -> Score:
+def score(run: Run, rule: str, stretches: Sequence[Stretch], world: World, drift: Drift) -> Score:
     """The score of one rule from all stretches of a run."""
     own = [each for each in stretches if each.rule == rule]
     checks = np.arange(EVERY, run.events + 1, EVERY)

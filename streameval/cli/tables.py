@@ -149,7 +149,9 @@ def _promotion(config: Config) -> str:
     idle = config.idle_rules()
     missing = f"; {' and '.join(idle)} cannot promote: no unbiased estimator is on a mixture" if idle else ""
     events, hold = f"after {counted(settings.min_events, 'event')}", f"held for {counted(settings.hold, 'block end')}"
-    return f"{', '.join(settings.rules)}: lift over {settings.margin:g}, {events}, {hold}{missing}"
+    return (
+        f"{', '.join(rule.label for rule in settings.rules)}: lift over {settings.margin:g}, {events}, {hold}{missing}"
+    )
 
 
 def _detector(config: Config) -> str:

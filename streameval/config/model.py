@@ -32,7 +32,7 @@ from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
 from streameval.ope.policies.python import find
-from streameval.ope.promotion import NEEDS_LIFT, Promotion
+from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 
@@ -336,8 +336,19 @@ class Config(StrictModel):
     def idle_rules(self) -> list[str]:
         """The rules of promotion that have nothing to decide by."""
         rules = () if self.promotion is None else self.promotion.rules
-        wanting: list[str] = [rule for rule in rules if rule in NEEDS_LIFT]
+        wanting = [rule.label for rule in rules if rule.needs_lift]
         return wanting if wanting and not self.evaluator().decides_by else []
+
+
+def _promotion_misfits(promotion: Promotion) -> Iterator[Problem]:
+    if promotion.tau is not None and promotion.tau < BLOCK:
+        expected = f"a block of {BLOCK} events or more"
+        yield Problem(("promotion", "tau"), expecting(expected, str(promotion.tau)), "in events, e.g. 50000")
+        return
+    try:
+        promotion.check(BLOCK)
+    except ValueError as error:
+        yield Problem(("promotion", "rule"), str(error), "write e.g. rule: [{kind: anytime, tau: 50000}, paired]")
 
 
 def _misfits(config: Config) -> Iterator[Problem]:
@@ -350,9 +361,8 @@ def _misfits(config: Config) -> Iterator[Problem]:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
     yield from _dead_letter_misfits(config)
     yield from _model_misfits(config.reward_model)
-    if config.promotion is not None and (config.promotion.tau or BLOCK) < BLOCK:
-        expected = f"a block of {BLOCK} events or more"
-        yield Problem(("promotion", "tau"), expecting(expected, str(config.promotion.tau)), "in events, e.g. 50000")
+    if config.promotion is not None:
+        yield from _promotion_misfits(config.promotion)
     yield from _default_misfits(config)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])

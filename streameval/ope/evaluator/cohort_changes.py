@@ -99,7 +99,7 @@ def _decided(
     known = [place for place in places[1:] if place is not None]
     if deciding is None or progress.decided is None or fresh.decided is None or len(known) < len(places) - 1:
         return fresh.decided
-    return deciding.contest.of_some(progress.decided, [place - 1 for place in known])
+    return deciding.contest.select_candidates(progress.decided, [place - 1 for place in known])
 
 
 def _of_policies(batch: EventBatch, plan: Plan, known: Mapping[str, int]) -> EventBatch:

@@ -30,8 +30,8 @@ from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.evidence.slate_weights import start_ratios
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, CodedPolicies, Faults, has_support_information
-from streameval.ope.promotion import NOTHING_FOUND, Arrivals, Findings, Promotion, TrustFigures, read
-from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
+from streameval.ope.promotion import Arrivals, Promotion, TrustFigures, decide
+from streameval.ope.report import Decision, Estimate, EventCounts, Failure, PolicyCounts, Report, Transition, TrustCheck
 from streameval.ope.reward_models import AnyRewardModel, online
 
 STATE_SCHEMA = 3
@@ -289,26 +289,29 @@ class Evaluator:
             for known in grid.read(state, tail, self.plan.errors)
             for estimate in self._rows(grid, seen, counts, learned["slates"]).of(known)
         )
-        findings = self._findings(estimates, now)
+        decisions, trust, transitions = self._decide(estimates, now)
         return Report(
             confidence=self.plan.confidence,
             production=self.policies[0],
             events=EventCounts(self._accepted, dict(self._rejected), self._last_timestamp),
             policies=tuple(self._policy_counts(counts["present"])),
             estimates=estimates,
-            promotion=findings.decisions,
-            trust=findings.trust,
-            transitions=findings.transitions,
+            promotion=decisions,
+            trust=trust,
+            transitions=transitions,
             reward_model=online.read(self.plan.reward_model, self._learned["predictions"])
             if any(Requirement.PREDICTION in grid.needs for grid, _, _ in self._shown(tail))
             else None,
         )
 
-    def _findings(self, estimates: Sequence[Estimate], now: float | None) -> Findings:
+    def _decide(
+        self, estimates: Sequence[Estimate], now: float | None
+    ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
         if self._deciding is None or self._decided is None:
-            return NOTHING_FOUND
-        seen = TrustFigures(self._arrivals, self._last_timestamp, estimates, now, has_lift=bool(self._deciding.chosen))
-        return read(self._deciding.contest, self._decided, seen)
+            return (), (), ()
+        lifts = bool(self._deciding.chosen)
+        figures = TrustFigures(self._arrivals, self._last_timestamp, estimates, now, has_lift=lifts)
+        return decide(self._deciding.contest, self._decided, figures)
 
     def _shown(self, tail: Evidence | None) -> Iterator[tuple[Grid, State, Mask]]:
         """The grids that have rows, their states, and which policies the rows are about, [policies]."""

@@ -66,7 +66,7 @@ class EvaluatorState:
         deciding, decided = PromotionLift.of(plan, grids), None
         if deciding is not None:
             kept = state.get("promotion")
-            decided = deciding.contest.start() if kept is None else deciding.contest.going_on(from_plain(kept))
+            decided = deciding.contest.start() if kept is None else deciding.contest.resume(from_plain(kept))
         return cls(
             events["accepted"],
             events["rejected"],

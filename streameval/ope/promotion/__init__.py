@@ -1,27 +1,14 @@
-"""Promotion: "the candidate beats production" as decisions that one can wire to a pager.
+"""Promotion: decisions on whether a candidate beats production, ready to be wired to a pager.
 
-`settings`: what is configured. `rules`: the tests. `trust` and `weights`: whether numbers can be believed at all.
-`holding`: a test must pass for some time. `contest` folds all of them over blocks, `reading` makes decisions of them,
-with `reasons`.
+`settings`: the configuration. `rules`: the tests. `trust_checks` and `mean_weight_test`: whether the numbers can be
+believed. `hold`: a rule must pass for some time. `monitor` folds all of them over blocks, and `decisions` turns its
+state into decisions with reasons.
 """
 
-from streameval.ope.promotion.arrivals import Arrivals
-from streameval.ope.promotion.decisions import NOTHING_FOUND, Findings, read
+from streameval.ope.promotion.decisions import decide
 from streameval.ope.promotion.lift import LiftSeries
 from streameval.ope.promotion.monitor import PromotionMonitor
-from streameval.ope.promotion.settings import NEEDS_LIFT, Promotion, RuleName, Trust
-from streameval.ope.promotion.trust_reasons import TrustFigures
+from streameval.ope.promotion.settings import Promotion, Trust
+from streameval.ope.promotion.trust_checks import Arrivals, TrustFigures
 
-__all__ = [
-    "NEEDS_LIFT",
-    "NOTHING_FOUND",
-    "Arrivals",
-    "PromotionMonitor",
-    "Findings",
-    "LiftSeries",
-    "Promotion",
-    "RuleName",
-    "TrustFigures",
-    "Trust",
-    "read",
-]
+__all__ = ["Arrivals", "LiftSeries", "Promotion", "PromotionMonitor", "Trust", "TrustFigures", "decide"]

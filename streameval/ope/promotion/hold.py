@@ -1,44 +1,35 @@
-"""Holding: a test must pass for some block ends in a row; what has come of it, and when, is written down."""
+"""The hold period: a rule must pass at some block ends in a row before a candidate is promotable."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State
 
 KEPT = 200
-"""Transitions that are remembered, the newest ones."""
+"""The number of transitions kept, the newest ones."""
 
 
-def held(passed: Mask, kept: Mask, before: Array, hold: int) -> Array:
-    """For how many block ends in a row each test has passed, after each block, [blocks, candidates].
+def held(enter: Mask, stay: Mask, before: Array, hold: int) -> Array:
+    """For how many block ends in a row each rule has passed, after each block, [blocks, candidates].
 
-    A test that fails begins anew; but once it has passed `hold` times, it is let through for as long as what `kept`
-    asks is fulfilled, which is less: a bound that wavers about its limit must not ring each time it crosses.
+    A rule that fails counts from zero. Once it has passed `hold` times, the weaker condition `stay` keeps the count, so
+    that a bound that wavers about its limit does not alert at every crossing.
 
-    >>> passed, kept = np.array([[True], [False], [False], [True]]), np.array([[True], [True], [False], [True]])
-    >>> held(passed, kept, before=np.array([5.0]), hold=3).ravel(), held(passed, kept, np.array([0.0]), 3).ravel()
+    >>> enter, stay = np.array([[True], [False], [False], [True]]), np.array([[True], [True], [False], [True]])
+    >>> held(enter, stay, before=np.array([5.0]), hold=3).ravel(), held(enter, stay, np.array([0.0]), 3).ravel()
     (array([6., 6., 0., 1.]), array([1., 0., 0., 1.]))
     """
-    if not passed.any() and (before < hold).all():
-        return np.zeros(passed.shape)
-    path, now = np.empty(passed.shape), before
-    for place, (passes, keeps) in enumerate(zip(passed, kept, strict=True)):
-        path[place] = now = np.where(passes, now + 1, np.where(keeps & (now >= hold), now, 0.0))
+    if not enter.any() and (before < hold).all():
+        return np.zeros(enter.shape)
+    path, now = np.empty(enter.shape), before
+    for place, (enters, stays) in enumerate(zip(enter, stay, strict=True)):
+        path[place] = now = np.where(enters, now + 1, np.where(stays & (now >= hold), now, 0.0))
     return path
 
 
-class BlockClock(NamedTuple):
-    """The number of the last event of each block, and the newest event time until then (NaN: not known), [blocks]."""
-
-    events: Array
-    times: Array
-
-
 def start(candidates: int) -> State:
-    """Nothing has been promotable yet."""
+    """The state before any candidate was promotable; candidates are axis 0."""
     nothing = np.full(candidates, np.nan)
     return {
         "held": np.zeros(candidates),
@@ -51,15 +42,19 @@ def start(candidates: int) -> State:
 
 
 def fold(
-    state: State, passed: Mask, kept: Mask, lift: Array, clock: BlockClock, hold: int, block: int
+    state: State, enter: Mask, stay: Mask, lift: Array, numbers: Array, times: Array, hold: int, block: int
 ) -> tuple[State, list[tuple[int, int, bool]]]:
-    """The state after some blocks, and what changed: candidate, block, and whether it is promotable since.
+    """The state after some blocks, and the transitions: candidate, block, and whether it became promotable.
 
-    `times` counts how often a candidate became promotable, `total` the events for which it was; `since` and `first`
-    tell of the stretch that lasts (NaN: none) and of the first one, `later` sums the lift at all block ends after its
-    beginning.
+    In the state, `times` counts how often a candidate became promotable and `total` the events for which it was;
+    `since` and `first` are the start of the present stretch (NaN: none) and of the first one; `later` sums the lift at
+    all block ends after that first start.
+
+    Args:
+        enter, stay, lift: [blocks, candidates], see `Judgement`.
+        numbers, times: [blocks], the number of each block's last event and the newest event time until then.
     """
-    path = held(passed, kept, state["held"], hold)
+    path = held(enter, stay, state["held"], hold)
     promotable = np.concatenate([state["held"][None], path]) >= hold
     after = {
         "held": path[-1],
@@ -70,15 +65,15 @@ def fold(
     }
     changes = []
     for place, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
-        begins = bool(promotable[place + 1, candidate])
-        known = {"event": clock.events[place], "time": clock.times[place], "lift": lift[place, candidate]}
-        earliest = begins and np.isnan(after["first"]["event"][candidate])
+        starts = bool(promotable[place + 1, candidate])
+        known = {"event": numbers[place], "time": times[place], "lift": lift[place, candidate]}
+        first = starts and np.isnan(after["first"]["event"][candidate])
         for name, value in known.items():
-            after["since"][name][candidate] = value if begins else np.nan
-            if earliest:
+            after["since"][name][candidate] = value if starts else np.nan
+            if first:
                 after["first"][name][candidate] = value
-        changes.append((candidate, place, begins))
-    later = (clock.events[:, None] > after["first"]["event"]) & ~np.isnan(lift)
+        changes.append((candidate, place, starts))
+    later = (numbers[:, None] > after["first"]["event"]) & ~np.isnan(lift)
     after["later"] = {
         "lift": state["later"]["lift"] + np.where(later, lift, 0.0).sum(axis=0),
         "blocks": state["later"]["blocks"] + np.count_nonzero(later, axis=0),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, decayed_path, per_block
+from streameval.common.arrays import Array, State, decayed_path, per_block, ratio
+from streameval.ope.averages.cluster_variance import SIGNS
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
-from streameval.ope.promotion import cluster_weights
 from streameval.ope.promotion.block_sums import BlockSums, running_max
 
 MEMORY = 100_000.0
@@ -19,12 +19,12 @@ RUINED = 1e-12
 def start(policies: int) -> State:
     """The memory of no bets."""
     return {
-        "bets": np.zeros((2, policies)),
+        "bets": np.zeros((policies, 2)),
         "largest": np.ones(policies),
         "lowest": np.zeros(policies),
         "rarest": 1.0,
         "sampling": np.zeros(policies),
-        "alike": cluster_weights.start(policies),
+        "units": {"signed": np.zeros((policies, SIGNS)), "square": np.zeros(policies)},
     }
 
 
@@ -55,7 +55,7 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
     surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), evidence.blocks)
-    effects, units = cluster_weights.fold(state["alike"], surprise, evidence.signs, _fading(evidence))
+    effects, units = design_effects(state["units"], surprise, evidence.signs, _fading(evidence))
     gain, bets = _gains(state, evidence, sums, propensity, surprise)
     after = {
         "bets": bets,
@@ -63,7 +63,7 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -
         "lowest": np.minimum(state["lowest"], sums.importance_smallest.min(axis=0)),
         "rarest": max(state["rarest"], float(_rarity(propensity).max())),
         "sampling": np.maximum(state["sampling"], sums.q_largest.max(axis=0)),
-        "alike": units,
+        "units": units,
     }
     return gain, effects, after
 
@@ -78,14 +78,14 @@ def _gains(
     """`surprise` is used up."""
     blocks = evidence.blocks
     square = np.einsum("bpn,bpn->bp", surprise, surprise)
-    path = decayed_path(state["bets"], np.stack([sums.weight - sums.q, square], axis=1), _fading(evidence))
-    before = np.concatenate([state["bets"][None], path[:-1]])
+    path = decayed_path(state["bets"].T, np.stack([sums.weight - sums.q, square], axis=1), _fading(evidence))
+    before = np.concatenate([state["bets"].T[None], path[:-1]])
     with np.errstate(divide="ignore", invalid="ignore"):
         wish = np.where(before[:, 1] > 0, before[:, 0] / before[:, 1], 0.0)
     stake = np.clip(wish, *_limits(state, sums, propensity, blocks))
     wealth = np.multiply(surprise, stake[:, :, None], out=surprise)
     wealth += 1.0
-    return _log_product(np.maximum(wealth, RUINED, out=wealth)), path[-1]
+    return _log_product(np.maximum(wealth, RUINED, out=wealth)), path[-1].T.copy()
 
 
 def _log_product(factors: Array) -> Array:
@@ -114,3 +114,34 @@ def _limits(state: State, sums: BlockSums, propensity: Array, blocks: int) -> tu
 def _rarity(propensity: Array) -> Array:
     """`1 / p` of each event, 1 where it has none; events whose weights would be larger than this are missing."""
     return np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT)
+
+
+def design_effect(units: State) -> Array:
+    """The design effect of the weights, [policies], 1 or more: the variance of their mean over that of independent
+    weights.
+
+    With `y = q (w - 1)` and the 64 random signs s_k of each unit: mean over k of `(sum s_k y)^2` over `sum y^2` (see
+    `averages.cluster_variance`). 1 where no event names a unit.
+
+    >>> one_unit = {"signed": np.full((1, SIGNS), 20 * 0.5), "square": np.array([20 * 0.25])}
+    >>> design_effect(one_unit), design_effect(start(1)["units"])  # twenty events of one unit, whose weights are 1.5
+    (array([20.]), array([1.]))
+    """
+    return np.fmax(1.0, ratio(np.square(units["signed"]).mean(axis=-1), units["square"]))
+
+
+def design_effects(units: State, surprise: Array, signs: Array | None, fading: float) -> tuple[Array, State]:
+    """The design effect after each of these blocks, [blocks, policies], and the next state of the units.
+
+    `surprise` [blocks, policies, events]: the y; `signs` [n, 64], 0 before the first unit; `fading`: from block to
+    block.
+    """
+    if signs is None:
+        return np.repeat(design_effect(units)[None], len(surprise), axis=0), units
+    by_block = signs.reshape(len(surprise), -1, SIGNS)
+    there = np.abs(by_block[:, None, :, 0])
+    path = {
+        "signed": decayed_path(units["signed"], surprise @ by_block, fading**0.5),
+        "square": decayed_path(units["square"], np.square(surprise * there).sum(axis=-1), fading),
+    }
+    return design_effect(path), {name: steps[-1] for name, steps in path.items()}

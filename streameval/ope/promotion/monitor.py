@@ -1,34 +1,37 @@
-"""The contest: candidates against production under all rules, folded over blocks, and read into decisions."""
+"""The promotion monitor: it judges every candidate under every rule at the end of every block."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State
-from streameval.common.state_columns import transplanted
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences import LiftTest, Restarted, SinceStart
 from streameval.ope.promotion import hold, trust_checks
 from streameval.ope.promotion import lift as lift_series
 from streameval.ope.promotion.block_sums import BlockSums, differing
-from streameval.ope.promotion.hold import BlockClock
 from streameval.ope.promotion.lift import LiftEstimate, LiftSeries
-from streameval.ope.promotion.rules import Anytime, Bsea, Facts, Paired, PromotionRule, Sea, nothing_known
-from streameval.ope.promotion.settings import NEEDS_LIFT, Promotion
+from streameval.ope.promotion.rules import PromotionRule, RuleContext
+from streameval.ope.promotion.rules.base import nothing_known
+from streameval.ope.promotion.settings import Promotion
 
 
 @dataclass(frozen=True)
 class PromotionMonitor:
     """Which of `policies` may replace the first of them, production.
 
-    `ranks` [candidates]: the how many-th each is that was ever added. `logged`: production is the policy that took the
-    logged actions. `lifts`: names of the lifts that may be decided by, the preferred one first. Everything is decided
-    at block ends, from what is known then: when it is asked for changes nothing.
+    All decisions are made at block ends, from what is known then: reading them changes nothing. In the state,
+    candidates (under `trust` and `memory`: policies) are axis 0 of every array.
+
+    Args:
+        ranks: [candidates], the order in which the candidates were first added, from 1.
+        logged: whether production is the policy that took the logged actions.
+        lifts: names of the lifts that may decide, the preferred one first.
     """
 
     promotion: Promotion
@@ -41,91 +44,99 @@ class PromotionMonitor:
     lifts: tuple[str, ...] = ("lift",)
 
     @cached_property
-    def errors(self) -> Array:
-        """The error probability of each candidate."""
-        return self.promotion.errors(self.confidence, self.ranks)
+    def rules(self) -> Mapping[str, PromotionRule]:
+        """The rules by label, in the order in which they are configured."""
+        return {rule.label: rule for rule in self.promotion.rules}
 
     @cached_property
-    def rules(self) -> Mapping[str, PromotionRule]:
-        """The rules by name, in the order in which they are configured."""
-        span = SinceStart() if self.promotion.tau is None else Restarted(self.promotion.tau, self.block)
-        known: tuple[PromotionRule, ...] = (
-            Paired(),
-            Sea(),
-            Bsea(),
-            Anytime(LiftTest(self.reward_range, self.promotion.margin, span)),
-        )
-        by_name = {rule.name: rule for rule in known}
-        return {name: by_name[name] for name in self.promotion.rules}
+    def context(self) -> RuleContext:
+        """What holds for every rule and every block."""
+        errors = self.promotion.errors(self.confidence, self.ranks)
+        margin = self.promotion.margin
+        return RuleContext(margin, self.confidence, errors, self.reward_range, self.block, self.logged)
 
     def start(self) -> State:
         """The state before the first event."""
         candidates = len(self.policies) - 1
         return {
-            "asked": self._asked(),
             "events": 0,
             "newest": np.nan,
             "lifts": {name: lift_series.start(candidates) for name in self.lifts},
             "by": np.full(candidates, -1),
             "differs": np.zeros(candidates, dtype=bool),
             "trust": trust_checks.start(len(self.policies)),
-            "rules": {
-                name: {
-                    "memory": rule.start(candidates),
-                    "holding": hold.start(candidates),
-                    "last": nothing_known(candidates).last,
-                }
-                for name, rule in self.rules.items()
-            },
+            "rules": {label: self._start_rule(rule) for label, rule in self.rules.items()},
             "transitions": [],
         }
+
+    def _start_rule(self, rule: PromotionRule) -> State:
+        candidates = len(self.policies) - 1
+        return {
+            "memory": rule.start(candidates),
+            "memory_key": rule.memory_key(self.context),
+            "requirements": self._requirements(rule),
+            "hold": hold.start(candidates),
+            "last": nothing_known(candidates).last,
+        }
+
+    def _requirements(self, rule: PromotionRule) -> dict[str, Any]:
+        """The settings that decide what a candidate must pass."""
+        shared = {key: value for key, value in self.promotion.settings().items() if key not in ("rule", "trust")}
+        return {**shared, **asdict(rule), "confidence": self.confidence}
 
     def fold(
         self, state: State, evidence: Evidence, lifts: Sequence[LiftSeries], timestamp: Array, propensity: Array
     ) -> State:
         """The state after some whole blocks.
 
-        `lifts`: the lifts after each of them, in the order of their names. `timestamp`, `propensity` [n]: of the
-        events. A rule that looks at a lift must hold from zero again where another lift takes over: see `path.choose`.
+        A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`.
+
+        Args:
+            lifts: the lifts after each of these blocks, in the order of their names.
+            timestamp, propensity: [events].
         """
         evidence = evidence.slates or evidence
         sums = BlockSums.of(evidence)
-        trustworthy, trusted = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
+        trustworthy, trust = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        known, by, switched, followed = self._followed(state, lifts)
-        facts = self._facts(evidence, sums, known)
-        clock = self._clock(state, timestamp, evidence.blocks)
+        lift, by, switched, followed = self._follow(state, lifts)
+        numbers, times = self._block_ends(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
-        for name, rule in self.rules.items():
-            before = state["rules"][name]
-            judged, memory = rule.judge(before["memory"], facts)
-            sound = (judged.events >= self.promotion.min_events) & believed
-            if name in NEEDS_LIFT:
+        for label, rule in self.rules.items():
+            before = state["rules"][label]
+            judgement, memory = rule.judge(before["memory"], evidence, sums, lift, self.context)
+            sound = (judgement.events >= self.promotion.min_events) & believed
+            if rule.needs_lift:
                 sound &= ~switched
-            passed, kept = judged.passed & sound, judged.kept & sound
             held, changes = hold.fold(
-                before["holding"], passed, kept, judged.lift, clock, self.promotion.hold, self.block
+                before["hold"],
+                judgement.enter & sound,
+                judgement.stay & sound,
+                judgement.lift,
+                numbers,
+                times,
+                self.promotion.hold,
+                self.block,
             )
-            rules[name] = {"memory": memory, "holding": held, "last": judged.last}
+            rules[label] = {**before, "memory": memory, "hold": held, "last": judgement.last}
             transitions += [
-                [name, candidate, clock.events[place], clock.times[place], begins, judged.lift[place, candidate]]
-                for candidate, place, begins in changes
+                [label, candidate, numbers[place], times[place], promotable, judgement.lift[place, candidate]]
+                for candidate, place, promotable in changes
             ]
         transitions.sort(key=lambda transition: transition[2])
         return {
-            "asked": state["asked"],
-            "events": int(clock.events[-1]),
-            "newest": float(clock.times[-1]),
+            "events": int(numbers[-1]),
+            "newest": float(times[-1]),
             "lifts": followed,
             "by": by,
             "differs": differs[-1],
-            "trust": trusted,
+            "trust": trust,
             "rules": rules,
             "transitions": transitions[-hold.KEPT :],
         }
 
-    def _followed(self, state: State, lifts: Sequence[LiftSeries]) -> tuple[LiftEstimate | None, Index, Mask, State]:
+    def _follow(self, state: State, lifts: Sequence[LiftSeries]) -> tuple[LiftEstimate | None, Index, Mask, State]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
         if not lifts:
             return None, state["by"], np.zeros(len(state["by"]), dtype=bool), state["lifts"]
@@ -141,47 +152,55 @@ class PromotionMonitor:
             known = np.take_along_axis(np.stack(every), places, axis=0)[0]
         return LiftEstimate(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
-    def going_on(self, state: State) -> State:
-        """A state that was written under other settings, perhaps: what they do not concern is kept.
+    def _block_ends(self, state: State, timestamp: Array, blocks: int) -> tuple[Array, Array]:
+        """Of each block the number of its last event, and the newest event time until then (NaN: unknown)."""
+        newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
+        times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
+        return state["events"] + self.block * np.arange(1, blocks + 1), times
 
-        Rules that were not there begin now; where what is asked for has changed, all must hold anew. What sequences
-        remember depends on `tau`, and what they prove on `margin`.
+    def resume(self, state: State) -> State:
+        """A state that may have been written under other settings, continued under these.
+
+        New rules start from zero. A rule must hold from zero again where a requirement has changed, and its memory
+        restarts where a setting has changed that it depends on.
         """
-        asked, fresh = self._asked(), self.start()
-        before, rules = state["asked"], {}
-        for name in self.rules:
-            kept = state["rules"].get(name, fresh["rules"][name])
-            if before != asked:
-                kept = {**kept, "holding": fresh["rules"][name]["holding"]}
-            if name == "anytime" and any(before[key] != asked[key] for key in ("tau", "margin")):
-                kept = fresh["rules"][name]
-            rules[name] = kept
-        return {**{name: state.get(name, begun) for name, begun in fresh.items()}, "asked": asked, "rules": rules}
+        rules = {}
+        for label, rule in self.rules.items():
+            fresh = self._start_rule(rule)
+            kept = state["rules"].get(label, fresh)
+            if kept["memory_key"] != fresh["memory_key"]:
+                kept = fresh
+            elif kept["requirements"] != fresh["requirements"]:
+                kept = {**kept, "requirements": fresh["requirements"], "hold": fresh["hold"]}
+            rules[label] = kept
+        return {**state, "rules": rules}
 
-    def of_some(self, state: State, candidates: Sequence[int]) -> State:
-        """The state of a contest that is the same, but of some of these candidates only."""
-        bare = {name: {**kept, "last": {}} for name, kept in state["rules"].items()}
-        places = [0, *(1 + candidate for candidate in candidates)]
-        some: State = transplanted({**state, "rules": bare, "transitions": []}, self._fresh, len(self.policies), places)
-        for name, kept in state["rules"].items():
-            some["rules"][name]["last"] = {said: column[list(candidates)] for said, column in kept["last"].items()}
-        some["transitions"] = [
-            [name, candidates.index(candidate), *told]
-            for name, candidate, *told in state["transitions"]
+    def select_candidates(self, state: State, candidates: Sequence[int]) -> State:
+        """The state of a monitor of these candidates only, by their places."""
+        policies = [0, *(1 + candidate for candidate in candidates)]
+        rules = {
+            label: {
+                **kept,
+                "memory": _select(kept["memory"], policies),
+                "hold": _select(kept["hold"], candidates),
+                "last": _select(kept["last"], candidates),
+            }
+            for label, kept in state["rules"].items()
+        }
+        transitions = [
+            [label, candidates.index(candidate), *rest]
+            for label, candidate, *rest in state["transitions"]
             if candidate in candidates
         ]
-        return some
-
-    def _fresh(self, policies: int) -> State:
-        """The state before the first event of so many policies."""
-        names = tuple(map(str, range(policies)))
-        return replace(self, policies=names, ranks=tuple(range(1, policies))).start()
+        by_candidate = _select({name: state[name] for name in ("lifts", "by", "differs")}, candidates)
+        trust = _select(state["trust"], policies)
+        return {**state, **by_candidate, "trust": trust, "rules": rules, "transitions": transitions}
 
     def with_lifts(self, state: State, before: Sequence[str]) -> State:
         """The state when the lifts were others `before`; those with the same name are the same.
 
-        When one is gone that decides, the rules that look at a lift start from zero, but for what they have proven of
-        averages, which does not depend on it.
+        When the lift that decides is gone, the rules that need a lift start from zero. What they have proven of
+        averages stays: it does not depend on that lift.
         """
         if tuple(before) == self.lifts:
             return state
@@ -192,27 +211,14 @@ class PromotionMonitor:
             by = np.array([-1 if name is None else self.lifts.index(name) for name in names], dtype=int)
             return {**state, "lifts": followed, "by": by}
         rules = {
-            name: {**fresh["rules"][name], "memory": kept["memory"]} if name in NEEDS_LIFT else kept
-            for name, kept in state["rules"].items()
+            label: {**fresh["rules"][label], "memory": kept["memory"]} if self.rules[label].needs_lift else kept
+            for label, kept in state["rules"].items()
         }
         return {**state, "lifts": followed, "by": fresh["by"], "rules": rules}
 
-    def _asked(self) -> State:
-        """The settings that decide what a rule must pass."""
-        given = self.promotion.settings()
-        asked = {key: given[key] for key in ("min_events", "margin", "hold", "family_size", "max_weight", "tau")}
-        return {**asked, "confidence": self.confidence}
 
-    def _facts(self, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None) -> Facts:
-        configured = self.promotion.max_weight
-        largest = np.full(len(self.policies), np.nan if configured is None else configured)
-        if self.logged:
-            largest[0] = 1.0
-        return Facts(
-            evidence, sums, lift, self.promotion.margin, self.confidence, self.errors, self.reward_range, largest
-        )
-
-    def _clock(self, state: State, timestamp: Array, blocks: int) -> BlockClock:
-        newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
-        times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
-        return BlockClock(state["events"] + self.block * np.arange(1, blocks + 1), times)
+def _select(state: Any, rows: Sequence[int]) -> Any:
+    """These rows of every array of a state."""
+    if isinstance(state, dict):
+        return {key: _select(value, rows) for key, value in state.items()}
+    return state[list(rows)] if isinstance(state, np.ndarray) else state

@@ -1,36 +1,39 @@
-"""What a team configures of promotion: the rules, what they share, and when numbers are not to be trusted."""
+"""The settings of promotion: the rules, the requirements that they share, and the limits of the trust checks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import replace
+from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import Seconds
 from streameval.ope.intervals.sequences import error_shares
+from streameval.ope.promotion.rules import AnyRule, Paired
 
-RuleName: TypeAlias = Literal["paired", "anytime", "sea", "bsea"]
-NEEDS_LIFT: tuple[RuleName, ...] = ("paired", "anytime")
-"""Rules that look at the lift on a mixture."""
 OFF = "off"
+OneRule = Annotated[
+    AnyRule, BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value), Tag("rule")
+]
+SeveralRules = Annotated[tuple[OneRule, ...], Field(min_length=1), Tag("rules")]
 
 
 @dataclass(frozen=True, config=strict)
 class Trust:
-    """Limits beyond which the numbers of a policy are not believed, and nothing is promoted by them."""
+    """Limits of the trust checks. Nothing is promotable while a policy exceeds one of them."""
 
     error: float = Field(
         default=0.01,
         gt=0,
         lt=1,
-        description="the chance that a sound log is ever blamed for its mean weight, per policy",
+        description="the probability that the mean weight check ever fails on a sound log, per policy",
     )
     effective_sample_size: float = Field(
-        default=100.0, ge=0, allow_inf_nan=False, description="the least effective sample size that is enough"
+        default=100.0, ge=0, allow_inf_nan=False, description="the smallest effective sample size that passes"
     )
     largest_share: float = Field(
         default=0.1,
@@ -50,20 +53,27 @@ class Trust:
 class Promotion:
     """When a candidate may replace production.
 
-    `rule`: one rule, or several that run side by side. A rule must hold for `hold` block ends in a row, after
-    `min_events` events that the candidate has, while all trust checks pass. `family_size`: how many candidates share
-    the error probability of `sea`, of `anytime` and of confidence sequences; without it the i-th ever added gets
-    `6 delta / (pi^2 i^2)`.
-    `max_weight`: no importance weight is larger; without it `sea` takes the largest seen. `tau`: `anytime` is about at
-    most the last 2 tau events, not about all since the start.
+    A rule must hold for `hold` block ends in a row, after `min_events` events that the candidate has, while all trust
+    checks pass. `tau` and `max_weight` apply to every rule that has such a parameter and does not set it itself.
 
-    >>> Promotion.of("sea").rules, Promotion.of("off")
-    (('sea',), None)
+    Args:
+        rule: one rule or several that run side by side, each a name or a mapping with its `kind` and parameters.
+        min_events: no candidate is promotable before it has so many events.
+        margin: the lift that a candidate must exceed, in units of reward.
+        hold: the number of block ends.
+        family_size: how many candidates share the error probability of `sea`, of `anytime` and of confidence sequences.
+            Without it the i-th candidate ever added gets `6 delta / (pi^2 i^2)`.
+        max_weight: an upper bound of all importance weights; without it `sea` uses the largest weight seen.
+        tau: `anytime` is about at most the last 2 tau events; without it about all events since the start.
+
+    >>> Promotion.of(["sea", {"kind": "anytime", "tau": 50_000}]).rules, Promotion.of("off")
+    ((Sea(max_weight=None), Anytime(tau=50000)), None)
     """
 
-    rule: RuleName | tuple[RuleName, ...] = Field(
-        default="paired",
-        min_length=1,
+    rule: Annotated[
+        OneRule | SeveralRules, Discriminator(lambda value: "rules" if isinstance(value, list | tuple) else "rule")
+    ] = Field(
+        default=Paired(),
         description="the test a candidate must pass, or a list of tests that run side by side",
     )
     min_events: int = Field(default=10_000, ge=0, description="no decision before so many events")
@@ -89,30 +99,43 @@ class Promotion:
 
     @classmethod
     def of(cls, wish: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
-        """From the name of a rule, names of rules, or a mapping of options; None for `off`. ValueError for others."""
+        """Promotion from the name of a rule, a list of rules or a mapping of options; None for `off`.
+
+        Raises:
+            ValueError: the settings are invalid.
+        """
         if wish is None or wish == OFF or isinstance(wish, Promotion):
             return wish if isinstance(wish, Promotion) else None
         return _PROMOTION.validate_python(wish if isinstance(wish, Mapping) else {"rule": wish})
 
     @property
-    def rules(self) -> tuple[RuleName, ...]:
-        """The rules, each once."""
-        return (self.rule,) if isinstance(self.rule, str) else tuple(dict.fromkeys(self.rule))
+    def rules(self) -> tuple[AnyRule, ...]:
+        """The rules with the shared parameters filled in, each once."""
+        rules = self.rule if isinstance(self.rule, tuple) else (self.rule,)
+        return tuple(dict.fromkeys(map(self._completed, rules)))
+
+    def _completed(self, rule: AnyRule) -> AnyRule:
+        shared: dict[str, Any] = {"tau": self.tau, "max_weight": self.max_weight}
+        return replace(rule, **{key: value for key, value in shared.items() if getattr(rule, key, OFF) is None})
 
     def check(self, block: int) -> None:
-        """ValueError when these settings are of no use with blocks of so many events."""
-        if self.tau is not None and self.tau < block:
-            raise ValueError(f"promotion.tau must be a block of {block} events or more, found {self.tau}")
+        """ValueError when a setting does not fit blocks of so many events, or two rules have one label."""
+        labels = [rule.label for rule in self.rules]
+        repeated = sorted({label for label in labels if labels.count(label) > 1})
+        if repeated:
+            raise ValueError(f"{' and '.join(repeated)} is there twice; give one of them a name")
+        for rule in self.rules:
+            rule.check(block)
 
     def settings(self) -> dict[str, Any]:
-        """What `of` makes it from, as a plain value."""
+        """The settings as a plain value, which `of` accepts."""
         plain: dict[str, Any] = _PROMOTION.dump_python(self, mode="json")
         return plain
 
     def errors(self, confidence: float, ranks: Sequence[int]) -> Array:
-        """The error probability of each candidate, whose `ranks` say the how many-th it is that was ever added.
+        """The error probability of each candidate; `ranks` are the positions in which they were first added.
 
-        Without a family size all of them together, however many may come, have `1 - confidence`:
+        Without a family size, all candidates that are ever added share `1 - confidence`:
 
         >>> errors = Promotion().errors(0.95, range(1, 1001))
         >>> errors[:2].round(4), bool(errors.sum() < 0.05)

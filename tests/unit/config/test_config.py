@@ -597,7 +597,7 @@ def test_the_deployed_file_shows_every_option_of_every_part() -> None:
 def test_promotion_is_a_rule_or_several_or_a_mapping(load: Loader, text: str, rules: tuple[str, ...]) -> None:
     config = load(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
     assert config.promotion is not None
-    assert config.promotion.rules == rules
+    assert tuple(rule.label for rule in config.promotion.rules) == rules
     assert config.plan().promotion == config.promotion
     assert config.without_effect() == []
 
@@ -646,3 +646,16 @@ def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -
     assert shown == {
         cls.__pydantic_fields__["kind"].default: cls.__pydantic_fields__.keys() - {"name"} for cls in classes
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
+        ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is there twice"),
+        ("{rule: [paired, {kind: sea, tau: 5000}]}", "promotion.rule.1.tau (line 2): expected one of name, kind"),
+        ("{rule: [paired, {kind: sea, max_weight: 0}]}", "promotion.rule.1.max_weight (line 2): expected a number"),
+    ],
+)
+def test_what_is_wrong_with_the_parameters_of_a_rule_is_said(load: Loader, text: str, complaint: str) -> None:
+    assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")

@@ -195,9 +195,9 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("session", "named", "told"),
     [
-        (1, False, "; proven if events are independent, which nobody knows: none names its unit"),
+        (1, False, "; this assumes independent events (no `unit` is logged, so clusters cannot be checked)"),
         (1, True, ""),
-        (20, True, "), for which the proof does not allow"),
+        (20, True, "), which the proof does not allow for"),
     ],
     ids=["no units", "units of one event", "units of twenty events that are alike"],
 )
@@ -223,5 +223,5 @@ def test_who_is_promotable_by_proof_is_told_where_events_are_not_independent(
     assert decision.promotable
     reason = decision.reason.rpartition(" since event ")[2].lstrip("0123456789,")
     assert reason.endswith(told)
-    assert ("events are alike" in reason) == (session > 1)
+    assert ("events are correlated" in reason) == (session > 1)
     assert bool(reason) == bool(told)

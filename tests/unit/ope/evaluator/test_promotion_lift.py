@@ -131,7 +131,7 @@ def test_stale_data_blocks_promotion_when_the_time_is_told() -> None:
     assert decisions(evaluator.report(now=newest + 60.0))["second", "paired"].promotable
     late = decisions(evaluator.report(now=newest + 7_200.0))["second", "paired"]
     assert not late.promotable
-    assert late.reason == "the newest event is 120 minutes old, over 1h"  # of every policy, so it is said once
+    assert late.reason == "the newest event is 2 hours old, over 1h"  # of every policy, so it is said once
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,9 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     join(roster, plan("third", "same", "second"))
     assert ranks(roster) == {"third": 2, "same": 3, "second": 4}
     deciding = [member.evaluator._deciding for member in roster._members]
-    errors = [each.contest.errors for each in deciding if each is not None]  # who has no candidate left decides nothing
+    errors = [
+        each.contest.context.errors for each in deciding if each is not None
+    ]  # who has no candidate left decides nothing
     assert min(map(min, errors)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
@@ -215,7 +217,7 @@ def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
     nothing = decisions(roster.report())["second", "paired"]
     assert nothing.lift is None
     assert nothing.reason.startswith(
-        "there is nothing to decide by: it takes the average mixture with an estimator like "
+        "there is no lift to decide by: add the average mixture with an estimator such as "
     )
     join(roster, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
     roster.update(batch[1_000:])
@@ -250,4 +252,4 @@ def test_of_a_candidate_that_no_event_knows_no_lift_is_told() -> None:
     evaluator = se.Evaluator(["second", "unheard"], promotion=EARLY)
     evaluator.update(log(1_000))
     told = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}
-    assert told == dict.fromkeys(EARLY.rule, (None, None))
+    assert told == dict.fromkeys((rule.label for rule in EARLY.rules), (None, None))

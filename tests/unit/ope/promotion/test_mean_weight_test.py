@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
 from streameval.ope.averages.cluster_variance import signs_of
-from streameval.ope.promotion import cluster_weights as alike
+from streameval.ope.promotion import mean_weight_test
 
 Array = NDArray[np.float64]
 NAMES = [f"c{place}" for place in range(20)]
@@ -57,12 +57,14 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     surprise = rng.choice([-0.5, 0.5], (40, 300))[:, session] + rng.normal(0, 0.5, (40, EVENTS))
     by_block = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
     marks = signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
-    path, memory = alike.fold(alike.start(40), by_block, marks, fading=1.0)
+    path, memory = mean_weight_test.design_effects(mean_weight_test.start(40)["units"], by_block, marks, fading=1.0)
     sums = np.stack([np.bincount(session, row) for row in surprise])
     expected = (sums**2).sum(axis=1) / (surprise**2).sum(axis=1)
     assert np.mean(path[-1] / expected) == pytest.approx(1.0, abs=0.1)
-    assert alike.effect(memory) == pytest.approx(path[-1], rel=1e-12)
-    half, before = alike.fold(alike.start(40), by_block[:23], marks[:2_300], fading=1.0)
-    rest, after = alike.fold(before, by_block[23:], marks[2_300:], fading=1.0)
+    assert mean_weight_test.design_effect(memory) == pytest.approx(path[-1], rel=1e-12)
+    half, before = mean_weight_test.design_effects(
+        mean_weight_test.start(40)["units"], by_block[:23], marks[:2_300], fading=1.0
+    )
+    rest, after = mean_weight_test.design_effects(before, by_block[23:], marks[2_300:], fading=1.0)
     assert np.concatenate([half, rest]) == pytest.approx(path, rel=1e-9)
     assert after["signed"] == pytest.approx(memory["signed"], rel=1e-9, abs=1e-9)

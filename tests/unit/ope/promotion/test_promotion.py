@@ -20,7 +20,7 @@ from streameval.events import EventBatch
 from streameval.events.validation import rejection
 from streameval.ingest.files.source import read_events
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionMonitor, Trust, TrustFigures, read
+from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionMonitor, Trust, TrustFigures, decide
 from streameval.ope.promotion.hold import held
 from support.factories import make_estimate
 from support.paths import ROOT
@@ -79,7 +79,7 @@ def seen(**more: Any) -> TrustFigures:
 
 def found(contest: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """The decisions by candidate and rule."""
-    decisions = read(contest, state, seen(**more)).decisions
+    decisions = decide(contest, state, seen(**more))[0]
     return {(each.policy, each.rule): each for each in decisions}
 
 
@@ -256,7 +256,7 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     state = log.folded(contest)
     assert not state["transitions"]
     assert {each.reason for each in found(contest, state).values()} == {
-        "it has been worth on every event what production is"
+        "it has had the same weighted reward as production on every event"
     }
     log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
     then = found(contest, log.folded(contest))
@@ -304,7 +304,7 @@ def test_paired_says_how_many_events_are_missing() -> None:
     ("lift", "spread2", "said"),
     [
         (-0.01, 0.0, "the lift itself, -0.01, is not above it"),
-        (0.01, 1e-3, "more events alone will not do: the lift, 0.01, moves too much"),
+        (0.01, 1e-3, "more events alone will not help: the lift, 0.01, moves too much"),
         (math.nan, 0.0, "no lift is known yet"),
     ],
 )
@@ -447,7 +447,7 @@ def test_all_candidates_ever_added_share_one_error() -> None:
 
 def checks_of(contest: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
     """The trust checks of a policy by name."""
-    return {each.check: each for each in read(contest, state, seen(**more)).trust if each.policy == policy}
+    return {each.check: each for each in decide(contest, state, seen(**more))[1] if each.policy == policy}
 
 
 def test_a_sound_log_passes_every_check() -> None:
@@ -603,7 +603,7 @@ def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Ar
         weight, propensity = make(rng, 6000, streams)
         evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
         state = contest.fold(state, evidence, [], nothing, np.minimum(propensity * wrong, 1.0))
-        blamed = [not each.ok for each in read(contest, state, seen()).trust if each.check == "mean_weight"]
+        blamed = [not each.ok for each in decide(contest, state, seen())[1] if each.check == "mean_weight"]
         first = np.where(np.array(blamed) & np.isinf(first), done, first)
     return first
 
@@ -654,3 +654,21 @@ def test_propensities_wrong_by_a_tenth_are_found_within_six_thousand_events(wron
 def test_with_weights_up_to_125_it_takes_some_hundred_thousand_events(wrong: float) -> None:
     first = tripped(greedy_weights, 240_000, streams=60, wrong=wrong, seed=16)
     assert 60_000 < np.median(first) < 240_000
+
+
+def test_a_rule_has_parameters_of_its_own_and_takes_the_shared_ones_where_it_has_none() -> None:
+    rules = Promotion.of(
+        {"rule": ["paired", {"kind": "anytime", "tau": 500}, {"kind": "anytime", "name": "long"}], "tau": 9_000}
+    ).rules
+    assert [rule.label for rule in rules] == ["paired", "anytime", "long"]
+    assert [getattr(rule, "tau", None) for rule in rules] == [None, 500, 9_000]
+
+
+def test_a_rule_with_its_own_parameters_decides_as_with_the_shared_ones() -> None:
+    log = [(name, {"rule": rule, "tau": tau}) for name, rule, tau in (
+        ("own", {"kind": "anytime", "tau": 3_000}, None), ("shared", "anytime", 3_000), ("none", "anytime", None)
+    )]  # fmt: skip
+    promotions = {name: Promotion(**options) for name, options in log}
+    assert promotions["own"].rules == promotions["shared"].rules != promotions["none"].rules
+    settings = promotions["own"].settings()
+    assert Promotion.of(settings).rules == promotions["own"].rules

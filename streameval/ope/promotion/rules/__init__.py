@@ -1,0 +1,16 @@
+"""Promotion rules: frozen values that judge, at the end of every block, which candidates beat production."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from streameval.ope.promotion.rules.anytime import Anytime
+from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
+from streameval.ope.promotion.rules.paired import Paired
+from streameval.ope.promotion.rules.sea import Bsea, Sea
+
+AnyRule = Annotated[Paired | Anytime | Sea | Bsea, Field(discriminator="kind")]
+
+__all__ = ["AnyRule", "Anytime", "Bsea", "Judgement", "Paired", "PromotionRule", "RuleContext", "Sea"]

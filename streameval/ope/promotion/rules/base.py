@@ -1,0 +1,157 @@
+"""What every promotion rule is, the judgement it returns, and the sentences that rules share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, Mask, State
+from streameval.common.component import Component, strict
+from streameval.common.text import rounded_up, significant
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion.block_sums import BlockSums
+from streameval.ope.promotion.lift import LiftEstimate
+
+NEVER = -1.0
+"""Replaces a number of events where no number would do. A state holds no infinities."""
+EARLY = -2.0
+"""Replaces a number of events where it is too early to estimate one."""
+
+
+class RuleContext(NamedTuple):
+    """What holds for every rule and every block.
+
+    `errors` [candidates]: the error probability of each candidate. `logged`: production is the logging policy.
+    """
+
+    margin: float
+    confidence: float
+    errors: Array
+    reward_range: tuple[float, float]
+    block: int
+    logged: bool
+
+
+class Judgement(NamedTuple):
+    """The verdict of a rule after each block, [blocks, candidates]; NaN is unknown.
+
+    `lift`: the estimated lift; `lower`: the bound that the rule compares with the margin; `enter`: whether a candidate
+    passes; `stay`: whether a promotable candidate may stay so; `events` that the candidate had. `more` [candidates]:
+    after the last block, how many more events `lower` needs to reach the margin at the present rate, `NEVER` or
+    `EARLY`. `also` [candidates]: further numbers for the reason, by name.
+    """
+
+    lift: Array
+    lower: Array
+    enter: Mask
+    stay: Mask
+    events: Array
+    more: Array
+    also: Mapping[str, Array] = MappingProxyType({})
+
+    @property
+    def last(self) -> State:
+        """The numbers of each candidate after the last block, [candidates] by name."""
+        known = {"lift": self.lift[-1], "lower": self.lower[-1], "events": self.events[-1], "more": self.more}
+        return {**known, **self.also}
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class PromotionRule(Component):
+    """A test of every candidate against production, which is column 0 of the evidence, at the end of every block.
+
+    `needs_lift`: the rule reads the lift on a mixture. `assumes_independence`: its guarantee holds for events that are
+    independent given the past.
+    """
+
+    needs_lift: ClassVar[bool] = False
+    assumes_independence: ClassVar[bool] = False
+    name: str | None = field(default=None, repr=False)
+
+    def start(self, candidates: int) -> State:
+        """The memory of the rule before the first block; candidates, or policies, are axis 0 of every array."""
+        return {}
+
+    def memory_key(self, context: RuleContext) -> list[Any]:
+        """The settings on which the memory depends; when they change, the memory restarts."""
+        return []
+
+    def check(self, block: int) -> None:
+        """ValueError when a parameter does not fit blocks of so many events."""
+
+    def judge(
+        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+    ) -> tuple[Judgement, State]:
+        """The judgement after each of these whole blocks, and the memory after them.
+
+        `lift` is None where no lift is averaged on a mixture.
+        """
+        raise NotImplementedError
+
+    def lower(self, memory: State, last: State, context: RuleContext) -> Array:
+        """The lower bound of the lift to report, [candidates]."""
+        return np.asarray(last["lower"])
+
+    def reason(self, last: Mapping[str, float], margin: float) -> str:
+        """Why a candidate passes or fails, from the numbers after the last block."""
+        return bound_reason(last["lift"], last["lower"], margin, last["more"])
+
+    def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
+        """Why a promotable candidate still is."""
+        return self.reason(last, margin)
+
+
+def nothing_known(candidates: int, blocks: int = 1, also: Mapping[str, Array] = MappingProxyType({})) -> Judgement:
+    """The judgement while no candidate has evidence."""
+    nothing = np.full((blocks, candidates), np.nan)
+    unknown = np.zeros(nothing.shape, dtype=bool)
+    return Judgement(nothing, nothing, unknown, unknown, np.zeros_like(nothing), nothing[-1], also)
+
+
+def bound_reason(lift: float, lower: float, margin: float, more: float, what: str = "lift") -> str:
+    """How the lower bound of a lift compares with the margin.
+
+    >>> bound_reason(lift=0.01, lower=-0.002, margin=0.0, more=41_234.0)
+    'lower bound of lift -0.002 under margin 0; needs about 42,000 more events at the present rate'
+    """
+    if math.isnan(lift):
+        return f"no {what} is known yet"
+    if math.isnan(lower):
+        return f"{what} {significant(lift)} has no known lower bound yet"
+    if lower > margin:
+        return f"lower bound of {what} {significant(lower)} over margin {significant(margin)}"
+    place = "at" if lower == margin else "under"
+    compared = f"lower bound of {what} {significant(lower)} {place} margin {significant(margin)}"
+    if lift <= margin:
+        return f"{compared}; the lift itself, {significant(lift)}, is not above it"
+    if more == NEVER:
+        return f"{compared}; more events alone will not help: the {what}, {significant(lift)}, moves too much"
+    if more == EARLY:
+        return f"{compared}; how much the {what}, {significant(lift)}, moves is not known yet"
+    return compared if math.isnan(more) else f"{compared}; {more_reason(more)}"
+
+
+def staying_reason(lower: float, margin: float) -> str:
+    """What keeps a candidate promotable whose bound is under the margin again.
+
+    >>> staying_reason(0.0042, 0.0)
+    'lower bound of lift 0.0042 over margin 0 by the narrower interval that keeps it promotable'
+    """
+    compared = f"lower bound of lift {significant(lower)} over margin {significant(margin)}"
+    return f"{compared} by the narrower interval that keeps it promotable"
+
+
+def more_reason(more: float) -> str:
+    """How many more events are needed.
+
+    >>> more_reason(0.3), more_reason(3_141.0)
+    ('needs about 1 more event at the present rate', 'needs about 3,200 more events at the present rate')
+    """
+    events = rounded_up(max(more, 1.0))
+    return f"needs about {events} more event{'' if events == '1' else 's'} at the present rate"

@@ -1,0 +1,131 @@
+"""The rules `sea` and `bsea` of the literature, on all data since the start; for comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array, State
+from streameval.common.component import strict
+from streameval.common.text import significant
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.promotion.block_sums import BlockSums, running_max, running_sum
+from streameval.ope.promotion.lift import LiftEstimate
+from streameval.ope.promotion.rules.base import NEVER, Judgement, PromotionRule, RuleContext
+
+SUMS = ("present", "q", "q_square", "term", "term_square")
+MAXIMA = ("q_largest", "importance_largest")
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Bsea(PromotionRule):
+    """`sea` without bounds: the mean of all weighted rewards is at least production's, plus the margin.
+
+    It promotes on noise and serves as a comparison.
+
+    Source: Jagerman et al., TOIS 2020.
+    """
+
+    kind: Literal["bsea"] = field(default="bsea", repr=False)
+
+    def start(self, candidates: int) -> State:
+        return _start(candidates)
+
+    def judge(
+        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+    ) -> tuple[Judgement, State]:
+        paths = _paths(memory, sums)
+        return _judgement(paths, np.zeros(()), np.zeros(()), context), _last(paths)
+
+    def lower(self, memory: State, last: State, context: RuleContext) -> Array:
+        return np.full(len(context.errors), np.nan)
+
+    def reason(self, last: Mapping[str, float], margin: float) -> str:
+        lift = last["lift"]
+        if math.isnan(lift):
+            return "no lift is known yet"
+        place = "over" if lift > margin else "at" if lift == margin else "under"
+        return f"lift {significant(lift)} {place} margin {significant(margin)}"
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Sea(PromotionRule):
+    """`LCB(candidate) - UCB(production) >= margin`, both one-sided empirical Bernstein bounds on all data (SEA).
+
+    Half-width `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0/Q - 1))` with `L = ln(2 / error)`, where `b` is the reward range
+    times `max_weight`, or times the largest weight seen without it. It averages everything since the start: in a world
+    that moves it keeps recommending candidates that have become worse.
+
+    Source: Jagerman et al., TOIS 2020; Jagerman's thesis, algorithm 6.
+    """
+
+    kind: Literal["sea"] = field(default="sea", repr=False)
+    max_weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    def start(self, candidates: int) -> State:
+        return _start(candidates)
+
+    def judge(
+        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+    ) -> tuple[Judgement, State]:
+        paths = _paths(memory, sums)
+        largest = (
+            paths["importance_largest"].copy()
+            if self.max_weight is None
+            else np.full(paths["q"].shape, self.max_weight)
+        )
+        if context.logged:
+            largest[:, 0] = 1.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sampling, range_part = _half_widths(paths, largest, context)
+        return _judgement(paths, sampling, range_part, context), _last(paths)
+
+
+def _start(candidates: int) -> State:
+    return {name: np.zeros(candidates + 1) for name in (*SUMS, *MAXIMA)}
+
+
+def _paths(memory: State, sums: BlockSums) -> State:
+    """The sums and maxima since the start, after each block, [blocks, policies]."""
+    paths = {name: running_sum(memory[name], getattr(sums, name)) for name in SUMS}
+    return paths | {name: running_max(memory[name], getattr(sums, name)) for name in MAXIMA}
+
+
+def _last(paths: State) -> State:
+    return {name: path[-1] for name, path in paths.items()}
+
+
+def _half_widths(paths: State, largest: Array, context: RuleContext) -> tuple[Array, Array]:
+    """The parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n, [blocks, candidates]."""
+    weight, (low, high) = paths["q"], context.reward_range
+    value = paths["term"] / weight
+    size = largest * (max(high, 0.0) - min(low, 0.0))
+    events = weight**2 / paths["q_square"]
+    variance = np.maximum(paths["term_square"] / weight - value**2, 0.0) * events / (events - 1.0)
+    spread, others = np.sqrt(2.0 * variance / events), 7.0 * size / (3.0 * (weight / paths["q_largest"] - 1.0))
+    log_term = np.log(2.0 / context.errors)
+    return np.sqrt(log_term) * (spread[:, 1:] + spread[:, :1]), log_term * (others[:, 1:] + others[:, :1])
+
+
+def _judgement(paths: State, sampling: Array, range_part: Array, context: RuleContext) -> Judgement:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = paths["term"] / paths["q"]
+        lift = value[:, 1:] - value[:, :1]
+        lower = lift - sampling - range_part
+        sampling, range_part = (np.broadcast_to(width, lift.shape)[-1] for width in (sampling, range_part))
+        times = _times(lift[-1] - context.margin, sampling, range_part)
+        more = np.where(times < 0, NEVER, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
+    enter = lower >= context.margin
+    return Judgement(lift, lower, enter, enter, paths["present"][:, 1:], more)
+
+
+def _times(gap: Array, sampling: Array, range_part: Array) -> Array:
+    """With how many times the present events a gap is reached: `gap f = sampling sqrt(f) + range_part`; or `NEVER`."""
+    root = (sampling + np.sqrt(sampling**2 + 4.0 * np.maximum(gap, 0.0) * range_part)) / (2.0 * gap)
+    return np.where(gap <= 0, NEVER, root**2)
