@@ -35,13 +35,13 @@ class CodedPolicies:
         if not self._asks:
             return batch, {}
         sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
-        choices = batch.raw_fields or RawFields.none(len(batch))
-        per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, choices)
+        raw_fields = batch.raw_fields or RawFields.none(len(batch))
+        per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, raw_fields)
         batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
-        return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, choices, faults)
+        return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, raw_fields, faults)
 
     def _asked(
-        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, choices: RawFields
+        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, raw_fields: RawFields
     ) -> tuple[Array, ActionSets, dict[str, dict[int, Fault]]]:
         """The columns [n, P] and the sets with the answers in them, and who has none for which of the n."""
         per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
@@ -49,17 +49,17 @@ class CodedPolicies:
         faults = {}
         for name, ask in self._asks.items():
             column = policies.index(name)
-            per_action[column], faults[name] = _checked(ask, sets, choices)
+            per_action[column], faults[name] = _checked(ask, sets, raw_fields)
             per_event[column] = np.nan
             per_event[column, events] = per_action[column, logged]
         return per_event.T, replace(sets, probabilities=per_action.T), faults
 
     def _with_slates(
-        self, batch: EventBatch, slates: SlateColumns, choices: RawFields, faults: dict[str, dict[int, Fault]]
+        self, batch: EventBatch, slates: SlateColumns, raw_fields: RawFields, faults: dict[str, dict[int, Fault]]
     ) -> tuple[EventBatch, Faults]:
         """The batch with the answers for each slot on its own."""
         owner = slates.owner
-        of_slots = RawFields([choices.contexts[event] for event in owner.tolist()], [[]] * len(owner), {})
+        of_slots = RawFields([raw_fields.contexts[event] for event in owner.tolist()], [[]] * len(owner), {})
         per_slot, actions, slot_faults = self._asked(batch.policies, slates.probabilities, slates.actions, of_slots)
         slates = replace(slates, probabilities=per_slot, actions=actions)
         is_slate = slates.sizes > 0
@@ -72,11 +72,11 @@ class CodedPolicies:
         return replace(batch, slates=slates, probabilities=probabilities), faults
 
 
-def _checked(ask: Ask, sets: ActionSets, choices: RawFields) -> tuple[Array, dict[int, Fault]]:
+def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
     """What a policy answers, NaN for events without a distribution that is one."""
     without = np.flatnonzero(sets.index < 0).tolist()
     faults = dict.fromkeys(without, Fault("missing_field", "actions: missing"))
-    rows, raised = ask(sets, choices)
+    rows, raised = ask(sets, raw_fields)
     faults |= raised
     owner, events = sets.owner, len(sets.index)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -88,8 +88,8 @@ class EpsilonGreedy:
     def prepare(self) -> Ask:
         """What answers for this policy."""
 
-        def ask(sets: ActionSets, choices: RawFields) -> Answer:
-            scores, faults = _scores(sets, choices, self.scores)
+        def ask(sets: ActionSets, raw_fields: RawFields) -> Answer:
+            scores, faults = _scores(sets, raw_fields, self.scores)
             best = np.flatnonzero(scores == _highest(sets, scores))
             _, first = np.unique(sets.owner[best], return_index=True)
             greedy = _one_hot(sets, best[first])
@@ -117,8 +117,8 @@ class Softmax:
     def prepare(self) -> Ask:
         """What answers for this policy."""
 
-        def ask(sets: ActionSets, choices: RawFields) -> Answer:
-            scores, faults = _scores(sets, choices, self.scores)
+        def ask(sets: ActionSets, raw_fields: RawFields) -> Answer:
+            scores, faults = _scores(sets, raw_fields, self.scores)
             with np.errstate(over="ignore", invalid="ignore"):
                 powers = np.exp((scores - _highest(sets, scores)) / self.temperature)
             sums = np.bincount(sets.owner, weights=powers, minlength=len(sets.index))
@@ -153,7 +153,7 @@ class PythonPolicy:
     def prepare(self) -> Ask:
         """What answers for this policy; ConfigError when there is no such code, or when it cannot be made."""
         policy = load(self.target, self.options)
-        return lambda sets, choices: ask_policy(policy, sets, choices)
+        return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
 
 
 CodedPolicy: TypeAlias = Uniform | First | EpsilonGreedy | Softmax | PythonPolicy
@@ -197,10 +197,10 @@ def _highest(sets: ActionSets, scores: Array) -> Array:
     return np.repeat(highest, sets.sizes[filled])
 
 
-def _scores(sets: ActionSets, choices: RawFields, name: str) -> Answer:
+def _scores(sets: ActionSets, raw_fields: RawFields, name: str) -> Answer:
     """The scores as rows; 0 for an event that has no usable ones."""
     scores, faults = np.zeros(len(sets.propensities)), {}
-    given: Sequence[Any] = choices.scores.get(name) or [None] * len(sets.index)
+    given: Sequence[Any] = raw_fields.scores.get(name) or [None] * len(sets.index)
     for event in np.flatnonzero(sets.sizes).tolist():
         rows = slice(sets.offsets[event], sets.offsets[event + 1])
         fault, numbers = _numbers(name, given[event], rows.stop - rows.start)

@@ -72,13 +72,13 @@ def find(target: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def ask_policy(policy: Policy, sets: ActionSets, choices: RawFields) -> tuple[Array, dict[int, Fault]]:
+def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
     """The distributions of a policy over the rows of the sets, and the events for which it gave none."""
     rows, faults = np.full(len(sets.propensities), np.nan), {}
     waiting = [np.flatnonzero(sets.sizes)]
     while waiting:
         events = waiting.pop()
-        answers = _answers(policy, _decisions(sets, choices, events)) if len(events) else []
+        answers = _answers(policy, _decisions(sets, raw_fields, events)) if len(events) else []
         if len(answers) != len(events):  # some event is at fault: it is found by halves
             waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
             continue
@@ -101,13 +101,13 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
     return answers
 
 
-def _decisions(sets: ActionSets, choices: RawFields, events: Any) -> Decisions:
+def _decisions(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisions:
     chosen = events.tolist()
     places = [slice(*sets.offsets[event : event + 2].tolist()) for event in chosen]
     return Decisions(
-        contexts=[choices.contexts[event] for event in chosen],
+        contexts=[raw_fields.contexts[event] for event in chosen],
         actions=[
-            choices.actions[event] or list(range(place.stop - place.start))
+            raw_fields.actions[event] or list(range(place.stop - place.start))
             for event, place in zip(chosen, places, strict=True)
         ],
         features=[_described(sets, place) for place in places],

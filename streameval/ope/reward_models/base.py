@@ -48,7 +48,7 @@ class RewardModel(Component):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: RawFields | None = None,
+        raw_fields: RawFields | None = None,
     ) -> tuple[Array, State]:
         """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
 
@@ -78,10 +78,10 @@ def block_ends(sets: ActionSets, blocks: int) -> list[int]:
     return ends
 
 
-def action_names(sets: ActionSets, choices: RawFields | None) -> list[Any]:
+def action_names(sets: ActionSets, raw_fields: RawFields | None) -> list[Any]:
     """What each row is called; its position where the event does not say."""
-    if choices is None:
+    if raw_fields is None:
         places: list[Any] = (np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)).tolist()
         return places
-    named = zip(choices.actions, sets.sizes.tolist(), strict=True)
+    named = zip(raw_fields.actions, sets.sizes.tolist(), strict=True)
     return list(chain.from_iterable(actions or range(size) for actions, size in named))

@@ -52,7 +52,7 @@ class ExternalModel(RewardModel):
         """A model that knows nothing; ConfigError when there is no such code."""
         raise NotImplementedError
 
-    def shown(self, sets: ActionSets, choices: RawFields | None) -> Sequence[Any] | Array:
+    def shown(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Any] | Array:
         """What the model sees of each row."""
         raise NotImplementedError
 
@@ -70,11 +70,11 @@ class ExternalModel(RewardModel):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: RawFields | None = None,
+        raw_fields: RawFields | None = None,
     ) -> tuple[Array, State]:
         model = self.make() if state["model"] is None else state["model"]
         work = _Work(model, state["taught"], dict(state["failures"]), reward_range)
-        known, inputs = self._known(sets), self.shown(sets, choices)
+        known, inputs = self._known(sets), self.shown(sets, raw_fields)
         prediction = np.zeros(len(sets.propensities))
         blocks = max(1, len(reward) // block)
         ends = block_ends(sets, blocks)
@@ -199,5 +199,5 @@ class PythonModel(ExternalModel):
             )
         return model
 
-    def shown(self, sets: ActionSets, choices: RawFields | None) -> Array:
+    def shown(self, sets: ActionSets, raw_fields: RawFields | None) -> Array:
         return np.empty((len(sets.propensities), 0)) if sets.features is None else sets.features

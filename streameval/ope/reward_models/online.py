@@ -24,7 +24,7 @@ def fold(
     model: AnyRewardModel,
     state: State,
     evidence: Evidence,
-    choices: RawFields | None,
+    raw_fields: RawFields | None,
     reward_range: tuple[float, float],
     kept: Mask,
 ) -> tuple[Evidence, State]:
@@ -36,7 +36,7 @@ def fold(
         return evidence, state
     if not kept.all():
         events = np.repeat(kept, evidence.block)
-        some = choices and choices.take(np.flatnonzero(events).tolist())
+        some = raw_fields and raw_fields.take(np.flatnonzero(events).tolist())
         learned, after = fold(model, state, evidence.of_blocks(kept), some, reward_range, kept[kept])
         assert learned.actions is not None
         prediction = np.zeros_like(evidence.actions.prediction)
@@ -44,7 +44,7 @@ def fold(
         return evidence.with_predictions(prediction), after
     actions = evidence.actions
     reward, weight, block = evidence.reward, evidence.sampling_weight, evidence.block
-    prediction, after = model.fold(state["model"], actions.sets, reward, weight, block, reward_range, choices)
+    prediction, after = model.fold(state["model"], actions.sets, reward, weight, block, reward_range, raw_fields)
     known: Mask = actions.sets.index >= 0
     if Requirement.FEATURES in model.needs:
         known = known & actions.described

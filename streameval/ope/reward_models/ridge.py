@@ -47,7 +47,7 @@ class Ridge(RewardModel):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: RawFields | None = None,
+        raw_fields: RawFields | None = None,
     ) -> tuple[Array, State]:
         """Rows without features are predicted as 0 and teach nothing."""
         if sets.features is None:

@@ -61,8 +61,8 @@ class RiverModel(ExternalModel):
             raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
-    def shown(self, sets: ActionSets, choices: RawFields | None) -> Sequence[Described]:
-        contexts = choices.contexts if choices and "context" in self.inputs else [None] * len(sets.index)
+    def shown(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Described]:
+        contexts = raw_fields.contexts if raw_fields and "context" in self.inputs else [None] * len(sets.index)
         described = [_of_context(context) for context in contexts]
         rows = [described[event] for event in sets.owner.tolist()]
         if "features" in self.inputs and sets.features is not None:
@@ -72,7 +72,7 @@ class RiverModel(ExternalModel):
                 ({**row[0], **dict(zip(keys, v, strict=True))}, row[1]) for row, v in zip(rows, values, strict=True)
             ]
         if "action" in self.inputs:
-            names = action_names(sets, choices)
+            names = action_names(sets, raw_fields)
             rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, names, strict=True)]
         return rows
 

@@ -60,9 +60,9 @@ class Tabular(RewardModel):
         weight: Array,
         block: int,
         reward_range: tuple[float, float],
-        choices: RawFields | None = None,
+        raw_fields: RawFields | None = None,
     ) -> tuple[Array, State]:
-        names, codes = _coded(state["names"], sets, choices)
+        names, codes = _coded(state["names"], sets, raw_fields)
         events, rows = sets.logged
         blocks = max(1, len(reward) // block)
         learned = np.stack([weight, weight * reward], axis=1)
@@ -98,9 +98,9 @@ class Tabular(RewardModel):
         return {**state, "names": {name: row for row, name in enumerate(json.loads(state["names"]))}}
 
 
-def _coded(known: Mapping[Any, int], sets: ActionSets, choices: RawFields | None) -> tuple[Mapping[Any, int], Index]:
+def _coded(known: Mapping[Any, int], sets: ActionSets, raw_fields: RawFields | None) -> tuple[Mapping[Any, int], Index]:
     """The table's rows by name, with those of the logged actions, and the row of each action: -1 for one without."""
-    names = action_names(sets, choices)
+    names = action_names(sets, raw_fields)
     logged = [names[row] for row in sets.logged[1].tolist()]
     fresh = [name for name in dict.fromkeys(logged) if name not in known][: MOST_ACTIONS - len(known)]
     table = {**known, **dict(zip(fresh, count(len(known)), strict=False))} if fresh else known
