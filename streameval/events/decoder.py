@@ -1,22 +1,21 @@
-"""Decoders: many messages into columns, or one message into an event."""
+"""Decoders: messages, or rows of tables, into columns."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from streameval.events.action_sets import RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import compact_columns, floats, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.schema import Event, PolicyCell, event_types, policy_cells, policy_names, reward_type
+from streameval.events.schema import Event, event_types, reward_type
 from streameval.events.validation import LATEST, Fault, Rejected, faults, length_mismatch, rejection
 
 MAX_POLICIES = 10_000
@@ -41,8 +40,8 @@ class JsonDecoder:
     >>> decoder.decode_batch([message, b"null", message]).probabilities
     array([[0.75],
            [0.75]])
-    >>> decoder.decode(b"{}")
-    Rejected(reason='missing_field', detail='event_id: missing', value=b'{}')
+    >>> decoder.decode_batch([b"{}"]).rejected
+    (Rejected(reason='missing_field', detail='event_id: missing', value=b'{}'),)
     """
 
     def __init__(
@@ -67,30 +66,18 @@ class JsonDecoder:
         self._decode_slate = msgspec.json.Decoder(slate).decode
         self._diagnosis = Diagnosis(event, slate, self.policies)
 
-    def decode(self, value: bytes | None) -> Event | Rejected:
-        """Decode one message. The `policies` of the event are a dictionary without missing ones."""
-        events, rejected, _ = self._decode_all([value])
-        if rejected:
-            return rejected[0]
-        event: Any = events[0]
-        decoded: Event
-        if event.slots is None:
-            decoded = replace(event, policies=_present(event.policies))
-        else:
-            decoded = replace(event, slots=[replace(slot, policies=_present(slot.policies)) for slot in event.slots])
-        return decoded
-
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns; the batch has those that are not events in `rejected`, in their order.
 
         `origin`: the places of the messages, for `batch.origin`.
         """
-        events, rejected, batch = self._decode_all(list(values))
+        messages, rejected = list(values), dict[int, Rejected]()
+        events, batch = self._columns(self._read(messages, rejected), messages, rejected)
         if origin is not None:
             kept = origin.take(np.delete(np.arange(len(origin)), list(rejected))) if rejected else origin
             identity = fingerprints([event.event_id for event in events]) if self.identified else None
-            batch = dataclasses.replace(batch, origin=dataclasses.replace(kept, identity=identity))
-        return dataclasses.replace(batch, rejected=_in_order(rejected, origin))
+            batch = replace(batch, origin=replace(kept, identity=identity))
+        return replace(batch, rejected=_in_order(rejected, origin))
 
     def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault]) -> EventBatch:
         """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected.
@@ -106,7 +93,7 @@ class JsonDecoder:
             if place in rejected and not isinstance(event, Fault):  # infinite numbers have a reason of their own
                 found = self._diagnosis.of_tree(rows[place])
                 rejected[place] = rejection(*found, b"") if isinstance(found, Fault) else rejected[place]
-        return dataclasses.replace(batch, rejected=_in_order(rejected, None))
+        return replace(batch, rejected=_in_order(rejected, None))
 
     def _read_row(self, row: Mapping[str, Any] | Fault) -> Any:
         if isinstance(row, Fault):
@@ -115,12 +102,6 @@ class JsonDecoder:
             return msgspec.convert(row, self._event_type)
         except DECODE_ERRORS:
             return self._diagnosis.of_tree(row)
-
-    def _decode_all(self, messages: Messages) -> tuple[list[Any], dict[int, Rejected], EventBatch]:
-        """The events, the rejected messages by their place, and the columns of the events."""
-        rejected: dict[int, Rejected] = {}
-        events, batch = self._columns(self._read(messages, rejected), messages, rejected)
-        return events, rejected, batch
 
     def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
         """Decode into structs, whose lists and numbers are not validated yet."""
@@ -177,7 +158,7 @@ class JsonDecoder:
             if self.policies is None:
                 batch = batch.with_policies(named_policies(events))
         if self.scores is not None:
-            batch = dataclasses.replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
+            batch = replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
         return events, batch
 
 
@@ -206,7 +187,7 @@ class RewardDecoder:
         return RewardBatch(
             floats([reward.reward for reward in rewards]),
             seconds([reward.timestamp for reward in rewards]),
-            dataclasses.replace(kept, identity=fingerprints([reward.event_id for reward in rewards])),
+            replace(kept, identity=fingerprints([reward.event_id for reward in rewards])),
             _in_order(rejected, origin),
         )
 
@@ -240,7 +221,7 @@ def _without_faults(checked: Sequence[Any], messages: Messages, rejected: dict[i
 
 def _in_order(rejected: Mapping[int, Rejected], origin: Origin | None) -> tuple[Rejected, ...]:
     return tuple(
-        replace(rejected[place], place=place, origin=None if origin is None else origin.place(place))
+        msgspec.structs.replace(rejected[place], place=place, origin=None if origin is None else origin.place(place))
         for place in sorted(rejected)
     )
 
@@ -255,12 +236,6 @@ def _crowded(event: Any) -> Fault | None:
 def _mismatch(event: Any) -> Fault | None:
     detail = length_mismatch(event)
     return None if detail is None else Fault("malformed", detail)
-
-
-def _present(policies: Any) -> dict[str, PolicyCell]:
-    """The policies that an event has, by name."""
-    cells = zip(policy_names(policies), policy_cells(policies), strict=True)
-    return {name: cell for name, cell in cells if cell is not None and cell == cell}
 
 
 def _are_short_ascii(messages: Messages) -> bool:

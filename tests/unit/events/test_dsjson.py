@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError
-from streameval.events import REASONS, DsjsonDecoder, EventBatch, Rejected
+from streameval.events import REASONS, DsjsonDecoder, EventBatch
 from streameval.ingest.files.source import read_events
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import IPS, SNIPS, PseudoInverse
@@ -60,8 +60,7 @@ def decoded(message: bytes, **options: Any) -> EventBatch:
 
 
 def reason(message: bytes | None) -> tuple[str, str]:
-    found = DsjsonDecoder().decode(message)
-    assert isinstance(found, Rejected)
+    (found,) = DsjsonDecoder().decode_batch([message]).rejected
     assert found.reason in REASONS
     return found.reason, found.detail
 
@@ -278,8 +277,8 @@ def test_any_value_in_any_field_is_an_event_or_rejected_with_a_reason(changes: d
 def test_one_by_one_the_verdicts_are_those_of_a_batch() -> None:
     messages = [line(), line(p=[1]), line(SLATE), b"{}", line(SLOTS, _ba=[0, 1])]
     batch = DsjsonDecoder().decode_batch(messages)
-    one_by_one = [DsjsonDecoder().decode(message) for message in messages]
-    rejected = [replace(each, place=place) for place, each in enumerate(one_by_one) if isinstance(each, Rejected)]
+    singles = [DsjsonDecoder().decode_batch([message]) for message in messages]
+    rejected = [replace(each, place=place) for place, single in enumerate(singles) for each in single.rejected]
     assert rejected == list(batch.rejected)
     assert len(batch) == 3
 

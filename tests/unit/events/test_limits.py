@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, Rejected
+from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder
 from support.strategies import encode
 
 BARE = {"event_id": 1, "timestamp": 0, "reward": 1}
@@ -77,8 +77,7 @@ def test_details_of_rejected_messages_are_short_and_may_be_printed() -> None:
         b'{"\\ud800\\u001b[2J": NaN, "reward": {}}',
         b'{"event_id": 1, "unit": NaN, "%s": 1}' % (b"x" * 10**6),
     ):
-        found = JsonDecoder(reward_field="x").decode(message)
-        assert isinstance(found, Rejected)
+        (found,) = JsonDecoder(reward_field="x").decode_batch([message]).rejected
         assert found.detail.isprintable()
         assert len(found.detail) < 600
 

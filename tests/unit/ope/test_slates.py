@@ -30,7 +30,7 @@ from streameval import (
     WeightedPseudoInverse,
     Window,
 )
-from streameval.events import JsonDecoder, Rejected
+from streameval.events import JsonDecoder
 from streameval.events.slates import SlateColumns
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
 from support.paths import DATA
@@ -66,9 +66,8 @@ def weight(**fields: Any) -> float:
 
 
 def rejection(**fields: Any) -> tuple[str, str]:
-    event = JsonDecoder([POLICY]).decode(message(**fields))
-    assert isinstance(event, Rejected)
-    return event.reason, event.detail
+    (rejected,) = JsonDecoder([POLICY]).decode_batch([message(**fields)]).rejected
+    return rejected.reason, rejected.detail
 
 
 def log_of_coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:
@@ -468,9 +467,8 @@ def test_a_slot_that_is_none_has_its_reason_and_its_number(slots: Any, reason: s
 
 def test_numbers_that_are_not_finite_are_named_by_their_slot() -> None:
     text = message(slots=[coin(0), coin(1, propensity="@")]).replace(b'"@"', b"1e999")
-    event = JsonDecoder([POLICY]).decode(text)
-    assert isinstance(event, Rejected)
-    assert (event.reason, event.detail) == ("not_finite", "slots.1.propensity: inf is not a finite number")
+    (rejected,) = JsonDecoder([POLICY]).decode_batch([text]).rejected
+    assert (rejected.reason, rejected.detail) == ("not_finite", "slots.1.propensity: inf is not a finite number")
 
 
 @pytest.mark.parametrize("field", ["action", "propensity", "policies", "actions", "propensities", "features"])
@@ -571,7 +569,6 @@ def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
 
 
 def test_a_policy_of_no_use_in_a_slot_is_missing_there() -> None:
-    event = JsonDecoder([POLICY]).decode(message(slots=[coin(0, "huh"), coin(1, None)]))  # type: ignore[arg-type]
-    assert not isinstance(event, Rejected)
-    assert event.slots is not None
-    assert [slot.policies for slot in event.slots] == [{}, {}]
+    batch = batch_of([message(slots=[coin(0, "huh"), coin(1, None)])])  # type: ignore[arg-type]
+    assert batch.slates is not None
+    assert np.isnan(batch.slates.probabilities).all()
