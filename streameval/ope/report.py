@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from streameval.ope.intervals import Interval
-from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.ope.reward_models.online import RewardModelAccuracy
 
 THIN, RICHER = 100.0, 10.0
 """Effective sample size under which a row is thin, and how many times as much another one must have."""

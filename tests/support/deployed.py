@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
-from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import MetricsPage
 from streameval.service.status import BackfillStatus
 from support.factories import make_published, make_report

@@ -72,7 +72,7 @@ class Actions:
         return np.where(self.probability == 0, 0.0, weight)
 
     @cached_property
-    def described(self) -> Mask:
+    def has_features(self) -> Mask:
         """Whether all actions of an event have features, [n]."""
         features = self.sets.features
         if features is None:
@@ -98,7 +98,7 @@ class Actions:
         if Requirement.LOGGING in needs:
             known &= self.logging_known[:, None]
         if Requirement.FEATURES in needs:
-            known &= self.described[:, None]
+            known &= self.has_features[:, None]
         return known
 
     def sum(self, values: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What every reward model is: it predicts first, and learns after, at the ends of blocks."""
+"""The base of all reward models: they predict first, and learn after, at the ends of blocks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RewardModel(Component):
         """ConfigError when the model cannot be made."""
 
     def start(self) -> State:
-        """What it knows before the first event."""
+        """The state before the first event."""
         raise NotImplementedError
 
     def fold(
@@ -52,7 +52,7 @@ class RewardModel(Component):
     ) -> tuple[Array, State]:
         """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
 
-        `reward` and averaging `weight` are [n]. The events are whole blocks, or fewer than one, from which nothing
+        `reward` and `weight` are [n]. The events are whole blocks, or fewer than one, from which nothing
         needs to be learned. Predictions are finite and inside the reward range, or 0 for rows that cannot be predicted.
         """
         raise NotImplementedError
@@ -73,13 +73,13 @@ class RewardModel(Component):
 
 
 def block_ends(sets: ActionSets, blocks: int) -> list[int]:
-    """The rows at which blocks begin, and the end of the last one."""
+    """The first row of each block, and the end of the last one."""
     ends: list[int] = sets.offsets[:: max(1, len(sets.index) // blocks)].tolist()
     return ends
 
 
 def action_names(sets: ActionSets, raw_fields: RawFields | None) -> list[Any]:
-    """What each row is called; its position where the event does not say."""
+    """The name of the action in each row; its position where the event has none."""
     if raw_fields is None:
         places: list[Any] = (np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)).tolist()
         return places

@@ -1,7 +1,4 @@
-"""Models that are code of others: asked and taught so that their faults cost predictions, never the process.
-
-A reward model that the user has written.
-"""
+"""External models, the code of users and other packages: a failure costs predictions, never the process."""
 
 from __future__ import annotations
 
@@ -24,36 +21,36 @@ from streameval.ope.policies.python import find
 from streameval.ope.reward_models.base import RewardModel, block_ends
 
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
-"""What may go wrong with a model: a closed list. The first three count predictions, the last one events."""
+"""The failures of a model, a closed list. The first three count predictions, the last one events."""
 
 
 class Learner(Protocol):
-    """A model in its shortest form, of whatever is made of the actions."""
+    """A model of the inputs that are made of the actions."""
 
     def predict(self, inputs: Any) -> ArrayLike:
-        """A number for each of many actions; what the model knows must not change."""
+        """A number for each of many actions; must not change the model."""
 
     def learn(self, inputs: Any, reward: Array) -> None:
-        """The logged actions of one block, and what they earned."""
+        """Learn from the logged actions of one block and their rewards."""
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class ExternalModel(RewardModel):
-    """Code of others.
+    """A model made by code of the user or of another package.
 
-    It is asked block by block and then taught what was logged in the block, in order. Where it fails, the mean of the
-    rewards that it was taught stands in, and the failure is counted. Sampling probabilities are not told to it. The
-    model is an object that changes while it learns: a state with one in it is handed on, never used twice.
+    It predicts block by block, and learns the logged actions of each block after it. Where it fails, the mean of the
+    rewards that it was given stands in, and the failure is counted. It does not receive sampling probabilities. The
+    model is an object that changes while it learns: a state with one in it is used once.
     """
 
     is_external: ClassVar[bool] = True
 
     def make(self) -> Learner:
-        """A model that knows nothing; ConfigError when there is no such code."""
+        """A new model; ConfigError when there is no such code."""
         raise NotImplementedError
 
-    def shown(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Any] | Array:
-        """What the model sees of each row."""
+    def inputs_of(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Any] | Array:
+        """The input of the model for each row."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -74,7 +71,7 @@ class ExternalModel(RewardModel):
     ) -> tuple[Array, State]:
         model = self.make() if state["model"] is None else state["model"]
         work = _Work(model, state["taught"], dict(state["failures"]), reward_range)
-        known, inputs = self._known(sets), self.shown(sets, raw_fields)
+        known, inputs = self._known(sets), self.inputs_of(sets, raw_fields)
         prediction = np.zeros(len(sets.propensities))
         blocks = max(1, len(reward) // block)
         ends = block_ends(sets, blocks)
@@ -99,7 +96,7 @@ class ExternalModel(RewardModel):
         return dict(state["failures"])
 
     def to_state(self, state: State) -> State:
-        """The state as a plain value, the model in it pickled: only a caller who names the model may load it."""
+        """The state as a plain value, with the model pickled: only a caller who names the model may load it."""
         try:
             pickled = None if state["model"] is None else pickle.dumps(state["model"])
         except Exception as error:
@@ -123,7 +120,7 @@ class _Work:
         self.model, self.taught, self.failures, self.reward_range = model, taught, failures, reward_range
 
     def predict(self, inputs: Any, rows: int) -> Array:
-        """Predictions inside the reward range, the mean of what was taught where there are none."""
+        """Predictions inside the reward range; the mean of the rewards so far where there are none."""
         count, total = self.taught
         mean = total / count if count else 0.0
         answer = self._asked(inputs, rows) if rows else np.zeros(0)
@@ -134,7 +131,7 @@ class _Work:
         nothing = np.full(rows, np.nan)
         try:
             answer = np.array(self.model.predict(inputs), dtype=np.float64)
-        except Exception:  # noqa: BLE001 - the fault of someone's model must not stop the estimates of all others
+        except Exception:  # noqa: BLE001 - a failing model must not stop the estimates
             self.failures["predict_raised"] += rows
             return nothing
         if answer.shape != (rows,):
@@ -144,7 +141,7 @@ class _Work:
         return answer
 
     def learn(self, inputs: Any, reward: Array) -> None:
-        """Teach a block; a model that raises may have learned a part of it."""
+        """Learn from a block; a model that raises may have learned a part of it."""
         if not len(reward):
             return
         self.taught = self.taught + np.array([len(reward), reward.sum()])
@@ -160,11 +157,11 @@ def _chosen(inputs: Sequence[Any] | Array, rows: Any) -> Any:
 
 @dataclass(frozen=True, config=strict)
 class PythonModel(ExternalModel):
-    """What `target` makes, a factory `package.module:factory` that is called with `options`.
+    """The model that `target` makes, a factory `package.module:factory` that is called with `options`.
 
-    It returns an object with `predict(features)` of the features [rows, d] of actions, which gives a number for each
-    row, and `learn(features, reward)`, which is told of the logged actions of a block afterwards. `predict` must change
-    nothing that later predictions depend on: it is asked as often as a Report is wanted.
+    It returns an object with `predict(features)`, which takes the features [rows, d] of actions and returns a number
+    for each row, and `learn(features, reward)`, which is called with the logged actions of a block afterwards.
+    `predict` must not change later predictions: it is called for every Report.
 
     >>> class Mean:
     ...     count = total = 0.0
@@ -199,5 +196,5 @@ class PythonModel(ExternalModel):
             )
         return model
 
-    def shown(self, sets: ActionSets, raw_fields: RawFields | None) -> Array:
+    def inputs_of(self, sets: ActionSets, raw_fields: RawFields | None) -> Array:
         return np.empty((len(sets.propensities), 0)) if sets.features is None else sets.features

@@ -1,23 +1,42 @@
-"""The reward model at work: it predicts every action of every event, learns, and is judged by what it predicted."""
+"""The reward model at work: it predicts every action of every event, learns, and is scored by its predictions."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
+from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, ratio, to_plain
 from streameval.errors import StateError
 from streameval.events import RawFields
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.recent_moments import fading_of
 from streameval.ope.evidence.requirements import Requirement
-from streameval.ope.reward_models import AnyRewardModel, accuracy
-from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.ope.reward_models import AnyRewardModel
+
+
+class RewardModelAccuracy(msgspec.Struct, frozen=True):
+    """How well the reward model predicts the rewards of logged actions, each before it learned from it.
+
+    `squared_error`: mean over the last 100,000 events. `baseline_squared_error`: that of the mean reward of the blocks
+    before, on the same events; the error of a useful model is below it. `failures`: by reason, how often an external
+    model failed.
+    """
+
+    model: str
+    squared_error: float | None
+    baseline_squared_error: float | None
+    failures: Mapping[str, int] = {}
 
 
 def start(model: AnyRewardModel) -> State:
-    """Before the first event."""
-    return {"model": model.start(), "errors": accuracy.start()}
+    """The state before the first event.
+
+    `errors`: sums of `1, r` of all predicted events, and of `1` and both squared errors where a mean was known.
+    """
+    return {"model": model.start(), "errors": np.zeros(5)}
 
 
 def fold(
@@ -47,17 +66,30 @@ def fold(
     prediction, after = model.fold(state["model"], actions.sets, reward, weight, block, reward_range, raw_fields)
     known: Mask = actions.sets.index >= 0
     if Requirement.FEATURES in model.needs:
-        known = known & actions.described
-    predicted = actions.of_logged(prediction)
-    errors: Array = accuracy.fold(state["errors"], predicted, reward, weight, known, block)
+        known = known & actions.has_features
+    weight = np.where(known, weight, 0.0)
+    errors = _fold_errors(state["errors"], actions.of_logged(prediction), reward, weight, block)
     return evidence.with_predictions(prediction), {"model": after, "errors": errors}
+
+
+def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, block: int) -> Array:
+    """The sums of errors after these events, [n] each; the weight is 0 where the model had no prediction."""
+    blocks = max(1, len(reward) // block)
+    fading = fading_of(block)
+    logged = np.stack([weight, weight * reward], axis=1).reshape(blocks, -1, 2).sum(axis=1)
+    path = np.concatenate([sums[None, :2], decayed_path(sums[:2], logged, fading)])
+    mean = np.repeat(ratio(path[:-1, 1], path[:-1, 0]), len(reward) // blocks)
+    compared = np.where(np.isnan(mean), 0.0, weight)
+    errors = np.stack([np.ones_like(reward), (reward - predicted) ** 2, (reward - np.nan_to_num(mean)) ** 2], axis=1)
+    added = (compared[:, None] * errors).reshape(blocks, -1, 3).sum(axis=1)
+    return np.concatenate([path[-1], decayed_path(sums[2:], added, fading)[-1]])
 
 
 def read(model: AnyRewardModel, state: State) -> RewardModelAccuracy:
     """How good the model is so far."""
-    error, baseline = accuracy.read(state["errors"])
-    known = [number if math.isfinite(number) else None for number in (error, baseline)]
-    return RewardModelAccuracy(model.label, known[0], known[1], model.failures(state["model"]))
+    errors = ratio(state["errors"][3:], state["errors"][2]).tolist()
+    own, baseline = (error if math.isfinite(error) else None for error in errors)
+    return RewardModelAccuracy(model.label, own, baseline, model.failures(state["model"]))
 
 
 def to_state(model: AnyRewardModel, state: State) -> State:
@@ -68,8 +100,8 @@ def to_state(model: AnyRewardModel, state: State) -> State:
 def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | None) -> State:
     """The inverse of `to_state`.
 
-    A model that is code of others was pickled, and loading it runs what the state says: that takes a caller who
-    `trusted` this model by naming it, else StateError.
+    An external model was pickled, and loading it runs code from the state: StateError unless the caller names the same
+    model as `trusted`.
     """
     if model.is_external and trusted != model:
         raise StateError(

@@ -61,7 +61,7 @@ class RiverModel(ExternalModel):
             raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
-    def shown(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Described]:
+    def inputs_of(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Described]:
         contexts = raw_fields.contexts if raw_fields and "context" in self.inputs else [None] * len(sets.index)
         described = [_of_context(context) for context in contexts]
         rows = [described[event] for event in sets.owner.tolist()]

@@ -31,7 +31,7 @@ from streameval.ope.reward_models import (
     Tabular,
     tabular,
 )
-from streameval.ope.reward_models.accuracy import RewardModelAccuracy
+from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import StreamevalCollector
 from streameval.service.status import DaemonStatus
 from support import own_models
