@@ -176,7 +176,8 @@ class Daemon:
             self._backfill(at_least=2 * taken)
             if self._snapshots is not None:
                 self._snapshots.maybe_write(self._document)
-            records = self._source.poll(PATIENCE if self._backfills else POLL_TIMEOUT)
+            is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
+            records = self._source.poll(PATIENCE if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
             if records or self._pipeline.by_time:
                 self._take(records)

@@ -5,7 +5,7 @@ Going on from a snapshot: whether it is of the same numbers, and what the config
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -189,8 +189,6 @@ def _assembled(
     store: SnapshotStore | None,
     kept: StateSection | None,
 ) -> Daemon:
-    if config.drift is not None:
-        config.drift.make()  # river takes seconds to load: not amid the stream, when nobody would be answered
     settings = config.required_source()
     source = settings.open(begun.bookmarks)
     roster = begun.roster
@@ -204,13 +202,19 @@ def _assembled(
     dead_letters = None
     if config.dead_letters is not None:
         dead_letters = open_dead_letters(config.dead_letters, settings.connection or KafkaConnection())
+
+    def examine(events: EventBatch) -> Iterator[str]:
+        if config.drift is not None:
+            Background(config.drift.make)  # imports river, which takes a second, before the loop needs it
+        return (f"{each}; {each.hint}" for each in roster.shortfalls(events))
+
     history = None if backfill is None else partial(settings.open_backfill, backfill)
     reloading = Reload(path, config, roster, history)
     return Daemon(
         source,
         begun.intake,
         roster,
-        examine=lambda events: (f"{each}; {each.hint}" for each in roster.shortfalls(events)),
+        examine=examine,
         reload=reloading,
         snapshots=writer,
         dead_letters=dead_letters,
