@@ -95,7 +95,7 @@ def _read(path: Path) -> State:
 
 def contents(path: Path, document: State) -> dict[str, Any]:
     """A snapshot as plain values."""
-    report, roster = _report(document), document["roster"]
+    report, roster = _report(document), document["evaluator"]
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -104,7 +104,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "written": document["written"],
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
-        **buffered(document["intake"]),
+        **buffered(document["pipeline"]),
         "members": [_member(member) for member in roster["members"]],
         "report": json.loads(report.to_json()),
     }
@@ -123,7 +123,7 @@ def _member(member: State) -> dict[str, Any]:
 
 
 def _report(document: State) -> Report:
-    return evaluator_from(document["roster"]).report()
+    return evaluator_from(document["evaluator"]).report()
 
 
 def contents_table(path: Path, document: State) -> Group:

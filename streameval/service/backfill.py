@@ -1,4 +1,4 @@
-"""What has happened, for somebody who came late: a second reading of the log in slices, until it meets the live one."""
+"""Backfill: reads the log again for a new candidate, a slice per poll, until it reaches the live position."""
 
 from __future__ import annotations
 
@@ -17,101 +17,92 @@ from streameval.ingest.pipeline import EventPipeline
 from streameval.service.status import BackfillStatus
 
 SLICE = 0.2
-"""Seconds that a slice takes, if it need not be longer to come nearer to a busy live stream."""
-PATIENCE = 0.05  # seconds to wait in a slice for messages to come
-LOG_EVERY = 10.0  # seconds
+"""Seconds that a slice takes, unless it takes longer to catch up with a busy live stream."""
+PATIENCE = 0.05  # seconds to wait in a slice for messages
 
 log = structlog.get_logger("streameval")
 
 
 class LateCandidate(Protocol):
-    """Who is given what has happened, until it has seen all, or the log cannot be read; then it joins the others."""
+    """New candidates, which get earlier events until they have all, or the log cannot be read; then they join."""
 
     @property
     def policies(self) -> Sequence[str]: ...
 
     @property
     def awaited(self) -> bool:
-        """Whether anybody still wants to know."""
+        """Whether one of them is still configured."""
 
     def update(self, batch: EventBatch) -> None: ...
 
     def join(self, *, anew: bool) -> None:
-        """From now on it gets what the others get; `anew`: it is to forget what it has seen."""
+        """Get all live events from now on; `anew`: forget the earlier ones."""
 
 
 class Backfill:
-    """Gives a latecomer every event from `open`'s beginning to the live position, then lets it join: each event once.
+    """Gives a late candidate each event from the start of `open` to the live position once, then lets it join.
 
-    The daemon calls `slice` between two polls of the live source, with whose positions the second reading ends: nothing
-    has come between when they are equal. Each slice reads more than the live loop did meanwhile, so the end is reached.
+    The daemon calls `slice` between two polls of the live source. Each slice reads more events than the live loop did
+    since the last one, so the live position is reached.
     """
 
-    def __init__(
-        self, latecomer: LateCandidate, open: Callable[[Mapping[TopicPartition, int]], BackfillReader]
-    ) -> None:
-        self._latecomer, self._open = latecomer, open
-        self._reading: BackfillReader | None = None
-        self._intake: EventPipeline | None = None
+    def __init__(self, late: LateCandidate, open: Callable[[Mapping[TopicPartition, int]], BackfillReader]) -> None:
+        self._late, self._open = late, open
+        self._reader: BackfillReader | None = None
+        self._pipeline: EventPipeline | None = None
         self._read = 0
-        self._logged_at = time.monotonic()
 
-    def slice(self, intake: EventPipeline, live: SourceStatus, at_least: int) -> bool:
-        """Read for a while, and at least so many events while there are some; True when there is no more to do."""
-        if not self._latecomer.awaited:
-            log.info("backfill_given_up", policies=list(self._latecomer.policies), reason="no longer configured")
+    def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
+        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended."""
+        policies = list(self._late.policies)
+        if not self._late.awaited:
+            log.info("backfill_given_up", policies=policies, reason="no longer configured")
             return self._end()
         positions = live.positions
         if not positions:
             return False
         try:
-            caught_up = self._advance(intake, live, at_least)
+            caught_up = self._advance(pipeline, live, at_least)
         except StreamevalError as error:
-            log.error("backfill_failed", policies=list(self._latecomer.policies), error=error.message, hint=error.hint)
-            self._latecomer.join(anew=True)
+            log.error("backfill_failed", policies=policies, error=error.message, hint=error.hint)
+            self._late.join(anew=True)
             return self._end()
         if caught_up:
-            log.info("backfill_done", policies=list(self._latecomer.policies), events=self._read)
-            self._latecomer.join(anew=False)
+            log.info("backfill_done", policies=policies, events=self._read)
+            self._late.join(anew=False)
             return self._end()
-        self._tell(positions)
+        if self._reader is not None:
+            log.info("backfill_continues", policies=policies, events=self._read, waiting=self._reader.behind(positions))
         return False
 
     def progress(self, live: SourceStatus) -> BackfillStatus:
-        """How far it is."""
-        positions = live.positions
-        waiting = self._reading.behind(positions) if self._reading else None
-        return BackfillStatus(tuple(self._latecomer.policies), self._read, waiting)
+        """The events read, and those still to read."""
+        waiting = self._reader.behind(live.positions) if self._reader else None
+        return BackfillStatus(tuple(self._late.policies), self._read, waiting)
 
     def close(self) -> None:
-        """Close the second reading."""
-        if self._reading is not None:
-            self._reading.close()
+        """Close the second reader."""
+        if self._reader is not None:
+            self._reader.close()
 
-    def _advance(self, intake: EventPipeline, live: SourceStatus, at_least: int) -> bool:
+    def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
         """Read on; at the end also give what is held back here and was not held back from the others."""
         positions = live.positions
-        self._reading = self._reading or self._open(positions)
-        self._intake = self._intake or intake.fresh()
-        self._intake.decode_with(intake.events)
+        self._reader = self._reader or self._open(positions)
+        self._pipeline = self._pipeline or pipeline.fresh()
+        self._pipeline.decode_with(pipeline.events)
         there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
         end, least = time.monotonic() + SLICE, self._read + at_least
-        while not self._reading.caught_up(positions):
-            records = self._reading.poll(positions, PATIENCE)
-            self._latecomer.update(self._intake.take(records, there, time.time()))
+        while not self._reader.caught_up(positions):
+            records = self._reader.poll(positions, PATIENCE)
+            self._late.update(self._pipeline.take(records, there, time.time()))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
                 break
-        if not self._reading.caught_up(positions):
+        if not self._reader.caught_up(positions):
             return False
-        self._latecomer.update(self._intake.buffered_beyond(intake))
+        self._late.update(self._pipeline.buffered_beyond(pipeline))
         return True
-
-    def _tell(self, positions: Mapping[TopicPartition, int]) -> None:
-        if self._reading is not None and time.monotonic() > self._logged_at + LOG_EVERY:
-            self._logged_at = time.monotonic()
-            waiting = self._reading.behind(positions)
-            log.info("backfill_goes_on", policies=list(self._latecomer.policies), events=self._read, waiting=waiting)
 
     def _end(self) -> bool:
         self.close()

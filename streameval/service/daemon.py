@@ -234,8 +234,8 @@ class Daemon:
             return None
         return {
             "offsets": {topic: mark.to_state() for topic, mark in bookmarks.items()},
-            "intake": self._pipeline.state(),
-            "roster": self._evaluator.state(),
+            "pipeline": self._pipeline.state(),
+            "evaluator": self._evaluator.state(),
         }
 
     def _write_last(self) -> None:

@@ -1,4 +1,4 @@
-"""The configuration looked at again while the daemon runs: candidates come and go, all else takes a restart."""
+"""Reload: reads the configuration again while the daemon runs, and adds and removes candidates."""
 
 from __future__ import annotations
 
@@ -24,47 +24,46 @@ CANDIDATES = "policies.candidates"
 
 
 class LateCandidates:
-    """A latecomer of a roster."""
+    """The candidates of `late`, an evaluator that `evaluator` made for them."""
 
-    def __init__(self, roster: CohortEvaluator, evaluator: Evaluator) -> None:
-        self._roster, self._evaluator = roster, evaluator
-        self.policies = evaluator.policies[1:]
+    def __init__(self, evaluator: CohortEvaluator, late: Evaluator) -> None:
+        self._evaluator, self._late = evaluator, late
+        self.policies = late.policies[1:]
 
     @property
     def awaited(self) -> bool:
-        """Whether one of its candidates is still configured."""
-        return self._roster.awaits(self._evaluator)
+        """Whether one of them is still configured."""
+        return self._evaluator.awaits(self._late)
 
     def update(self, batch: EventBatch) -> None:
-        """What has happened before it came."""
-        self._evaluator.update(batch)
+        """Take earlier events."""
+        self._late.update(batch)
 
     def join(self, *, anew: bool) -> None:
-        """From now on it gets what the others get."""
-        self._roster.join(self._evaluator, anew=anew)
+        """Get all live events from now on."""
+        self._evaluator.join(self._late, anew=anew)
 
 
 class Reload:
-    """Reads the file again, and brings the roster in line with its candidates; a file of no use changes nothing.
+    """Reads the file again and applies its candidates to the evaluator; an invalid file changes nothing.
 
-    `history` opens a second reading of the log, up to the live positions that it is given, for candidates that are new;
-    without it they begin with the next event.
+    `history` opens a second reader of the log, up to given live positions, for new candidates; without it they start
+    with the next event.
     """
 
     def __init__(
         self,
         path: Path,
         config: Config,
-        roster: CohortEvaluator,
+        evaluator: CohortEvaluator,
         history: Callable[[Mapping[TopicPartition, int]], BackfillReader] | None = None,
     ) -> None:
-        self._path, self._config, self._roster, self._history = path, config, roster, history
+        self._path, self._config, self._evaluator, self._history = path, config, evaluator, history
 
     def __call__(self) -> Change | None:
-        """What the daemon is to do now; None when the file is refused, which is logged with the reason."""
+        """The change for the daemon; None when the file is refused, which is logged with the reason."""
         try:
-            config = Config.load(self._path)
-            return self._change(config)
+            return self._change(Config.load(self._path))
         except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
             return None
@@ -74,31 +73,31 @@ class Reload:
         if refused:
             raise ConfigError(
                 f"{self._path}: a running daemon cannot change {', '.join(refused)}",
-                hint=f"restart it for them; only {CANDIDATES} may change while it runs",
+                hint=f"restart the daemon to change them; only {CANDIDATES} may change while it runs",
             )
-        events, before = config.event_format(), self._roster.policies
-        late = self._roster.change(config.plan())
+        events, before = config.event_format(), self._evaluator.policies
+        late = self._evaluator.change(config.plan())
         self._config = config
-        kept = set(self._roster.policies)
+        kept = set(self._evaluator.policies)
         added = () if late is None else late.policies[1:]
         log.info("reloaded", added=list(added), removed=[name for name in before if name not in kept])
         return Change(events, self.admit(late))
 
     def admit(self, late: Evaluator | None) -> Backfill | None:
-        """Let who came late join; who is to be given the history before that joins with the Backfill."""
+        """Let new candidates join: at once, or with the returned Backfill."""
         if late is None:
             return None
-        latecomer = LateCandidates(self._roster, late)
+        candidates = LateCandidates(self._evaluator, late)
         if self._history is None:
-            latecomer.join(anew=False)
+            candidates.join(anew=False)
             return None
-        return Backfill(latecomer, self._history)
+        return Backfill(candidates, self._history)
 
 
 def needing_restart(before: Config, after: Config) -> list[str]:
-    """The keys that differ, those of the candidates left out."""
-    leaving_out = {"policies": {"candidates"}}
-    return sorted(_differing(before.model_dump(exclude=leaving_out), after.model_dump(exclude=leaving_out), ""))
+    """The keys that differ, except those of the candidates."""
+    candidates = {"policies": {"candidates"}}
+    return sorted(_differing(before.model_dump(exclude=candidates), after.model_dump(exclude=candidates), ""))
 
 
 def _differing(before: Any, after: Any, key: str) -> Iterator[str]:

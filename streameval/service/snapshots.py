@@ -240,7 +240,7 @@ class SnapshotWriter:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.status = status
-        self._store, self._interval, self._after, self._clock = store, interval, after, clock
+        self._store, self._interval, self.after, self._clock = store, interval, after, clock
         self._header = header or {}
         self._due = -math.inf
         self._document: State = {}
@@ -268,7 +268,7 @@ class SnapshotWriter:
             return
         self._writing, document, self._document = None, self._document, {}
         if written:
-            self._after(document)
+            self.after(document)
             self._store.step("committed")
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""The daemon that a configuration describes: its source, its state, and what has come since it was last written.
-
-Going on from a snapshot: whether it is of the same numbers, and what the configuration changes of it.
-"""
+"""The daemon of a configuration: with a fresh state, or resumed from a snapshot that fits the configuration."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ import structlog
 
 from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
-from streameval.config.model import State as StateSection
 from streameval.errors import ConfigError, InputError, StateError
+from streameval.events import EventBatch
+from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
 from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline, PipelineSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator, named_parts
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
@@ -32,112 +29,107 @@ from streameval.service.reload import Reload
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter, evaluator_from
 from streameval.service.status import NEVER, SnapshotStatus
 
-SCHEMA = 1
-WAYS_OUT = "--reset begins anew and sets the old snapshots aside; another state.dir keeps both"
-
-Parts = Mapping[str, Mapping[str, Any]]
-"""Policies, estimators and averages by name."""
+SCHEMA = 2
+WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
 log = structlog.get_logger("streameval")
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """What a daemon begins with. `late`: evaluators of what the snapshot does not know."""
+class StartState:
+    """The state that a daemon starts with. `late`: evaluators of what the snapshot does not have."""
 
-    roster: CohortEvaluator
-    intake: EventPipeline
-    bookmarks: SourceOffsets
+    evaluator: CohortEvaluator
+    pipeline: EventPipeline
+    offsets: SourceOffsets
     snapshots: SnapshotStatus = NEVER
     late: Sequence[Evaluator] = ()
 
 
 def header(config: Config) -> State:
-    """What every snapshot says of who wrote it."""
+    """Entries that are the same in every snapshot."""
     return {"schema": SCHEMA, "version": version("streameval"), "fingerprint": fingerprint(config)}
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
-    """The parts of a configuration that decide what the numbers are of: by key, as plain values.
+    """The parts of a configuration that decide what is estimated, by key, as plain values.
 
-    Whatever else changes, the numbers go on: see `CohortEvaluator.change`.
+    A snapshot of another fingerprint is refused; all other changes are applied to its state.
     """
     source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
     reward = {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
     return {"block": BLOCK} | source | reward
 
 
-def begin_anew(config: Config) -> Resumed:
-    """Without a snapshot."""
-    return Resumed(CohortEvaluator(config.plan()), EventPipeline(config.event_format(), _stages(config)), {})
+def start_fresh(config: Config) -> StartState:
+    """The state without a snapshot."""
+    return StartState(CohortEvaluator(config.plan()), EventPipeline(config.event_format(), _stages(config)), {})
 
 
 def _stages(config: Config) -> PipelineSettings:
     return PipelineSettings(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
 
 
-def go_on(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> Resumed:
-    """From a snapshot. StateError when its numbers are not those of this configuration, or cannot be read."""
+def resume(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> StartState:
+    """The state of a snapshot, with the changes of the configuration.
+
+    Raises:
+        StateError: The snapshot has another schema or fingerprint, or cannot be read.
+        InputError: A policy to reset does not exist.
+    """
     if document.get("schema") != SCHEMA:
         raise StateError(
             f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
-            hint=f"use the version that wrote it, or start anew: {WAYS_OUT}",
+            hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
         )
-    _refuse_others(path, document["fingerprint"], fingerprint(config))
-    plan = config.plan()
-    roster = evaluator_from(document["roster"], config.reward_model, config.policies.candidates)
-    before = roster.named_parts
-    roster = _without(roster, plan, reset_policies)
-    late = roster.adopt(plan)
-    bookmarks = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
-    intake = EventPipeline.from_state(document["intake"], config.event_format(), _stages(config))
-    intake.drop_policies(reset_policies)
-    _tell(path, document, before, named_parts(plan), reset_policies)
-    return Resumed(roster, intake, bookmarks, replace(NEVER, written_at=document["written"]), late)
-
-
-def _refuse_others(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    before, now = document["fingerprint"], fingerprint(config)
     differing = [
-        f"{key} was {_said(before.get(key))} and is now {_said(now.get(key))}"
+        f"{key} was {_value(before.get(key))} and is now {_value(now.get(key))}"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key)
     ]
     if differing:
         raise StateError(
-            f"the snapshot {path} is of other numbers, which must not be mixed with these: {'; '.join(differing)}",
-            hint=WAYS_OUT,
+            f"the snapshot {path} was computed with a different configuration: {'; '.join(differing)}", hint=WAYS_OUT
         )
-
-
-def _said(value: Any) -> str:
-    return "not set" if value is None else f"{value}"
-
-
-def _without(roster: CohortEvaluator, plan: Plan, reset: Collection[str]) -> CohortEvaluator:
-    """Forget policies that are to begin anew."""
-    retrainable = [name for name in plan.policies if name != LOGGING]
-    unknown = sorted(set(reset) - set(retrainable))
-    if unknown:
-        raise InputError(
-            f"--reset-policy: there is no policy {', '.join(unknown)} that could have been retrained",
-            hint=f"the policies of the configuration are {', '.join(retrainable)}; `logging` is what took the actions",
-        )
-    for policy in reset:
-        roster.forget(policy)
-    return roster
-
-
-def _tell(path: Path, document: State, before: Parts, after: Parts, reset: Collection[str]) -> None:
+    plan = config.plan()
+    evaluator = evaluator_from(document["evaluator"], config.reward_model, config.policies.candidates)
+    parts = evaluator.named_parts
+    _require_policies(reset_policies, plan.policies)
+    for policy in reset_policies:
+        evaluator.forget(policy)
+    late = evaluator.adopt(plan)
+    offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
+    pipeline = EventPipeline.from_state(document["pipeline"], config.event_format(), _stages(config))
+    pipeline.drop_policies(reset_policies)
     log.info(
         "continued",
         snapshot=str(path),
         written=datetime.fromtimestamp(document["written"], UTC).isoformat(timespec="seconds"),
-        **{kind: compared(before[kind], now, reset if kind == "policies" else ()) for kind, now in after.items()},
+        **{
+            kind: compared(parts[kind], after, reset_policies if kind == "policies" else ())
+            for kind, after in named_parts(plan).items()
+        },
     )
+    return StartState(evaluator, pipeline, offsets, replace(NEVER, written_at=document["written"]), late)
+
+
+def _value(value: Any) -> str:
+    return "not set" if value is None else f"{value}"
+
+
+def _require_policies(reset: Collection[str], policies: Collection[str]) -> None:
+    known = [name for name in policies if name != LOGGING]
+    unknown = sorted(set(reset) - set(known))
+    if unknown:
+        raise InputError(
+            f"--reset-policy: there is no policy {', '.join(unknown)} that could have been retrained",
+            hint=f"the policies of the configuration are {', '.join(known)}; `logging` is the log itself",
+        )
 
 
 def compared(before: Mapping[str, Any], after: Mapping[str, Any], reset: Collection[str] = ()) -> dict[str, list[str]]:
-    """Which names are kept, new, reset (they begin anew, being something else now, or by request), and dropped.
+    """The names that are kept, new, reset (their settings changed, or by request), and dropped.
 
     >>> compared({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 20, "d": 4})
     {'kept': ['a'], 'new': ['d'], 'reset': ['b'], 'dropped': ['c']}
@@ -160,45 +152,52 @@ def daemon(
     reset: bool = False,
     reset_policies: Collection[str] = (),
 ) -> Daemon:
-    """Ready to run, from the newest snapshot if there is one; the file at `path` is read again on SIGHUP.
+    """The daemon of a configuration, ready to run, from the newest snapshot if there is one.
 
-    `reset` begins anew, `reset_policies` lets some policies begin anew; both need a state that is kept.
+    Args:
+        path: The file of the configuration, which is read again on SIGHUP.
+        config: The configuration.
+        backfill: Where a new candidate's history starts; None gives it no history.
+        reset: Start from zero.
+        reset_policies: Start these policies from zero.
+
+    Raises:
+        ConfigError: There is no state to reset.
+        StateError: The snapshot does not fit the configuration.
     """
     kept = config.kept_state()
     if kept is None or kept.dir is None:
         if reset or reset_policies:
             raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
-        return _assembled(path, config, begin_anew(config), backfill, None, None)
+        return _assemble(path, config, start_fresh(config), backfill)
     store = SnapshotStore(kept.dir)
     try:
         if reset:
             store.set_aside()
         found = store.newest()
-        begun = begin_anew(config) if found is None else go_on(config, *found, reset_policies)
-        return _assembled(path, config, begun, backfill, store, kept)
+        start = start_fresh(config) if found is None else resume(config, *found, reset_policies)
+        return _assemble(
+            path, config, start, backfill, SnapshotWriter(store, kept.interval, header(config), start.snapshots)
+        )
     except BaseException:
         store.close()
         raise
 
 
-def _assembled(
+def _assemble(
     path: Path,
     config: Config,
-    begun: Resumed,
+    start: StartState,
     backfill: BackfillStart | None,
-    store: SnapshotStore | None,
-    kept: StateSection | None,
+    snapshots: SnapshotWriter | None = None,
 ) -> Daemon:
     settings = config.required_source()
-    source = settings.open(begun.bookmarks)
-    roster = begun.roster
-    writer = None
-
-    def commit(document: State) -> None:
-        source.commit({topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()})
-
-    if store is not None and kept is not None:
-        writer = SnapshotWriter(store, kept.interval, header(config), begun.snapshots, commit)
+    source = settings.open(start.offsets)
+    evaluator = start.evaluator
+    if snapshots is not None:
+        snapshots.after = lambda document: source.commit(
+            {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
+        )
     dead_letters = None
     if config.dead_letters is not None:
         dead_letters = open_dead_letters(config.dead_letters, settings.connection or KafkaConnection())
@@ -206,17 +205,17 @@ def _assembled(
     def examine(events: EventBatch) -> Iterator[str]:
         if config.drift is not None:
             Background(config.drift.make)  # imports river, which takes a second, before the loop needs it
-        return (f"{each}; {each.hint}" for each in roster.shortfalls(events))
+        return (f"{each}; {each.hint}" for each in evaluator.shortfalls(events))
 
     history = None if backfill is None else partial(settings.open_backfill, backfill)
-    reloading = Reload(path, config, roster, history)
+    reloading = Reload(path, config, evaluator, history)
     return Daemon(
         source,
-        begun.intake,
-        roster,
+        start.pipeline,
+        evaluator,
         examine=examine,
         reload=reloading,
-        snapshots=writer,
+        snapshots=snapshots,
         dead_letters=dead_letters,
-        backfills=[late for late in map(reloading.admit, begun.late) if late is not None],
+        backfills=[late for late in map(reloading.admit, start.late) if late is not None],
     )

@@ -125,9 +125,9 @@ class Lives:
 def final_state(state: Path) -> Any:
     """What the newest snapshot knows of policies, nothing being held back."""
     document = read_document(found_in(state)[-1])
-    buffered = document["intake"]["order"]["held"]
+    buffered = document["pipeline"]["order"]["held"]
     assert not any(len(EventBatch.from_state(part)) for part in buffered)
-    return settled(evaluator_from(document["roster"]))
+    return settled(evaluator_from(document["evaluator"]))
 
 
 def settled(roster: CohortEvaluator) -> Any:

@@ -48,8 +48,8 @@ def state(tmp_path: Path) -> Path:
             "fingerprint": {"source.topic": "clicks", "reward.max": 1.0},
             "written": 1_700_000_000.0,
             "offsets": {"clicks": Offsets({0: 70, 3: 30}, "topic-id").to_state()},
-            "intake": EventPipeline(JsonDecoder()).state(),
-            "roster": roster.state(),
+            "pipeline": EventPipeline(JsonDecoder()).state(),
+            "evaluator": roster.state(),
         }
         snapshots.write(document)
     snapshots.close()
@@ -91,7 +91,7 @@ def holding(state: Path) -> Path:
     joining.take_rewards(rewards_of([Earned(1_700_000_000.0 + second, 0, second, "e-7") for second in (8, 9, 300)]))
     _, document = load(state)
     snapshots = SnapshotStore(state)
-    document["intake"] |= {"duplicates": duplicates.state(), "order": joining.state()}
+    document["pipeline"] |= {"duplicates": duplicates.state(), "order": joining.state()}
     snapshots.write(document)
     snapshots.close()
     return state
@@ -138,7 +138,7 @@ def test_what_is_no_snapshot_is_told_in_words(run: Run, state: Path, tmp_path: P
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()
     for path, said in (
-        (torn, "is no whole snapshot: its checksum does not match its content"),
+        (torn, "is damaged: its checksum does not match its content"),
         (tmp_path / "empty", "holds no snapshot"),
         (tmp_path / "absent", "cannot be read: No such file or directory"),
         (Path(__file__), "its first bytes are not those of a snapshot"),

@@ -14,7 +14,7 @@ from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.pipeline import EventPipeline, PipelineSettings
-from streameval.service.startup import begin_anew, go_on, header
+from streameval.service.startup import header, resume, start_fresh
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
 EVENTS = 600
@@ -87,7 +87,7 @@ def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bo
 @pytest.mark.parametrize("seed", [1, 2])
 def test_in_event_time_the_order_is_that_of_time_however_partitions_are_read(restarts: bool, seed: int) -> None:
     settings = config(order="event_time", duplicates=100)
-    out = went_through(begin_anew(settings).intake, spread(copies=2), settings, restarts, seed)
+    out = went_through(start_fresh(settings).pipeline, spread(copies=2), settings, restarts, seed)
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
     assert [each.reason for each in out.rejected] == ["duplicate"] * (2 * EVENTS // 10)
 
@@ -99,7 +99,7 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
     """Live, copies come one after the other; who catches up reads 600 events between them."""
     settings = config(order="event_time", duplicates=100)
     sent = [message(number) for number in range(EVENTS)]
-    log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), begin_anew(settings).intake, []
+    log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), start_fresh(settings).pipeline, []
     for place in log.parts:
         log.positions[place] = EVENTS
         passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.status()))
@@ -115,7 +115,7 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
 @pytest.mark.parametrize("restarts", [False, True])
 def test_in_the_order_of_arrival_all_come_through_at_once_and_once(restarts: bool) -> None:
     settings = config(order="arrival", duplicates=100)
-    out = went_through(begin_anew(settings).intake, spread(copies=1), settings, restarts, 3)
+    out = went_through(start_fresh(settings).pipeline, spread(copies=1), settings, restarts, 3)
     np.testing.assert_allclose(np.sort(out.timestamp), 1000.0 + 0.1 * np.arange(EVENTS))
     assert len(out.rejected) == EVENTS // 10
 
@@ -130,7 +130,7 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
         for _ in range(2)
     ]
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = late, 0
-    out = went_through(begin_anew(settings).intake, log, settings, restarts, 4)
+    out = went_through(start_fresh(settings).pipeline, log, settings, restarts, 4)
     expected = np.where(np.arange(EVENTS) % 3 == 0, 0.5, 0.0)
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
     np.testing.assert_allclose(out.reward, expected)
@@ -141,7 +141,7 @@ def test_a_batch_from_the_next_century_makes_nothing_that_follows_too_late(joine
     """Twenty in a row are what one host sends to one partition at once."""
     late = {"rewards": {"topic": REWARDS, "window": "20s"}} if joined else {}
     settings = config(order="event_time", **late)
-    intake, ahead = begin_anew(settings).intake, range(100, 120)
+    intake, ahead = start_fresh(settings).pipeline, range(100, 120)
     log = Log({(TOPIC, 0): [message(number, timestamp=4e9 if number in ahead else 1000.0) for number in range(300)]})
     clicks = [
         {"event_id": f"e-{number}", "timestamp": 4e9 if number in ahead else 1003.0, "reward": 1}
@@ -164,7 +164,7 @@ def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of
     log = Log({(TOPIC, 0): [message(number) for number in range(20)]})
     clicks = [{"event_id": f"e-{number}", "timestamp": 1003.0, "reward": 1} for number in (3, 5, 7, 5)]
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
-    out = went_through(begin_anew(settings).intake, log, settings, restarts=False, seed=7)
+    out = went_through(start_fresh(settings).pipeline, log, settings, restarts=False, seed=7)
     assert len(out) == 19
     assert out.reward.sum() == 2.0
     (rejected,) = out.rejected
@@ -173,7 +173,7 @@ def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of
 
 
 def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_the_order_of_time() -> None:
-    one, several = begin_anew(config()).intake, begin_anew(config()).intake
+    one, several = start_fresh(config()).pipeline, start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
     assert len(one.take(alone.read(np.random.default_rng(9)), alone.status())) > 0
     assert not one.by_time
@@ -187,7 +187,7 @@ def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_th
 
 
 def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
-    intake = begin_anew(config()).intake
+    intake = start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
     intake.take(alone.read(np.random.default_rng(9)), alone.status())
     again = EventPipeline.from_state(
@@ -201,7 +201,7 @@ def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
 def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time() -> None:
     before, after = config(order="event_time"), config(order="arrival")
     log, chance = spread(60), np.random.default_rng(5)
-    intake = begin_anew(before).intake
+    intake = start_fresh(before).pipeline
     first = intake.take(log.read(chance), log.status())
     again = EventPipeline.from_state(
         intake.state(), after.event_format(), PipelineSettings(after.required_source(), "reward")
@@ -218,17 +218,17 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
 def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     """They tell of what it was before it was retrained."""
     settings = config(rewards={"topic": REWARDS, "window": "20s"})
-    begun, log, chance = begin_anew(settings), spread(), np.random.default_rng(11)
+    begun, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0
     while not log.ended:
-        begun.roster.update(begun.intake.take(log.read(chance), log.status()))
-    begun.roster.update(begun.intake.take([], log.status(ended=True), 1e9))
+        begun.evaluator.update(begun.pipeline.take(log.read(chance), log.status()))
+    begun.evaluator.update(begun.pipeline.take([], log.status(ended=True), 1e9))
     first = [message(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
-    begun.roster.update(begun.intake.take([Records(TOPIC, 0, range(300), first)], log.status()))
+    begun.evaluator.update(begun.pipeline.take([Records(TOPIC, 0, range(300), first)], log.status()))
     document = header(settings) | {"offsets": {}, "written": 0.0}
-    document |= {"intake": begun.intake.state(), "roster": begun.roster.state()}
-    continued = go_on(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
-    roster, intake = continued.roster, continued.intake
+    document |= {"pipeline": begun.pipeline.state(), "evaluator": begun.evaluator.state()}
+    continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
+    roster, intake = continued.evaluator, continued.pipeline
     for late in continued.late:
         roster.join(late)
     second = [message(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
@@ -241,7 +241,7 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
 
 def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> None:
     settings = config(order="event_time")
-    live = begin_anew(settings).intake
+    live = start_fresh(settings).pipeline
     late = live.fresh()
     log, chance = spread(), np.random.default_rng(6)
     polls = [log.read(chance) for _ in range(6)]

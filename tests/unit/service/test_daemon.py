@@ -301,7 +301,7 @@ def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None
     writer = Writer()
     daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], snapshots=writer)
     daemon.run()
-    told = [(each["offsets"]["interactions"]["positions"], each["roster"]["rewards"]) for each in writer.kept[1:]]
+    told = [(each["offsets"]["interactions"]["positions"], each["evaluator"]["rewards"]) for each in writer.kept[1:]]
     assert writer.kept[0] is None, "nothing is kept while the log has not been reached"
     assert told == [
         ([[0, 1]], [1.0, 2.0]),
