@@ -1,7 +1,4 @@
-"""streameval.yaml as models: what may be configured, its defaults, and what fits together.
-
-The small sections of streameval.yaml as models: whose value, which reward, where it is served and kept.
-"""
+"""streameval.yaml as models: every section with its options and defaults, and checks across sections."""
 
 from __future__ import annotations
 
@@ -36,42 +33,37 @@ from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 
-def spelled_out(value: object) -> object:
-    """A name stands for a mapping with that kind.
-
-    >>> spelled_out("uniform")
-    {'kind': 'uniform'}
-    """
+def _kind_as_mapping(value: object) -> object:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _logged_unless_said(value: object) -> object:
-    return {"kind": "logged"} if value is None else spelled_out(value)
+def _policy_as_mapping(value: object) -> object:
+    return {"kind": "logged"} if value is None else _kind_as_mapping(value)
 
 
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Name], Field(min_length=1), Tag("list")]
 ByPolicy = Annotated[
-    dict[Name, Annotated[AnyPolicy, BeforeValidator(_logged_unless_said)]], Field(min_length=1), Tag("mapping")
+    dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Field(min_length=1), Tag("mapping")
 ]
 
 
 class Policies(StrictModel):
-    """Whose value is estimated."""
+    """The policies whose values are estimated."""
 
     candidates: Annotated[
         Names | ByPolicy, Discriminator(lambda value: "mapping" if isinstance(value, dict) else "list")
     ] = Field(
-        description="the names under which events carry the candidates' probabilities, e.g. [challenger], or by name "
-        "what a policy is, e.g. {challenger: logged, even: uniform}"
+        description="the candidates by their names in the events, e.g. [challenger], or a mapping from name to policy, "
+        "e.g. {challenger: logged, even: uniform}"
     )
     production: Annotated[str, Field(min_length=1)] = Field(
-        LOGGING, description="the policy that candidates are compared with: a name in the events, or 'logging'"
+        LOGGING, description="the policy that candidates are compared with: its name in the events, or 'logging'"
     )
 
 
 class Reward(StrictModel):
-    """Which number of an event is the reward, and the range it lies in."""
+    """The field of an event that holds the reward, and its range."""
 
     field: Annotated[str, Field(min_length=1)] = Field("reward", description="the key of the reward in an event")
     min: float = Field(0.0, allow_inf_nan=False, description="the smallest possible reward; smaller ones are rejected")
@@ -79,7 +71,7 @@ class Reward(StrictModel):
 
 
 class Http(StrictModel):
-    """Where /metrics, the status page and the report are served, and who may read them."""
+    """Address, TLS and logins of the HTTP server for metrics, report and status page."""
 
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 opens it to the network")
     port: int = Field(9108, ge=0, le=65535, description="0 takes any free port")
@@ -121,8 +113,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def off_spelled_out(value: object) -> object:
-    """`off` stands for no directory."""
+def _off_as_mapping(value: object) -> object:
     return {"dir": None} if value is False or value == "off" else value
 
 
@@ -138,26 +129,28 @@ def rules_spelled_out(value: object) -> object:
 
 
 class State(StrictModel):
-    """Where snapshots of all that is known are kept, so that a restart goes on from there."""
+    """Snapshots, from which a restart resumes."""
 
     dir: Path | None = Field(
         Path("streameval-state"),
-        description="a directory of this daemon alone that it may write to, or null for none",
+        description="a writable directory that no other daemon uses, or null for none",
     )
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
 
 
 class DeadLetterFile(StrictModel):
-    """A file of the messages that were rejected, one a line."""
+    """A file of rejected messages, one per line."""
 
     kind: Literal["file"] = "file"
     path: Path = Field(description="the file; its directory must exist")
-    max_bytes: int = Field(100 * 2**20, ge=1024, description="a file with more becomes NAME.1, and a new one is begun")
-    keep: int = Field(3, ge=0, description="how many full files are kept")
+    max_bytes: int = Field(
+        100 * 2**20, ge=1024, description="size at which the file is renamed to NAME.1 and a new one is started"
+    )
+    keep: int = Field(3, ge=0, description="number of full files that are kept")
 
 
 class DeadLetterTopic(StrictModel):
-    """A topic of the messages that were rejected, with the reason and the origin in their headers."""
+    """A topic of rejected messages, with reason and origin in their headers."""
 
     kind: Literal["kafka"]
     topic: str = Field(min_length=1, description="the topic, in the cluster of the source")
@@ -166,26 +159,26 @@ class DeadLetterTopic(StrictModel):
 AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
 
 
-def _kafka_unless_said(value: object) -> object:
+def _kafka_by_default(value: object) -> object:
     return {"kind": "kafka", **value} if isinstance(value, dict) else value
 
 
 BLOCK = 100
-"""Events between two moments at which anything adaptive may change."""
+"""Events after which adaptive parts may change."""
 
 UNWRITABLE = re.compile(r'["\\\x00-\x1f]')
-"""What JSON cannot have in a key as it is."""
+"""Characters that JSON must escape in a key."""
 
-COSTS_HINT = "the rewards of dsjson are minus its costs; leave reward.field out for the usual one"
+COSTS_HINT = "the rewards of dsjson are minus its costs; leave out reward.field for the usual one"
 
-ByName = BeforeValidator(spelled_out)
+ByName = BeforeValidator(_kind_as_mapping)
 
 
 class Config(StrictModel):
-    """Everything that streameval.yaml says; only `policies.candidates` and the topic or path have no default."""
+    """The whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
-    source: Annotated[AnySource | None, BeforeValidator(_kafka_unless_said)] = Field(
+    source: Annotated[AnySource | None, BeforeValidator(_kafka_by_default)] = Field(
         None, description="write source: {kind: kafka, topic: NAME}"
     )
     reward: Reward = Reward()
@@ -202,32 +195,32 @@ class Config(StrictModel):
     )
     reward_model: Annotated[AnyRewardModel, ByName] = Field(
         Ridge(),
-        description="what predicts rewards for dr, cab and others that need it, e.g. {kind: ridge, horizon: 10000}",
+        description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}",
     )
     drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
-        DriftDetector(), description="a detector of changes by its name in river, e.g. {detector: ADWIN}, or off"
+        DriftDetector(), description="a drift detector of river, e.g. {detector: ADWIN}, or off"
     )
     intervals: dict[str, Annotated[AnyInterval, ByName]] = Field(
         {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
     )
-    confidence: float = Field(0.95, gt=0, lt=1, description="the share of intervals that should cover, e.g. 0.95")
+    confidence: float = Field(0.95, gt=0, lt=1, description="confidence level of the intervals, e.g. 0.95")
     http: Http = Http()
     promotion: Annotated[Promotion | None, BeforeValidator(rules_spelled_out)] = Field(
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )
-    state: Annotated[State, BeforeValidator(off_spelled_out)] = State()
+    state: Annotated[State, BeforeValidator(_off_as_mapping)] = State()
     dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
-        None, description="where rejected messages go, e.g. {kind: file, path: rejected.ndjson}"
+        None, description="destination of rejected messages, e.g. {kind: file, path: rejected.ndjson}"
     )
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Config:
-        refuse(_misfits(self))
+        refuse(_problems(self))
         return self
 
     @classmethod
     def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
-        """Read a file, lay the STREAMEVAL_* variables over it, and validate; ConfigError lists every problem."""
+        """Read a file, apply the STREAMEVAL_* variables, and validate. Raises ConfigError with every problem."""
         document = read_yaml(Path(path))
         overrides = overrides_in(os.environ if environment is None else environment, set(cls.model_fields))
         try:
@@ -236,7 +229,7 @@ class Config(StrictModel):
             raise _config_error(str(path), document, overrides, list(problems_of(error, cls))) from None
 
     def required_source(self) -> AnySource:
-        """The source; ConfigError when none is configured."""
+        """The source. Raises ConfigError if none is configured."""
         if self.source is None:
             raise ConfigError(
                 "source: expected a mapping of options, found nothing",
@@ -245,16 +238,16 @@ class Config(StrictModel):
         return self.source
 
     def kept_state(self) -> State | None:
-        """Where state is kept: for a topic also where nothing is said of it; None when it is not kept.
+        """The settings of the state if it is kept: by default only that of a topic.
 
-        A file or a simulation can be read again from its beginning, and mostly is meant to be.
+        A file or a simulation can be read again from the start.
         """
         kept = "state" in self.model_fields_set or (self.source is not None and self.source.keeps_position)
         return self.state if kept and self.state.dir is not None else None
 
     @property
     def written(self) -> str:
-        """How the events of the source are written."""
+        """The format of the events of the source."""
         return "json" if self.source is None else self.source.wire_format
 
     @property
@@ -263,13 +256,14 @@ class Config(StrictModel):
         return None if self.source is None else self.source.reward_topic
 
     def event_format(self, written: str | None = None) -> JsonDecoder:
-        """How events are decoded: which policies and which reward they carry; ConfigError when they carry no such one.
+        """The decoder of the events. Raises ConfigError if they cannot carry the configured reward.
 
-        `written`: the way the events are written, if it is not that of the source; their rewards are then in them.
+        `written`: their format if it is not that of the source; they then hold their rewards.
         """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
         vowpal_wabbit = (written or self.written) == "dsjson"
+        joined = self.reward_topic is not None and written is None
         form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
         try:
             return form(
@@ -277,25 +271,20 @@ class Config(StrictModel):
                 reward_field=self.reward.field,
                 reward_range=(self.reward.min, self.reward.max),
                 scores=self._fields_read(),
-                **self._apart(written),
+                identified=joined or (self.source is not None and self.source.dedupe_window > 0),
+                **({"rewarded": False} if joined else {}),
             )
         except ValueError as error:
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
-    def _apart(self, written: str | None) -> dict[str, bool]:
-        """What is needed to know duplicates, and to join rewards that come apart."""
-        joined = self.reward_topic is not None and written is None
-        identified = joined or (self.source is not None and self.source.dedupe_window > 0)
-        return {"identified": identified} | ({"rewarded": False} if joined else {})
-
     def _fields_read(self) -> tuple[str, ...] | None:
-        """The fields of events that code looks at; None when none looks at more than columns."""
+        """The fields of events that policies in code read; None if nothing reads more than the columns."""
         fields = fields_read(named_policies(self.policies.candidates).values())
         return () if fields is None and self.reward_model.needs_raw_fields else fields
 
     def plan(self) -> Plan:
-        """What is to be evaluated: these policies, by these estimators on these averages."""
+        """The plan of the evaluator."""
         return Plan.of(
             candidates=self.policies.candidates,
             estimators=self.estimators or None,
@@ -311,7 +300,7 @@ class Config(StrictModel):
         )
 
     def _promotion(self) -> Promotion | None:
-        """What is asked of promotion; an event that must wait for its rewards is not stale for that."""
+        """The promotion settings; events that wait for their rewards must not count as stale."""
         rewards = self.reward_topic
         if self.promotion is None or rewards is None or self.promotion.trust.stale_after is None:
             return self.promotion
@@ -319,11 +308,11 @@ class Config(StrictModel):
         return replace(self.promotion, trust=replace(self.promotion.trust, stale_after=allowed))
 
     def evaluator(self) -> Evaluator:
-        """A fresh evaluator of the plan."""
+        """A new evaluator of the plan."""
         return Evaluator.of(self.plan())
 
     def without_effect(self) -> list[str]:
-        """What is written, and cannot do anything beside the rest; with a hint each."""
+        """Warnings about options that have no effect, each with a hint."""
         idle = self.idle_rules()
         if "promotion" not in self.model_fields_set or not idle:
             return []
@@ -334,13 +323,13 @@ class Config(StrictModel):
         ]
 
     def idle_rules(self) -> list[str]:
-        """The rules of promotion that have nothing to decide by."""
+        """The promotion rules that cannot decide: no unbiased estimator is on a mixture."""
         rules = () if self.promotion is None else self.promotion.rules
         wanting = [rule.label for rule in rules if rule.needs_lift]
         return wanting if wanting and not self.evaluator().decides_by else []
 
 
-def _promotion_misfits(promotion: Promotion) -> Iterator[Problem]:
+def _promotion_problems(promotion: Promotion) -> Iterator[Problem]:
     if promotion.tau is not None and promotion.tau < BLOCK:
         expected = f"a block of {BLOCK} events or more"
         yield Problem(("promotion", "tau"), expecting(expected, str(promotion.tau)), "in events, e.g. 50000")
@@ -351,19 +340,26 @@ def _promotion_misfits(promotion: Promotion) -> Iterator[Problem]:
         yield Problem(("promotion", "rule"), str(error), "write e.g. rule: [{kind: anytime, tau: 50000}, paired]")
 
 
-def _misfits(config: Config) -> Iterator[Problem]:
-    yield from _policy_misfits(config.policies)
+def _problems(config: Config) -> Iterator[Problem]:
+    yield from _policy_problems(config.policies)
     if not config.reward.min < config.reward.max:
         expected = f"a number greater than reward.min ({config.reward.min:g})"
         hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
         yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
     if config.written == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
-    yield from _dead_letter_misfits(config)
-    yield from _model_misfits(config.reward_model)
+    yield from _dead_letter_problems(config)
+    try:
+        config.reward_model.check()
+    except ConfigError as error:
+        yield Problem(("reward_model",), error.message, error.hint)
     if config.promotion is not None:
-        yield from _promotion_misfits(config.promotion)
-    yield from _default_misfits(config)
+        yield from _promotion_problems(config.promotion)
+    rewards = config.reward_topic
+    if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
+        expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
+        hint = "it is the reward of a decision without a reward message"
+        yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
     for part in ("estimators", "averages"):
         yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
     averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
@@ -377,43 +373,28 @@ def _misfits(config: Config) -> Iterator[Problem]:
             yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
 
 
-def _dead_letter_misfits(config: Config) -> Iterator[Problem]:
+def _dead_letter_problems(config: Config) -> Iterator[Problem]:
     if config.dead_letters is None or config.dead_letters.kind != "kafka":
         return
     place: Place = ("dead_letters", "topic")
     if config.source is None or config.source.connection is None:
         hint = "write dead_letters: {kind: file, path: FILE}"
-        yield Problem(("dead_letters", "kind"), expecting("'file', as the source is no topic", "'kafka'"), hint)
+        yield Problem(("dead_letters", "kind"), expecting("'file', because the source is not a topic", "'kafka'"), hint)
         return
     if config.dead_letters.topic in config.source.topics:
         hint = "the dead-letter topic must differ from the topics of the source, or rejected messages are read again"
         yield Problem(place, expecting("a topic that is not read", f"'{config.dead_letters.topic}'"), hint)
 
 
-def _default_misfits(config: Config) -> Iterator[Problem]:
-    rewards = config.reward_topic
-    if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
-        expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
-        hint = "it is the reward of a decision that got none"
-        yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
-
-
-def _model_misfits(model: AnyRewardModel) -> Iterator[Problem]:
-    try:
-        model.check()
-    except ConfigError as error:
-        yield Problem(("reward_model",), error.message, error.hint)
-
-
 def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyInterval]) -> Iterator[Problem]:
-    """What an evaluator has against an average or its interval, which only it can know."""
+    """The objections of an evaluator to an average or its interval."""
     try:
         Evaluator(["candidate"], averages=[average], intervals=intervals, block=BLOCK)
     except ValueError as error:
         yield Problem(place, str(error), NOWHERE)
 
 
-def _policy_misfits(policies: Policies) -> Iterator[Problem]:
+def _policy_problems(policies: Policies) -> Iterator[Problem]:
     names = list(policies.candidates)
     if UNWRITABLE.search(policies.production):
         yield Problem(("policies", "production"), *_unwritable(policies.production))
@@ -460,7 +441,7 @@ def _config_error(name: str, document: Document, overrides: Overrides, problems:
 
 
 def _origin(place: Place, document: Document, overrides: Overrides) -> str:
-    """Where a value was written: the variable that set it, or its line."""
+    """The environment variable that set a value, or its line."""
     for overridden, override in overrides.items():
         inside = place[: len(overridden)] == overridden
         around = overridden[: len(place)] == place and place not in document.lines
