@@ -404,7 +404,9 @@ def test_who_reads_slower_than_others_write_sees_the_lag_grow_and_not_the_memory
 def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
     rewards = f"{topic}-rewards"
     broker.create_topic(rewards, 2)
-    settings = KafkaSettings.model_validate(broker.connection.model_dump() | {"topic": topic})
+    settings = KafkaSettings.model_validate(
+        broker.connection.model_dump() | {"topic": topic, "rewards": {"topic": rewards}}
+    )
     read: Counter[tuple[str, bytes | None]] = Counter()
     bookmarks = None
     for life in range(2):
