@@ -20,7 +20,7 @@ class BackfillReader:
     """Returns each message before the live positions (next offset by partition) once, from the offset `first` on.
 
     The live positions may advance between two calls. `first_of`: the topic to which `first` applies; None = all.
-    `ends_are_certain`: whether a lag of 0 is certain, as in files; that of a broker may be out of date.
+    `ends_are_certain`: see `SourceSettings`.
     """
 
     def __init__(

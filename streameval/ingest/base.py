@@ -126,7 +126,7 @@ class Source(Protocol):
     """A log of events. `poll` returns within about `timeout` seconds, with `[]` when nothing has come.
 
     A source handles transient failures itself: it retries with backoff, reconnects, and reports the state in `status`.
-    It raises `SourceError` only for failures that do not pass.
+    It raises `SourceError` only for failures that do not pass. `pause`, `commit` and `close` may do nothing.
     """
 
     def poll(self, timeout: float) -> list[Records]: ...
@@ -140,13 +140,17 @@ class Source(Protocol):
         """Return no messages of these partitions, and resume all others, until the next call.
 
         Events that are too far ahead of other partitions then stay in the log, not in memory. The lag of a paused
-        partition stays visible. A source that reads one partition after another may ignore the call.
+        partition stays visible. A source that reads one partition after another ignores the call.
         """
+        return
 
     def commit(self, offsets: SourceOffsets) -> None:
         """Publish the offsets of a snapshot for tools that show lag; never read back. Neither waits nor raises."""
+        return
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what is open; `status` and `offsets` can still be called."""
+        return
 
 
 # --- Lost messages ---
@@ -256,6 +260,8 @@ class SourceSettings(StrictModel):
 
     keeps_position: ClassVar[bool] = False
     """Whether a restart continues where the last run stopped, also if the configuration has no section `state`."""
+    ends_are_certain: ClassVar[bool] = False
+    """Whether a lag of 0 means that nothing more can be read, as in files; the answer of a broker may be old."""
 
     @property
     @abstractmethod
@@ -324,4 +330,5 @@ class SourceSettings(StrictModel):
         """A second reader of the source, from `start` to `live`, the next offset of each partition of the first."""
         from streameval.ingest.backfill_reader import BackfillReader
 
-        return BackfillReader(self.open(), start if isinstance(start, int) else 0)
+        first = start if isinstance(start, int) else 0
+        return BackfillReader(self.open(), first, ends_are_certain=self.ends_are_certain)

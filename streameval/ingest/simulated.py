@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -170,7 +170,7 @@ class SimulatedRecommender:
         return [float(moment) for moment in moments.round(6)]
 
 
-class SimulatedSource:
+class SimulatedSource(Source):
     """A Source of simulated events, `settings.rate` a second, starting at number `position`.
 
     Events that are not polled in time wait, as they would in a real log. `clock` and `sleep` count in seconds.
@@ -215,15 +215,6 @@ class SimulatedSource:
     def offsets(self) -> SourceOffsets:
         """The number of the next event."""
         return {TOPIC: Offsets({0: self.position})}
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Does nothing: there is only one partition."""
-
-    def commit(self, offsets: SourceOffsets) -> None:
-        """Does nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
 
     def _take(self, count: int) -> Sequence[bytes]:
         if count and not self._ready:

@@ -6,8 +6,8 @@ import codecs
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -27,14 +27,10 @@ from streameval.ingest.base import (
     SourceSettings,
     SourceStatus,
     StrictModel,
-    TopicPartition,
     WireFormat,
 )
 from streameval.ingest.files.lines import bytes_of
 from streameval.ingest.files.tail import START, FileIdentity, TailedFile, check, resume
-
-if TYPE_CHECKING:
-    from streameval.ingest.backfill_reader import BackfillReader
 
 MOST_BYTES = 32 * 2**20
 """Bytes of a file after which a batch is returned even if it has few lines."""
@@ -48,6 +44,8 @@ class FileSettings(SourceSettings):
     >>> FileSettings(path="log.ndjson.gz").path
     ['log.ndjson.gz']
     """
+
+    ends_are_certain: ClassVar[bool] = True
 
     kind: Literal["file"] = "file"
     path: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
@@ -90,11 +88,6 @@ class FileSettings(SourceSettings):
         if "-" in self.path:
             raise InputError("standard input cannot be read a second time", hint="leave --backfill out, or name a file")
         return super().backfill_start(text)
-
-    def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
-        from streameval.ingest.backfill_reader import BackfillReader
-
-        return BackfillReader(self.open(), start if isinstance(start, int) else 0, ends_are_certain=True)
 
 
 class ColumnNames(StrictModel):
@@ -158,7 +151,7 @@ def read_events(
         source.close()
 
 
-class FileSource:
+class FileSource(Source):
     """Files as a source, one after another. Topic: the path; partition: its index in the paths; offset: the line.
 
     Lines count from 1; blank ones are counted and left out. With `follow`, more lines of the last file are waited for,
@@ -231,12 +224,6 @@ class FileSource:
             for index, (path, position, identity) in files
             if position > 1 or identity
         }
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Does nothing: files are read one after another."""
-
-    def commit(self, offsets: SourceOffsets) -> None:
-        """Does nothing."""
 
     def close(self) -> None:
         """Close the file that is open."""

@@ -196,17 +196,11 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         return options | {f"rewards.{key}": value for key, value in rewards.items()}
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
-        known = offsets or {}
-        return self._open([(settings, known.get(settings.topic)) for settings in self._each_topic()])
-
-    def _each_topic(self) -> list[KafkaSettings]:
-        """The settings of each topic that is read."""
-        return [self.model_copy(update={"topic": topic, "rewards": None}) for topic in self.topics]
-
-    def _open(self, topics: list[tuple[KafkaSettings, Offsets | None]]) -> Source:
         from streameval.ingest.kafka.source import KafkaSource, MultiSource
 
-        sources = [KafkaSource(settings, offsets) for settings, offsets in topics]
+        known = offsets or {}
+        topics = [self.model_copy(update={"topic": topic}) for topic in self.topics]
+        sources = [KafkaSource(settings, known.get(settings.topic)) for settings in topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]
 
     @property
@@ -261,11 +255,8 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         from streameval.ingest.backfill_reader import BackfillReader
 
         if not isinstance(start, int):
-            topics = [settings.model_copy(update={"start": start}) for settings in self._each_topic()]
-            return BackfillReader(self._open([(settings, None) for settings in topics]), first_of=self.topic)
-        here = {number: position for (topic, number), position in live.items() if topic == self.topic}
+            return BackfillReader(self.model_copy(update={"start": start}).open(), first_of=self.topic)
+        here = {partition: position for (topic, partition), position in live.items() if topic == self.topic}
         decisions = Offsets({partition: min(start, position) for partition, position in here.items()})
-        topics = [settings.model_copy(update={"start": "earliest"}) for settings in self._each_topic()]
-        offsets = {self.topic: decisions}
-        source = self._open([(settings, offsets.get(settings.topic)) for settings in topics])
+        source = self.model_copy(update={"start": "earliest"}).open({self.topic: decisions})
         return BackfillReader(source, start, first_of=self.topic)

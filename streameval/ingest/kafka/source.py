@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections import Counter
@@ -37,8 +36,6 @@ REACHED_FOR = 10.0
 """Seconds without an answer after which the cluster counts as not reached."""
 SLICE = 0.05
 """Seconds to wait for one source while the others are not polled."""
-LOG_EVERY, MOST_LOGGED = 60.0, 20
-"""Seconds between two log lines of one text, and how many texts are remembered."""
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +77,6 @@ class KafkaSource:
         self._reader: TopicReader | None = None
         self._opening: Background[TopicReader] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
-        self._logged_at: dict[str, float] = {}
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = clock()
         self._failures = self._rebuilds = 0
@@ -176,9 +172,8 @@ class KafkaSource:
         reader.start(self._progress)
         self._opened_at = self._clock()
         self._detail = f"reading {counted(len(reader.positions), 'partition')} of {self._settings.topic}"
-        if self._may_log("connected"):
-            where = {"servers": self._settings.address, "topic": self._settings.topic}
-            log.info("kafka_connected", **where, positions=self.positions)
+        where = {"servers": self._settings.address, "topic": self._settings.topic}
+        log.info("kafka_connected", **where, positions=self.positions)
 
     def _read(self, reader: TopicReader, timeout: float) -> list[Records]:
         try:
@@ -217,18 +212,7 @@ class KafkaSource:
         self._disconnect()
         self._retry_at = now + pause
         self._detail = f"cannot read from {self._settings.address}: {error}"
-        if self._may_log(self._detail):
-            log.warning("kafka_not_reached", detail=self._detail, rebuilds=self._rebuilds)
-
-    def _may_log(self, text: str) -> bool:
-        """Whether to log a text: each at most once a minute, as a failure may come and go."""
-        now = self._clock()
-        if now < self._logged_at.get(text, -math.inf) + LOG_EVERY:
-            return False
-        if len(self._logged_at) > MOST_LOGGED:
-            self._logged_at.clear()
-        self._logged_at[text] = now
-        return True
+        log.warning("kafka_not_reached", detail=self._detail, rebuilds=self._rebuilds)
 
     def _disconnect(self) -> None:
         self._opening = None
