@@ -1,8 +1,9 @@
-"""From readings to intervals: each kind of interval is a frozen value with one pure method."""
+"""From readings to intervals: each kind is a frozen value in a file of its own and a member of the union below."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, get_args
 
 from pydantic import Field
 
@@ -17,7 +18,11 @@ AnyInterval = Annotated[
     Normal | EmpiricalBernstein | EmpiricalLikelihood | DriftAware | ConfidenceSequence, Field(discriminator="kind")
 ]
 
+KINDS: Mapping[str, type[IntervalMethod]] = {each.kind: each for each in get_args(get_args(AnyInterval)[0])}
+"""The classes of intervals by their kinds."""
+
 __all__ = [
+    "KINDS",
     "AnyInterval",
     "IntervalMethod",
     "IntervalRequest",

@@ -64,21 +64,18 @@ class IntervalMethod(Component):
     """An interval for every column of a reading.
 
     `drift: include` adds the average's bound on its bias from drift, so that the interval is about the value now;
-    `export` shows that bound beside the interval only.
+    `export` shows that bound beside the interval only. `anytime`: it holds at all times at once. `description`: the
+    sentence of the status page about this kind.
     """
 
     anytime: ClassVar[bool] = False
+    description: ClassVar[str] = ""
     drift: Literal["export", "include"] = "export"
 
     @property
     def covers(self) -> str:
         """The target of the interval of an unbiased estimator."""
         return "current" if self.drift == "include" else "average"
-
-    @property
-    def description(self) -> str:
-        """What a reader of the status page should know about this kind of interval."""
-        return ""
 
     def details(self) -> Mapping[str, str]:
         """Details of the Report that belong to the interval."""

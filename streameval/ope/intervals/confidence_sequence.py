@@ -51,6 +51,7 @@ class ConfidenceSequence(IntervalMethod):
     method: Literal["robust", "empirical_bernstein"] = "robust"
     max_weight: PositiveFloat | None = None
     anytime: ClassVar[bool] = True
+    description: ClassVar[str] = "They hold at all times at once."
     kind: Literal["confidence_sequence"] = field(default="confidence_sequence", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:

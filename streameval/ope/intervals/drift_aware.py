@@ -1,10 +1,10 @@
-"""The interval of a mixture: for the value now, in a world that moves."""
+"""The interval of a mixture: for the value now, while values drift."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -21,17 +21,21 @@ WIDENING = 2.5 / 1.96
 
 @dataclass(frozen=True, config=strict)
 class DriftAware(IntervalMethod):
-    """`(2.5 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now, in a world that moves. For `mixture`.
+    """`(2.5 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now while values drift. For `mixture`.
 
     `se`: sampling error of the mixed kernel, in which the pseudo-events of the start count as events; with the design
-    effect. `spread`: how far the decays of the mixture disagree. `drift`: how far the value has moved, at its speed
-    over the last 50,000 events, since the mean age of what is averaged (not known, and left out, before that). The
-    factor 2.5 was found by simulation. Coverage is an average over time: right after a jump nothing that only knows the
-    past covers. Withheld while no event that the policy could have logged has come: all there is then is the value to
-    begin with; and before the first reward, when no variance is known. A ratio whose terms never varied, ten of them
-    not 0, is that ratio.
+    effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value has moved,
+    at its speed over the last 50,000 events, since the mean age of the averaged events (left out before that is known).
+    The factor 2.5 was found by simulation. Coverage is an average over time: right after a jump no interval from past
+    events covers. Withheld while no event has an action that the policy takes, when the initial value is all there is,
+    and before the first reward, when no variance is known. A ratio whose terms never varied, ten of them not 0, is that
+    ratio.
     """
 
+    description: ClassVar[str] = (
+        "They allow for chance, for short and long memories that disagree, and for drift; they lag right "
+        "after an abrupt change."
+    )
     kind: Literal["drift_aware"] = field(default="drift_aware", kw_only=True, repr=False)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import PositiveFloat
@@ -32,6 +32,9 @@ class EmpiricalBernstein(IntervalMethod):
     """
 
     max_weight: PositiveFloat | None = None
+    description: ClassVar[str] = (
+        "They hold at any number of events if no weight exceeds the largest one seen or configured."
+    )
     kind: Literal["empirical_bernstein"] = field(default="empirical_bernstein", kw_only=True, repr=False)
 
     def check(self, average: AnyAverage, block: int) -> None:

@@ -1,20 +1,17 @@
-"""The empirical likelihood interval: honest where few large weights carry an estimate, or have yet to come.
+"""The empirical likelihood interval: it holds where a few large weights carry an estimate, or have not occurred yet.
 
-The mathematics of the empirical likelihood interval: how far the value may be from what was seen.
-
-Other probabilities than `1 / n` could be given to the events seen: every such reweighting under which the mean
-importance weight is 1, as it is in truth, is a world that might have been. Its divergence from equal probabilities,
-`sum (n p - 1)^2` (chi-squared, of the Cressie-Read family), says how unlikely; the interval reaches from the lowest to
-the highest value of all worlds that are likely enough. Rare events with large weights may not have come yet: each
-world therefore holds one more event than was seen, the worst there could be.
+Give the events other probabilities than `1 / n`: every such reweighting under which the mean importance weight is 1, as
+it is in truth, is a possible world. Its divergence from equal probabilities, `sum (n p - 1)^2` (chi-squared, of the
+Cressie-Read family), measures how unlikely it is; the interval reaches from the lowest to the highest value of all
+worlds that are likely enough. Rare events with large weights may not have occurred yet: each world therefore holds one
+event more than the log, the worst there could be.
 
 For one more event at (w, u) this is, with means over all `N = n + 1` events and `v` the variance of the weights,
 
     mean(u) + (1 - mean(w)) cov(u, w) / v  -+  sqrt(s2 (allowed - N (1 - mean(w))^2 / v) / N)
 
-where `s2` is what the weight leaves of the variance of `u` by regression: the weight serves as a control variate.
-
-Six sums suffice, of 1, w, w^2, u, u w and u^2, and they may decay.
+where `s2` is the residual variance of `u` after regression on the weight: the weight serves as a control variate. Six
+sums suffice, of 1, w, w^2, u, u w and u^2, and they may decay.
 
 Source: Karampatziakis, Langford & Mineiro, Empirical likelihood for contextual bandits, NeurIPS 2020; Owen, Empirical
 likelihood, 2001, ch. 3, for the calibration by chi-squared.
@@ -22,10 +19,9 @@ likelihood, 2001, ch. 3, for the calibration by chi-squared.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import field
 from statistics import NormalDist
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import PositiveFloat
@@ -41,10 +37,9 @@ from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalReques
 
 
 class Means(NamedTuple):
-    """Of some events: how many they are worth, and the means of w, w^2, u, u w and u^2; one entry a column.
+    """The effective number of some events, and the means of w, w^2, u, u w and u^2; one entry a column.
 
-    `u` is the term to average, `w` the importance weight, whose expectation is known to be 1. Events that count
-    unequally are worth `n_eff = (sum q)^2 / sum q^2`.
+    `u` is the term to average, `w` the importance weight, whose expectation is 1.
     """
 
     events: Array
@@ -76,7 +71,7 @@ class Means(NamedTuple):
         )
 
     def line(self) -> tuple[Array, Array]:
-        """What `u` is at weight 1 by regression on the weight, and the variance around that line."""
+        """`u` at weight 1 by regression on the weight, and the variance around that line."""
         variance = self.weight_variance
         covariance = self.product - self.weight * self.term
         slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
@@ -94,17 +89,12 @@ class Means(NamedTuple):
 class Extra(NamedTuple):
     """One more event: its weight, and the lowest and highest term; where the weight is infinite, these per weight.
 
-    With an axis in front of the columns: any one of several.
+    With an axis before the columns it is any one of several.
     """
 
     weight: Array
     low: Array
     high: Array
-
-    @classmethod
-    def any_of(cls, extras: Sequence[Extra]) -> Extra:
-        """One of these, whichever is the worst."""
-        return cls(*(np.stack(values) for values in zip(*extras, strict=True)))
 
 
 def distance(means: Means, extra: Extra) -> Array:
@@ -126,7 +116,7 @@ def reach(means: Means, extra: Extra, allowed: Array) -> Bounds:
 
     NaN where there is no such world, and of one event alone: it has no variance.
     """
-    with np.errstate(invalid="ignore"):  # where nothing is known
+    with np.errstate(invalid="ignore"):  # without events
         left = (allowed - distance(means, extra)) / (means.events + 1)
     (low, high), (below, above) = _worlds(means, extra.weight, np.stack([extra.low, extra.high]), left)
     lowest = np.fmin.reduce(low - below, axis=0, initial=np.inf)
@@ -136,7 +126,7 @@ def reach(means: Means, extra: Extra, allowed: Array) -> Bounds:
 
 
 def likely(means: Means, extra: Extra, quantile: float) -> Array:
-    """What is not too unlikely: the divergence with the likeliest extra event, and a chi-squared quantile beyond it.
+    """The allowed divergence: that with the likeliest extra event, and a chi-squared quantile more.
 
     Only an event that can bring the mean weight nearer to 1 counts as likely.
     """
@@ -153,36 +143,38 @@ def _worlds(means: Means, weight: Array, term: Array, left: Array) -> tuple[Arra
 
 
 FEWEST_EVENTS = 10
-"""Independent events without which nothing is said: of fewer, chi-squared misses more often than it promises."""
+"""The least number of independent events: with fewer, chi-squared misses more often than it promises."""
 
 
 @dataclass(frozen=True, config=strict)
 class EmpiricalLikelihood(IntervalMethod):
-    """All values that are likely enough, knowing that the mean importance weight is 1 in truth.
+    """All values that are likely enough, given that the mean importance weight is 1 in truth.
 
-    Probabilities for the events seen and one more, under which the mean weight is 1, are likely enough when their
+    Probabilities for the logged events and one more, under which the mean weight is 1, are likely enough when their
     chi-squared divergence from equal ones exceeds that of the likeliest by no more than the quantile of chi-squared.
-    The one more is the worst there could be: of weight 0, 1, or the heaviest, to which `ips` and `snips` know no limit
-    but `max_weight`. So what the candidate does and the log has not shown yet counts as the lowest or the highest
-    reward; a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal narrower.
-    The ends lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators
-    that do not stand on full support (`dr` and all that are biased by intent) are not held to the mean weight, and
-    their heaviest is the largest seen, unless they have a cap. For one look at a time. The value of `ips` may lie
-    outside, where the mean weight is not near 1: as everything here is held to that, its interval is about the same
-    value more narrowly.
+    The extra event is the worst there could be: of weight 0, 1, or the heaviest, which for `ips` and `snips` has no
+    limit but `max_weight`. So actions of the candidate that the log does not hold yet count as the lowest or the
+    highest reward; a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal
+    narrower. The bounds lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same.
+    Estimators that do not rely on full support (`dr` and all that are biased by design) do not use the mean weight,
+    and their heaviest weight is the largest seen, unless they have a cap. Valid for one look at a time. The value of
+    `ips` may lie outside where the mean weight is not near 1.
 
-    The events are worth `n_eff`, over the design effect where that exceeds 1: the one more event is then as large as
-    what comes together. Withheld until they are worth ten. A ratio whose terms never varied, ten of them not 0, is that
-    ratio: `snips` of a reward that is always 1 has the interval [1, 1], which knows nothing of a reward that has not
-    come yet; that of `ips` does. The lift of a policy that has done just what production does has an interval around
-    0, as wide as one more event in which the two differ makes it.
+    The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
+    as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:
+    `snips` of a reward that is always 1 has the interval [1, 1], which allows for no other reward; that of `ips` does.
+    The lift of a policy that always acted like production has an interval around 0, as wide as one more event in which
+    the two differ makes it.
 
-    Source: Karampatziakis, Langford & Mineiro, NeurIPS 2020, whose extra event weighs 0 or endlessly much, and whose
-    divergence counts from the one of these that can bring the mean weight to 1. With a weight of 1 besides, and counted
+    Source: Karampatziakis, Langford & Mineiro, NeurIPS 2020, whose extra event has weight 0 or infinity, and whose
+    divergence counts from the one of these that can bring the mean weight to 1. With a weight of 1 as well, and counted
     from the likeliest, the interval is narrower and holds for small samples too.
     """
 
     max_weight: PositiveFloat | None = None
+    description: ClassVar[str] = (
+        "They hold even where a few large weights carry the value or have not occurred yet, and lie unevenly around it."
+    )
     kind: Literal["empirical_likelihood"] = field(default="empirical_likelihood", kw_only=True, repr=False)
 
     def largest_weight(self, seen: Array) -> Array:
@@ -191,22 +183,19 @@ class EmpiricalLikelihood(IntervalMethod):
     def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
         limits = request.term_range
         means = _means(reading, limits.controlled)
-        extra = _extra(limits, np.minimum(limits.heaviest, self._limit(reading)))
+        largest = self.largest_weight(reading.moments[MomentRow.LARGEST_IMPORTANCE])
+        extra = _extra(limits, np.minimum(limits.heaviest, np.inf if self.max_weight is None else largest))
         quantile = NormalDist().inv_cdf(0.5 + request.confidence / 2) ** 2
         ends = reach(means, extra, likely(means, extra, quantile))
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
         known, value = is_degenerate(reading, request.ratio), reading.moments.value
         return Bounds(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
 
-    def _limit(self, reading: Reading) -> Array | float:
-        """The weight that none exceeds, as far as is known."""
-        return np.inf if self.max_weight is None else self.largest_weight(reading.moments[MomentRow.LARGEST_IMPORTANCE])
-
 
 def _means(reading: Reading, controlled: Mask) -> Means:
-    """The means of a reading; where the weight controls nothing, as if it were always 1.
+    """The means of a reading; where the weight is no control variate, as if it were always 1.
 
-    Where no term was ever anything but 0, so is their mean: the start-up value of a mixture was never seen.
+    Where all terms are 0, so is their mean, whatever the initial value of a mixture is.
     """
     moments = reading.moments
     weights, terms = (
@@ -227,7 +216,7 @@ def _means(reading: Reading, controlled: Mask) -> Means:
 
 
 def _extra(limits: TermRange, heaviest: Array) -> Extra:
-    """One more event of no weight, of weight 1, and of the heaviest; if the weight controls nothing, the widest."""
+    """One more event of weight 0, 1, and the heaviest; the widest where the weight is no control variate."""
     low, high, controlled = limits.low, limits.high, limits.controlled
     weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
     lowest, highest = low.at(weight), high.at(weight)

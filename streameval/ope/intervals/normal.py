@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -21,12 +21,15 @@ class Normal(IntervalMethod):
     """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
 
     `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
-    divides by n - 1, the delta method by n. For one look at a time: watched all day, it misses far more often than it
-    says. Withheld until the horizon holds ten non-zero terms.
+    divides by n - 1, the delta method by n. Valid for one look at a time: watched all day, it misses far
+    more often. Withheld until the horizon holds ten non-zero terms.
 
     Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
     """
 
+    description: ClassVar[str] = (
+        "They follow from the variance of the terms, and are too narrow while a few large weights carry the value."
+    )
     kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
     def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlencode
 
 from streameval.common.text import UNKNOWN
+from streameval.ope.intervals import KINDS
 from streameval.ope.report import Decision, Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
@@ -31,20 +32,6 @@ ABOUT = {
     "current": "about the value now",
     "average": "about the mean over the events that are looked back on",
     "estimand": "about what the estimator aims at, which is not quite the value",
-}
-KINDS = {
-    "normal": "They go by the spread of what was seen, and are too narrow while few large weights carry the value.",
-    "drift_aware": (
-        "They allow for chance, for short and long memories that disagree, and for drift; right after a jump they are "
-        "late."
-    ),
-    "empirical_bernstein": (
-        "They hold however few events there are, if no weight is larger than what was seen or configured."
-    ),
-    "empirical_likelihood": (
-        "They hold also where few large weights carry the value, or have yet to come, and lie unevenly around it."
-    ),
-    "confidence_sequence": "They hold at all times at once.",
 }
 WATCHED = {
     True: "They may be watched all day.",
@@ -80,7 +67,7 @@ def meanings(estimates: Iterable[Estimate], confidence: float) -> tuple[str, ...
 
 def _meaning(kind: str, covers: str, anytime: bool, confidence: float) -> str:
     head = f"{100 * confidence:g} % intervals ({kind.replace('_', ' ')}) {ABOUT.get(covers, '')}".rstrip()
-    return " ".join(filter(None, (f"{head}.", KINDS.get(kind), WATCHED[anytime])))
+    return " ".join(filter(None, (f"{head}.", KINDS[kind].description, WATCHED[anytime])))
 
 
 def outside(estimates: Iterable[Estimate]) -> str:

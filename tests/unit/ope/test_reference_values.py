@@ -31,6 +31,7 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import empirical_likelihood as likelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means
 from streameval.ope.report import Estimate
+from support.extra_events import any_of
 from support.paths import DATA
 from support.streams import CANDIDATE, Stream, from_weights
 
@@ -237,7 +238,7 @@ def published_likelihood_interval(means: Means, quantile: float) -> list[float]:
     one = np.ones(1)
     light, heavy = Extra(0 * one, 0 * one, 0 * one), Extra(np.inf * one, 0 * one, one)
     nearest = np.where(means.weight < 1 - 1e-12, likelihood.distance(means, heavy), likelihood.distance(means, light))
-    ends = likelihood.reach(means, Extra.any_of([light, heavy]), nearest + quantile)
+    ends = likelihood.reach(means, any_of([light, heavy]), nearest + quantile)
     return [float(np.clip(end[0], 0, 1)) for end in ends]
 
 

@@ -13,6 +13,7 @@ from streameval.common.arrays import Array
 from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.intervals import Bounds
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, distance, likely, reach
+from support.extra_events import any_of
 
 CHI_SQUARED = NormalDist().inv_cdf(0.975) ** 2
 RUNS = 4_000
@@ -51,7 +52,7 @@ def extras(means: Means, low: float = 0.0, high: float = 1.0, heaviest: float = 
     """No weight, a weight of 1, and the heaviest, for the terms `w r` of rewards between `low` and `high`."""
     one = np.ones_like(means.events)
     per_weight = 1.0 if np.isinf(heaviest) else heaviest
-    return Extra.any_of(
+    return any_of(
         [
             Extra(0 * one, 0 * one, 0 * one),
             Extra(one, low * one, high * one),
@@ -168,7 +169,7 @@ def test_the_lift_over_production_is_missed_no_more_often_either(
     lift = reward.over_production(1, heaviest, np.ones(2))
     one = np.ones(RUNS)
     weights = (0.0, 1.0, np.inf)
-    points = Extra.any_of([Extra(each * one, lift.low.at(each) * one, lift.high.at(each) * one) for each in weights])
+    points = any_of([Extra(each * one, lift.low.at(each) * one, lift.high.at(each) * one) for each in weights])
     assert missed(reach(means, points, likely(means, points, CHI_SQUARED)), truth) <= PROMISED
 
 
@@ -250,7 +251,7 @@ def test_it_is_the_worst_of_all_probabilities_near_enough() -> None:
     for extra in ((0.0, 0.0), (1.0, 0.0), (9.0, 4.0)):
         point = Extra(*(np.array([each]) for each in (extra[0], extra[1], extra[1])))
         allowed = distance(means, point) + CHI_SQUARED
-        found = reach(means, Extra.any_of([point]), allowed).lower[0]
+        found = reach(means, any_of([point]), allowed).lower[0]
         assert found == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)
 
 
@@ -261,6 +262,6 @@ def test_an_infinite_weight_is_the_limit_of_large_ones() -> None:
     endless = Extra(np.array([np.inf]), np.array([0.0]), np.array([1.0]))
     allowed = distance(means, endless) + CHI_SQUARED
     for found, limit in zip(
-        reach(means, Extra.any_of([huge]), allowed), reach(means, Extra.any_of([endless]), allowed), strict=True
+        reach(means, any_of([huge]), allowed), reach(means, any_of([endless]), allowed), strict=True
     ):
         assert found[0] == pytest.approx(limit[0], abs=1e-5)

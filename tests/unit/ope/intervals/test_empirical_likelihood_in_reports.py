@@ -14,6 +14,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, likely, reach
 from streameval.ope.report import Estimate
+from support.extra_events import any_of
 from support.reference import brute_force
 from support.streams import CANDIDATE, Stream, evaluated, from_weights
 
@@ -64,9 +65,7 @@ def test_it_is_made_of_six_sums_of_what_the_average_weighs(
     independent = q.sum() ** 2 / (q**2).sum() / max(1.0, found.details["design_effect"])
     means = Means(np.array([independent]), *(np.array([column @ q / q.sum()]) for column in columns))
     one = np.ones(1)
-    extra = Extra.any_of(
-        [Extra(0 * one, 0 * one, 0 * one), Extra(one, 0 * one, one), Extra(np.inf * one, 0 * one, one)]
-    )
+    extra = any_of([Extra(0 * one, 0 * one, 0 * one), Extra(one, 0 * one, one), Extra(np.inf * one, 0 * one, one)])
     expected = reach(means, extra, likely(means, extra, NormalDist().inv_cdf(0.975) ** 2))
     assert ends(found) == (pytest.approx(expected.lower[0], rel=1e-9), pytest.approx(expected.upper[0], rel=1e-9))
     assert (found.kind, found.anytime, found.covers) == ("empirical_likelihood", False, "average")
