@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -16,7 +15,7 @@ from streameval.events.columns import compact_columns, floats, named_policies, r
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
 from streameval.events.schema import Event, event_types, reward_type
-from streameval.events.validation import LATEST, Fault, Rejected, faults, length_mismatch, rejection
+from streameval.events.validation import Fault, Rejected, faults, length_mismatch, rejection, reward_message_faults
 
 MAX_POLICIES = 10_000
 """Names in one event, if all names become columns."""
@@ -183,13 +182,14 @@ class RewardDecoder:
         messages = list(values)
         rejected: dict[int, Rejected] = {}
         rewards = _without_faults([self._read(message) for message in messages], messages, rejected)
+        amounts, times = floats([each.reward for each in rewards]), seconds([each.timestamp for each in rewards])
+        identity = fingerprints([each.event_id for each in rewards])
+        broken = reward_message_faults(amounts, times)
+        _without_faults([broken.get(row, reward) for row, reward in enumerate(rewards)], messages, rejected)
+        rows = np.delete(np.arange(len(rewards)), list(broken))
         kept = origin.take(np.delete(np.arange(len(origin)), list(rejected)))
-        return RewardBatch(
-            floats([reward.reward for reward in rewards]),
-            seconds([reward.timestamp for reward in rewards]),
-            replace(kept, identity=fingerprints([reward.event_id for reward in rewards])),
-            _in_order(rejected, origin),
-        )
+        origins = replace(kept, identity=identity[rows])
+        return RewardBatch(amounts[rows], times[rows], origins, _in_order(rejected, origin))
 
     def _read(self, message: bytes | None) -> Any:
         try:
@@ -198,13 +198,7 @@ class RewardDecoder:
             reward: Any = self._decode(message)
             message.decode()
         except DECODE_ERRORS:
-            reward = self._diagnosis.of_message(message)
-        if isinstance(reward, Fault):
-            return reward
-        if not math.isfinite(reward.reward):
-            return Fault("not_finite", f"reward: {reward.reward} is not a finite number")
-        if isinstance(reward.timestamp, float) and not abs(reward.timestamp) <= LATEST:
-            return Fault("malformed", f"timestamp: {reward.timestamp:.10g} is no time in seconds since 1970")
+            return self._diagnosis.of_message(message)
         return reward
 
 
@@ -230,7 +224,7 @@ def _crowded(event: Any) -> Fault | None:
     count = len(event.policies or ())
     if count <= MAX_POLICIES:
         return None
-    return Fault("malformed", f"policies: {count} names, more than the {MAX_POLICIES} that are read")
+    return Fault("malformed", f"policies: {count} names, more than the limit of {MAX_POLICIES}")
 
 
 def _mismatch(event: Any) -> Fault | None:

@@ -103,12 +103,12 @@ class Diagnosis:
             value.decode()
         except DECODE_ERRORS as error:
             return explain(error)
-        return f"{len(value)} bytes, too many to find out what is wrong"
+        return f"{len(value)} bytes, too long for a diagnosis"
 
 
 def too_long(value: bytes) -> str:
     """Describe a message of more than `MAX_MESSAGE_BYTES`."""
-    return f"{len(value)} bytes, more than the {MAX_MESSAGE_BYTES} that are read"
+    return f"{len(value)} bytes, more than the limit of {MAX_MESSAGE_BYTES}"
 
 
 def parse(text: str) -> tuple[Any, bool]:
@@ -162,7 +162,7 @@ def _absence(fields: dict[str, Any], known: dict[str, bool]) -> Fault | None:
         return None
     for field in ("action", "propensity", "policies", "actions", "propensities", "features"):
         if field in fields:
-            return Fault("malformed", f"{field}: beside `slots`, which have their own")
+            return Fault("malformed", f"{field}: not allowed beside `slots`")
     for number, slot in enumerate(slots):
         if isinstance(slot, dict) and "action" not in slot:
             return Fault("missing_field", f"slots.{number}.action: missing")

@@ -1,4 +1,4 @@
-"""The wire format: one logged decision as JSON. These types decode it and are its JSON Schema."""
+"""The JSON of one logged decision: the types that decode it, and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-NAN = float("nan")  # JSON cannot say NaN, so in a decoded event it always means "not given"
+NAN = float("nan")  # JSON has no NaN, so in a decoded event it always means "not given"
 
 Identifier: TypeAlias = str | int
 Moment: TypeAlias = float | Annotated[datetime, Meta(tz=True)]
 
 
 def _schema(description: str, **keywords: Any) -> Meta:
-    """Words and bounds for the schema alone: a number out of its range is for the rules to name, not the decoder."""
+    """Description and bounds for the schema only; the validation rules check numbers, not the decoder."""
     return Meta(description=description, extra_json_schema=keywords)
 
 
@@ -25,40 +25,40 @@ _POSITIVE = {"exclusiveMinimum": 0, "maximum": 1}
 
 Probability: TypeAlias = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
 PolicyCell: TypeAlias = Probability | list[Probability] | None
-Reward: TypeAlias = Annotated[float | bool, _schema("What the decision earned; true and false count as 1 and 0.")]
+Reward: TypeAlias = Annotated[float | bool, _schema("The reward of the decision; true and false count as 1 and 0.")]
 OpenPolicies: TypeAlias = Annotated[
     dict[str, PolicyCell] | None,
     _schema(
-        "By policy name: its probability of the logged action, or its distribution over `actions`, with a sum of 1 "
-        "but for rounding to six digits. A policy that is absent or null is missing for this event only."
+        "By policy name: the probability of the logged action, or the distribution over `actions`, which sums to 1 "
+        "up to rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
 
 
 Actions: TypeAlias = Annotated[
-    list[Identifier] | None, _schema("The actions to choose from, each once.", minItems=1, uniqueItems=True)
+    list[Identifier] | None, _schema("The actions to choose from, without duplicates.", minItems=1, uniqueItems=True)
 ]
 Propensities: TypeAlias = Annotated[
     list[Probability] | None,
-    _schema("The logging policy's distribution over `actions`, with a sum of 1 but for rounding."),
+    _schema("The logging policy's distribution over `actions`, which sums to 1 up to rounding."),
 ]
 Features: TypeAlias = Annotated[
-    list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of one length.")
+    list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of the same length.")
 ]
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
-    """One logged decision: what was chosen, with which probability, and what it earned.
+    """One logged decision: the chosen action, its probability, and its reward.
 
     Optional fields may be null, which means the same as absent. Fields not named here are ignored.
     """
 
     event_id: Annotated[Identifier, _schema("Identifies the event.")]
-    timestamp: Annotated[Moment, _schema("When it was decided: seconds since 1970 (UTC), or RFC 3339 with its offset.")]
-    action: Annotated[Identifier, _schema("The chosen action; one of `actions` where these are given.")]
+    timestamp: Annotated[Moment, _schema("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")]
+    action: Annotated[Identifier, _schema("The chosen action; one of `actions` if these are given.")]
     propensity: Annotated[
         float | None,
-        _schema("The logging policy's probability of `action`; may be left out beside `propensities`.", **_POSITIVE),
+        _schema("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
     ] = None
     reward: Reward
     policies: OpenPolicies = None
@@ -67,23 +67,21 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     features: Features = None
     sampling_probability: Annotated[
         float | None,
-        _schema("The log was downsampled, keeping this event with this probability: it stands for 1/it.", **_POSITIVE),
+        _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
     ] = 1.0
-    unit: Annotated[Identifier | None, _schema("The user or session it belongs to.")] = None
+    unit: Annotated[Identifier | None, _schema("The user or session of the event.")] = None
     logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
-    context: Annotated[Raw | UnsetType, _schema("What was known at decision time; anything.")] = UNSET
-    slots: None = None  # a message that has them does not fit here: it is a `Slate`
+    context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
+    slots: None = None  # a message with slots is a `Slate`
 
 
 class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
-    """One place of a slate, with a choice of its own; its fields are those of an event."""
+    """One slot of a slate, with the fields of a choice."""
 
-    action: Annotated[Identifier, _schema("What was shown in this slot; one of `actions` where these are given.")]
+    action: Annotated[Identifier, _schema("The action shown in this slot; one of `actions` if these are given.")]
     propensity: Annotated[
         float | None,
-        _schema(
-            "The logging policy's probability of `action` in this slot, whatever the other slots show.", **_POSITIVE
-        ),
+        _schema("The logging policy's marginal probability of `action` in this slot.", **_POSITIVE),
     ] = None
     policies: OpenPolicies = None
     actions: Actions = None
@@ -102,22 +100,22 @@ class Slate(Event, kw_only=True, frozen=True, gc=False):
     features: None = None
     slots: Annotated[  # type: ignore[assignment]
         list[Slot],
-        _schema("A slate: what each slot shows. In place of `action` and all that belongs to it.", minItems=1),
+        _schema("The slots of a slate, in place of `action` and its fields.", minItems=1),
     ]
     slate_logging: Annotated[
         Literal["factored", "uniform_ranking"] | None,
         _schema(
-            "How the slots of the slate were filled: each on its own (`factored`, the default), or by a ranking drawn "
-            "uniformly from all, where every slot has the same `actions`. Neither, where `slates` are given."
+            "How the slots were filled: independently (`factored`, the default), or by a uniformly drawn ranking, for "
+            "which all slots have the same `actions`. Not allowed with `slates`."
         ),
     ] = None
     slates: Annotated[
         list[list[Identifier]] | None,
-        _schema("All slates that the logging policy could have shown, each as one action a slot.", minItems=1),
+        _schema("All slates that the logging policy could have shown: one action per slot.", minItems=1),
     ] = None
     slate_propensities: Annotated[
         list[Probability] | None,
-        _schema("The logging policy's distribution over `slates`, with a sum of 1 but for rounding."),
+        _schema("The logging policy's distribution over `slates`, which sums to 1 up to rounding."),
     ] = None
 
 
@@ -127,11 +125,11 @@ def event_types(
     scores: Sequence[str] | None = None,
     rewarded: bool = True,
 ) -> tuple[type[Event], type[Slate]]:
-    """`Event` and `Slate` for one configuration: reward read from `reward_field`, `policies` a struct of these names.
+    """Return `Event` and `Slate` for one configuration; for the arguments see `JsonDecoder`.
 
-    A struct of known names decodes faster than a dict, and gives all its numbers to `astuple` in one call. With
-    `scores`, which policies in code look at, these fields may hold anything, and the context is decoded too. Not
-    `rewarded`: rewards come apart from their decisions, and what is called so in these may be anything.
+    `policies` become a struct, which decodes faster than a dictionary and yields its numbers in one call of `astuple`.
+    With `scores`, these fields may have any type, and the context is decoded, too. Unless `rewarded`, the reward field
+    may have any type and is ignored.
     """
     others = {*Event.__struct_fields__, *Slate.__struct_fields__} - {"reward"}
     if reward_field in others:
@@ -155,7 +153,7 @@ def event_types(
 
 
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
-    """The type of a reward that arrives as a message of its own."""
+    """Return the type of a reward that arrives as a message of its own."""
     fields: list[Any] = [("event_id", Identifier), ("timestamp", Moment)]
     fields.append(("reward", Reward, msgspec.field(name=reward_field)))
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
@@ -166,7 +164,7 @@ def _made(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]
 
 
 def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
-    """A struct with a cell for each of these policies, in this order."""
+    """Return a struct type with a cell for each of these policies, in this order."""
     if len(set(names)) < len(names):
         raise ValueError(f"policies {list(names)} name one twice")
     fields = [(f"p{i}", PolicyCell, msgspec.field(name=name, default=NAN)) for i, name in enumerate(names)]
@@ -174,7 +172,7 @@ def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
 
 
 def policy_names(policies: Any) -> Iterable[str]:
-    """The names in an event's `policies`, struct or dict or nothing."""
+    """Return the names in an event's `policies`: a struct, a dictionary or None."""
     if isinstance(policies, dict) or policies is None:
         return policies or ()
     names: tuple[str, ...] = policies.__struct_encode_fields__
@@ -182,7 +180,7 @@ def policy_names(policies: Any) -> Iterable[str]:
 
 
 def policy_cells(policies: Any) -> Iterable[PolicyCell]:
-    """What an event's `policies` say, in the order of `policy_names`."""
+    """Return the values in an event's `policies`, in the order of `policy_names`."""
     if isinstance(policies, dict) or policies is None:
         return policies.values() if policies else ()
     return msgspec.structs.astuple(policies)
@@ -192,7 +190,7 @@ _SLATE_FIELDS = ("slots", "slate_logging", "slates", "slate_propensities")
 
 
 def json_schema(reward_field: str = "reward") -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of one event, made from the types that decode it."""
+    """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it."""
     _, components = msgspec.json.schema_components(event_types(None, reward_field))
     event, slate = components["Event"], components["Slate"]
     return {

@@ -5,7 +5,7 @@ Lists of one event are checked before they become columns; all else is checked o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -223,13 +223,23 @@ def faults(
 
     `rewarded`: False if rewards arrive separately from the decisions and are not known yet.
     """
+    return first_faults(_rules(batch, reward_range, rewarded))
+
+
+def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
+    """Return the rows that break a rule, each with the first rule that it breaks."""
     found: dict[int, Fault] = {}
     with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
-        for rule in _rules(batch, reward_range, rewarded):
+        for rule in rules:
             for row in np.flatnonzero(rule.broken).tolist():
                 if row not in found:
                     found[row] = Fault(rule.reason, rule.detail(row))
     return found
+
+
+def reward_message_faults(reward: Array, timestamp: Array) -> dict[int, Fault]:
+    """Return the rows that are not rewards, of messages with rewards alone."""
+    return first_faults((_finite("reward", reward, ~np.isfinite(reward)), _in_seconds(timestamp)))
 
 
 def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
@@ -240,25 +250,23 @@ def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
     )
 
 
-def timestamp_known(timestamp: Array) -> ValidationRule:
-    """Timestamps [n] are in seconds."""
+def _in_seconds(timestamp: Array) -> ValidationRule:
     return ValidationRule(
         "malformed",
         np.abs(timestamp) > LATEST,
-        lambda row: f"timestamp: {timestamp[row]:.10g} is no time in seconds since 1970; is it in milliseconds?",
+        lambda row: f"timestamp: {timestamp[row]:.10g} is not a time in seconds since 1970; is it in milliseconds?",
     )
 
 
-def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
-    """Numbers [n] are finite."""
+def _finite(field: str, column: Array, broken: Mask) -> ValidationRule:
     return ValidationRule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
 
 
 def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
     if rewarded:
-        yield finite("reward", batch.reward, ~np.isfinite(batch.reward))
-    yield finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
-    yield timestamp_known(batch.timestamp)
+        yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
+    yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
+    yield _in_seconds(batch.timestamp)
     yield _propensity("sampling_probability", batch.sampling_probability)
     if batch.slates is not None:
         yield from _slate_rules(batch.slates, batch.policies)

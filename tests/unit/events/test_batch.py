@@ -92,7 +92,7 @@ def test_arrays_and_messages_of_the_same_events_give_the_same_columns() -> None:
     assert same(JsonDecoder(["a", "b"]).decode_batch(map(encode, events)), indexed(timestamp=[0, 1, 2]))
 
 
-def test_what_the_caller_does_to_his_arrays_later_does_not_change_the_batch() -> None:
+def test_later_changes_of_the_callers_arrays_do_not_change_the_batch() -> None:
     reward = np.array([1.0, 2.0])
     batch = EventBatch.from_arrays(reward=reward, propensity=reward / 2)
     reward[:] = np.nan
@@ -132,7 +132,7 @@ COMPACT: dict[str, Any] = {"reward": [1, 0], "propensity": [0.5, 0.5], "policies
         ({"features": [[[1.0]], [[1.0]]]}, "give `propensity`, or else"),
     ],
 )
-def test_arrays_that_are_no_events_are_refused_with_the_first_bad_row(changes: dict[str, Any], message: str) -> None:
+def test_invalid_arrays_are_refused_with_the_first_bad_row(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011  # the message is compared below
         EventBatch.from_arrays(**COMPACT | changes)
     assert str(refused.value).startswith(message)

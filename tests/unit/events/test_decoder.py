@@ -72,7 +72,7 @@ def test_an_event_with_actions_gives_its_set_and_the_probabilities_of_the_logged
     assert sets.probabilities.tolist() == [[0.1], [0.7], [0.2]]
 
 
-def test_what_is_known_of_the_logged_action_alone_stands_in_its_row_of_the_set() -> None:
+def test_probabilities_of_the_logged_action_alone_are_in_its_row_of_the_set() -> None:
     event = {key: value for key, value in ACTION_SET.items() if key != "propensities"}
     batch = batch_of(event | {"propensity": 0.3, "policies": {"challenger": 0.6}})
     sets = batch.action_sets
@@ -111,7 +111,7 @@ def test_without_given_policies_every_name_becomes_a_column_in_order_of_appearan
 
 @pytest.mark.parametrize("cell", [None, "0.5", True, {}, ["x"], [0.5, None], [[0.5]]])
 @pytest.mark.parametrize("policies", [None, ["bts", "other"]])
-def test_a_candidate_whose_probability_is_of_no_use_is_missing_and_the_others_count(cell: Any, policies: Any) -> None:
+def test_a_candidate_with_an_unusable_probability_is_missing_and_the_others_count(cell: Any, policies: Any) -> None:
     batch = batch_of(COMPACT | {"policies": {"bts": cell, "other": 0.5}}, COMPACT, policies=policies)
     assert batch.policies == ("bts", "other")
     np.testing.assert_array_equal(batch.probabilities, [[np.nan, 0.5], [0.00659, np.nan]])
@@ -221,7 +221,7 @@ REJECTED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"timestamp": 1574553634760},
         "malformed",
-        "timestamp: 1.574553635e+12 is no time in seconds since 1970; is it in milliseconds?",
+        "timestamp: 1.574553635e+12 is not a time in seconds since 1970; is it in milliseconds?",
     ),
     ({"policies": {"bts": math.nan}}, "not_finite", "policies.bts: nan is not a finite number"),
     ({"context": {"x": [0, -math.inf]}}, "not_finite", "context.x[1]: -inf is not a finite number"),
@@ -235,7 +235,7 @@ REJECTED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("change", "reason", "detail"), REJECTED)
-def test_what_is_wrong_is_rejected_with_its_reason(change: dict[str, Any], reason: str, detail: str) -> None:
+def test_a_wrong_field_is_rejected_with_its_reason(change: dict[str, Any], reason: str, detail: str) -> None:
     message = big_encode(COMPACT | change)
     for settings in ({}, {"policies": ["bts"]}):
         assert verdict(message, reward_range=(0, 1), **settings) == Rejected(reason, detail, message)
@@ -266,7 +266,7 @@ def big_encode(event: Any) -> bytes:
         (encode(COMPACT)[:-1] + b', "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
     ],
 )
-def test_what_is_no_json_object_is_malformed(message: bytes | None, detail: str) -> None:
+def test_a_message_that_is_not_a_json_object_is_malformed(message: bytes | None, detail: str) -> None:
     assert verdict(message) == Rejected("malformed", detail, message or b"")
 
 
@@ -323,9 +323,7 @@ def test_good_events_are_accepted(messages: list[bytes]) -> None:
 
 
 @given(st.lists(strategies.messages, max_size=6), st.sampled_from([None, POLICIES, POLICIES[1:]]))
-def test_whatever_comes_no_number_that_is_not_finite_enters_a_column(
-    messages: list[bytes | None], policies: Any
-) -> None:
+def test_no_message_puts_a_number_that_is_not_finite_into_a_column(messages: list[bytes | None], policies: Any) -> None:
     batch = JsonDecoder(policies, reward_range=(-1e300, 1e300)).decode_batch(messages)
     assert len(batch) + len(batch.rejected) == len(messages)
     assert {each.reason for each in batch.rejected} <= set(REASONS)

@@ -1,4 +1,4 @@
-"""Decision logs of Vowpal Wabbit, read as they are, to the values of other software."""
+"""Decision logs of Vowpal Wabbit give the values that other software computes from them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_ids_times_contexts_and_distributions_may_be_absent() -> None:
     assert np.isnan(batch.timestamp).all()
 
 
-def test_the_chosen_action_is_told_in_three_ways() -> None:
+def test_the_chosen_action_is_logged_in_three_ways() -> None:
     for absent in ({}, {"_labelIndex": ...}, {"_label_Action": ...}, {"_label_Action": ..., "_labelIndex": ...}):
         sets = decoded(line(**absent)).action_sets
         assert sets is not None
@@ -247,7 +247,7 @@ def test_a_slate_has_one_reward_and_all_its_slots() -> None:
         (line(SLATE, _outcomes=[]), ("malformed", "slots")),
     ],
 )
-def test_what_is_no_event_has_its_reason(message: bytes | None, expected: tuple[str, str]) -> None:
+def test_a_line_that_is_not_an_event_has_its_reason(message: bytes | None, expected: tuple[str, str]) -> None:
     found = reason(message)
     assert found[0] == expected[0]
     assert expected[1] in found[1]

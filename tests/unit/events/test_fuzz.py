@@ -1,4 +1,4 @@
-"""Nonsense is told from events without a crash or a number that is not finite, in bounded time and memory."""
+"""Mutated and extreme messages cause no crash and no number that is not finite, in bounded time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How exact events must be, and how large they may be."""
+"""Tolerances of probabilities, and limits of size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_distributions_logged_with_three_digits_are_none() -> None:
         },
     ],
 )
-def test_what_lies_above_1_by_the_rounding_of_floats_is_1(certain: dict[str, Any]) -> None:
+def test_a_probability_above_1_by_rounding_is_1(certain: dict[str, Any]) -> None:
     batch = batch_of(BARE | certain)
     assert batch.rejected == ()
     assert batch.propensity.tolist() == [1.0]
@@ -64,7 +64,7 @@ def test_a_propensity_whose_distance_from_the_listed_one_has_no_number_is_out_of
     assert rejected.reason == "propensity_range"
 
 
-def test_what_lies_above_1_by_more_is_no_probability() -> None:
+def test_a_probability_above_1_by_more_than_rounding_is_rejected() -> None:
     (rejected,) = batch_of(BARE | {"action": "a", "propensity": 1.00000001}).rejected
     assert rejected.reason == "propensity_range"
     with pytest.raises(ValueError, match="propensity_range"):
@@ -90,10 +90,10 @@ def test_a_message_that_is_longer_than_any_event_is_not_read(format: JsonDecoder
     assert [(each.reason, each.detail[:14]) for each in batch.rejected] == [("malformed", f"{len(long)} bytes")]
 
 
-def test_an_event_that_names_policies_without_end_is_none() -> None:
+def test_an_event_with_too_many_policies_is_rejected() -> None:
     crowd = {f"p{number}": 0.5 for number in range(10_001)}
     good = BARE | {"action": "a", "propensity": 0.5}
     batch = batch_of(good | {"policies": crowd}, good | {"policies": {"a": 0.5}})
     assert batch.policies == ("a",)
-    assert batch.rejected[0].detail == "policies: 10001 names, more than the 10000 that are read"
+    assert batch.rejected[0].detail == "policies: 10001 names, more than the limit of 10000"
     assert len(batch_of(good | {"policies": crowd}, policies=["p7"])) == 1

@@ -461,7 +461,7 @@ LISTED: dict[str, Any] = {"slates": [["a", "b"], ["b", "a"]], "slate_propensitie
         ([coin(0, actions=[])], "malformed", "slots.0.actions: empty"),
     ],
 )
-def test_a_slot_that_is_none_has_its_reason_and_its_number(slots: Any, reason: str, detail: str) -> None:
+def test_an_invalid_slot_has_its_reason_and_its_number(slots: Any, reason: str, detail: str) -> None:
     assert rejection(slots=slots) == (reason, detail)
 
 
@@ -476,7 +476,7 @@ def test_what_belongs_to_slots_is_refused_beside_them(field: str) -> None:
     value = {"action": 1, "propensity": 0.5, "policies": {POLICY: 0.5}}.get(field, [[0.5]] if "f" in field else [1])
     assert rejection(slots=[coin(0)], **{field: value}) == (
         "malformed",
-        f"{field}: beside `slots`, which have their own",
+        f"{field}: not allowed beside `slots`",
     )
 
 
@@ -568,7 +568,7 @@ def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
     assert slate_weights(batch, [POLICY]).ravel().tolist() == close([1.0, 1.0])
 
 
-def test_a_policy_of_no_use_in_a_slot_is_missing_there() -> None:
+def test_a_policy_with_an_unusable_probability_is_missing_in_the_slot() -> None:
     batch = batch_of([message(slots=[coin(0, "huh"), coin(1, None)])])  # type: ignore[arg-type]
     assert batch.slates is not None
     assert np.isnan(batch.slates.probabilities).all()

@@ -1,4 +1,4 @@
-"""Parquet and CSV: the same numbers and the same reasons as the JSON of the same events."""
+"""Parquet and CSV give the same numbers and rejections as JSON."""
 
 from __future__ import annotations
 
@@ -223,13 +223,13 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
         pa.array(["2026-01-31T12:00:00Z"]).dictionary_encode(),
     ],
 )
-def test_times_are_taken_as_tables_have_them(tmp_path: Path, times: Any) -> None:
+def test_timestamps_of_any_type_are_read(tmp_path: Path, times: Any) -> None:
     table = {"timestamp": times, "action": ["x"], "propensity": [0.5], "reward": [1]}
     report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
     assert report.events.last_timestamp == NOON.timestamp()
 
 
-def test_decimals_booleans_small_floats_categories_and_bytes_are_taken_for_what_they_mean(tmp_path: Path) -> None:
+def test_decimals_booleans_small_floats_categories_and_bytes_are_read_as_values(tmp_path: Path) -> None:
     table = {
         "timestamp": pa.array([1, 2], pa.int32()),
         "action": pa.array([b"x", b"y"], pa.binary()),
@@ -314,7 +314,7 @@ def test_a_policy_without_a_column_is_missing_and_named(tmp_path: Path) -> None:
     assert "warning: no event has a probability of the policy 'challenger'" in list(replay.warnings(report))
 
 
-def test_a_file_that_is_no_parquet_is_an_input_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_an_input_error(tmp_path: Path) -> None:
     whole = as_parquet(tmp_path / "whole.parquet", columns()).read_bytes()
     for number, content in enumerate((b"", b"not parquet at all", whole[: len(whole) // 2])):
         file = tmp_path / f"{number}.parquet"
@@ -385,7 +385,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     assert max(held) < 6e6
 
 
-def test_columns_are_refused_where_their_names_are_none(tmp_path: Path) -> None:
+def test_unknown_names_of_columns_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"columns\.timestmp \(line 2\): .* the unknown key 'timestmp'"):
         configured(tmp_path, PLAIN.replace("\n", "\ncolumns: {timestmp: ts}\n", 1))
 
