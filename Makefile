@@ -19,7 +19,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench fuzz soak lock dashboards manifests clean
+.PHONY: help demo quick test test-all lint tests bench fuzz soak mutants lock dashboards manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -64,6 +64,10 @@ fuzz: .venv/ready  ## ten million mutated messages, without a crash or a number 
 
 soak: .venv/ready  ## 20 minutes at 20,000 events a second with a fault every minute: memory, descriptors, scrapes, every event
 	.venv/bin/python tests/tools/soak.py $(ARGS)
+
+mutants: export PYTHONPATH = tests
+mutants: .venv/ready  ## the share of seeded mutants that the tests kill (ARGS="run tests/mutation/RECORD.json")
+	.venv/bin/python tests/mutation/sample.py $(ARGS)
 
 lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 upgrades versions)
 	requirements/lock.sh $(if $(UPGRADE),--upgrade)

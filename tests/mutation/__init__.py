@@ -1,0 +1,1 @@
+"""How many seeded faults the tests notice."""

@@ -1,0 +1,77 @@
+"""Which mutants a source has, and which of its parts are left alone."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+
+from mutation.mutants import mutants_of
+from mutation.sample import ROOT, SIZES, sample
+
+
+def mutations(source: str) -> set[tuple[str, str]]:
+    """Kinds, with the sources that the mutants leave."""
+    encoded = source.encode()
+    return {(mutant.kind, mutant.applied_to(encoded).decode()) for mutant in mutants_of(encoded)}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b", {("boundary", "(a <= b)"), ("comparison", "(a >= b)")}),
+        ("a is b", {("comparison", "(a is not b)")}),
+        ("a and b", {("logic", "(a or b)")}),
+        ("a & ~b", {("logic", "(a | ~b)"), ("negation", "a & (b)")}),
+        ("not a", {("negation", "(a)")}),
+        ("b if a else c", {("negation", "b if (not a) else c")}),
+        ("a - b", {("arithmetic", "(a + b)")}),
+        ("a += b", {("arithmetic", "a -= b")}),
+        ("a[-1]", {("constant", "a[0]")}),
+        ("a[:-1]", {("slice", "a[:-2]")}),
+        ("a[b:]", {("slice", "a[(b + 1):]")}),
+        ("f(0, 0.5, True)", {("constant", f"f({it})") for it in ("1, 0.5, True", "0, 1.0, True", "0, 0.5, False")}),
+        ("np.minimum(a, b)", {("function", "np.maximum(a, b)")}),
+        (
+            "(a > b).any()",
+            {("function", "(a > b).all()"), ("boundary", "((a >= b)).any()"), ("comparison", "((a <= b)).any()")},
+        ),
+        ("a.sum(axis=b)", {("argument", "(a.sum())")}),
+        ("def f(a):\n    return a", {("return", "def f(a):\n    return None")}),
+        ("“é”; a * b".replace("“", "'").replace("”", "'"), {("arithmetic", "'é'; (a / b)")}),
+    ],
+)
+def test_a_source_has_these_mutants(source: str, expected: set[tuple[str, str]]) -> None:
+    assert mutations(source) == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""More than 1."""',
+        "a: dict[str, 1]",
+        "raise ValueError(1 + 2)",
+        'f"{a + 1}"',
+        "if TYPE_CHECKING:\n    a = 1",
+        "@cache(1)\ndef f(a: 1) -> None:\n    return",
+        "isinstance(a, B | C)",
+        "Number = int | float",
+        "zip(a, b, strict=True)",
+    ],
+)
+def test_what_decides_no_result_is_left_alone(source: str) -> None:
+    assert mutations(source) == set()
+
+
+def test_the_sample_is_the_same_each_time_and_has_so_many_of_each_kind() -> None:
+    chosen = sample()
+    assert chosen == sample()
+    assert Counter(one.mutant.kind for one in chosen) == SIZES
+    assert sum(SIZES.values()) == 150
+
+
+def test_every_mutant_is_a_program_that_differs() -> None:
+    for one in sample():
+        original = (ROOT / one.source).read_bytes()
+        assert ast.dump(ast.parse(one.mutant.applied_to(original))) != ast.dump(ast.parse(original))
