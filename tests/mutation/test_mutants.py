@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from mutation.mutants import mutants_of
-from mutation.sample import ROOT, SIZES, sample
+from mutation.sample import ROOT, SIZES, parts, sample
 
 
 def mutations(source: str) -> set[tuple[str, str]]:
@@ -75,3 +75,10 @@ def test_every_mutant_is_a_program_that_differs() -> None:
     for one in sample():
         original = (ROOT / one.source).read_bytes()
         assert ast.dump(ast.parse(one.mutant.applied_to(original))) != ast.dump(ast.parse(original))
+
+
+def test_every_module_of_the_estimation_the_events_and_the_stages_belongs_to_one_part() -> None:
+    listed = [source for part in parts() for source in part.sources]
+    folders = (ROOT / "streameval" / folder for folder in ("events", "ingest/stages", "ope"))
+    modules = [str(path.relative_to(ROOT)) for folder in folders for path in folder.rglob("*.py")]
+    assert sorted(listed) == sorted(set(modules) - {"streameval/ope/__init__.py"})

@@ -268,6 +268,9 @@ def big_encode(event: Any) -> bytes:
 )
 def test_a_message_that_is_not_a_json_object_is_malformed(message: bytes | None, detail: str) -> None:
     assert verdict(message) == Rejected("malformed", detail, message or b"")
+    batch = JsonDecoder().decode_batch([encode(COMPACT), message, encode(COMPACT)])
+    assert len(batch) == 2
+    assert [(each.place, each.reason, each.detail) for each in batch.rejected] == [(1, "malformed", detail)]
 
 
 def test_every_reason_that_needs_no_memory_has_a_test() -> None:

@@ -202,6 +202,18 @@ def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> N
     assert batch.propensity == pytest.approx(shares)
 
 
+def test_listed_slates_of_different_shapes_weigh_as_each_alone() -> None:
+    messages = []
+    for slots, actions in ((2, 2), (2, 3), (1, 4), (3, 3), (2, 2)):
+        rankings = list(permutations(range(actions), slots))
+        shares = np.arange(1.0, len(rankings) + 1) / np.arange(1.0, len(rankings) + 1).sum()
+        target = np.full((slots, actions), 1 / actions)
+        listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
+        messages.append(message(slots=in_slots(rankings[-1], target), **listed))
+    alone = [float(slate_weights(batch_of([each]), [POLICY])[0, 0]) for each in messages]
+    assert slate_weights(batch_of(messages), [POLICY])[:, 0] == pytest.approx(alone, rel=1e-9)
+
+
 @quickly
 @given(ranked(), st.integers(0, 100))
 def test_additive_rewards_are_estimated_without_bias_under_any_logging(target: Array, seed: int) -> None:

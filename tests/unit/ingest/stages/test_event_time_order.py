@@ -252,6 +252,15 @@ def test_times_that_never_come_do_not_fill_the_memory() -> None:
     assert ordering.released_early == 0
 
 
+def test_no_event_is_lost_however_many_batches_are_buffered() -> None:
+    ordering = fresh(partitions=2)
+    arrivals = steady(0, 1200)
+    for arrival in arrivals:
+        assert len(ordering.take(batch_of([arrival]))) == 0
+    assert len(ordering.held) == 1200
+    assert [each[1:3] for each in arrivals_of(ordering.flush())] == [each[1:3] for each in arrivals]
+
+
 def test_events_of_one_time_do_not_fill_the_memory() -> None:
     ordering = fresh(max_bytes=30_000, partitions=1)
     for number in range(50):

@@ -121,6 +121,16 @@ def test_the_largest_term_s_share_is_the_definition_s_at_every_prefix(stream: St
             assert share == (None if math.isnan(expected) else pytest.approx(expected, rel=1e-9))
 
 
+@pytest.mark.parametrize("n", [199, 340, 410])
+def test_buckets_of_several_blocks_are_the_same_when_one_batch_fills_many_of_them(n: int) -> None:
+    stream = random_stream(4, n)
+    average = Window(tau=130, resolution=40)
+    found = (
+        evaluated(stream, estimators=[IPS()], averages=[average], block=BLOCK).report().get(CANDIDATE, "ips", "window")
+    )
+    assert_estimate(found, brute_force.window(n, 130, 40), terms(IPS(), stream))
+
+
 def test_a_window_says_how_many_events_it_holds() -> None:
     stream = random_stream(4, 150, missing=0.5)
     averages = [Window(tau=45, resolution=5), Window(tau=130, resolution=40, name="coarse")]

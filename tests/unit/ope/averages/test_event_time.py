@@ -195,6 +195,22 @@ def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
     assert found["ips", "seconds"].details["window_events"] == 1000
 
 
+def test_by_time_and_by_number_the_variance_is_remembered_equally_long() -> None:
+    stream = random_stream(3, 4000)
+    stream = stream.with_(reward=np.where(np.arange(4000) < 2500, stream.reward, 0.1 * stream.reward))
+    averages = [
+        Window(tau=100, name="events"),
+        Window(span="100s", name="seconds"),
+        Decay(half_life=60, name="after events"),
+        Decay(half_life="1m", name="after a minute"),
+    ]
+    evaluator = evaluator_of(averages, intervals={average.label: "normal" for average in averages})
+    evaluator.update(dated(stream, np.arange(4000.0)))
+    width = {each.average: each.upper - each.lower for each in candidates(evaluator) if each.estimator == "ips"}
+    assert width["seconds"] == pytest.approx(width["events"], rel=0.05)
+    assert width["after a minute"] == pytest.approx(width["after events"], rel=0.05)
+
+
 def test_events_without_a_time_count_in_other_averages_only() -> None:
     evaluator = evaluator_of([Cumulative(), *AVERAGES])
     evaluator.update(random_stream(3, 50).batch())

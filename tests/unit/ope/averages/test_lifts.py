@@ -204,3 +204,9 @@ def test_the_mixture_of_differences_begins_at_zero() -> None:
     assert found.lift is not None
     assert plain.lift is not None
     assert 0 < found.lift < 0.3 * plain.lift  # 500 pseudo-events without a difference against 100 events
+
+
+def test_on_the_mixture_no_lift_is_known_before_a_candidate_has_events() -> None:
+    log = Log(3, 2_000)
+    log.target["a"][:] = np.nan
+    assert estimate(log, "a", "snips", Mixture()).lift is None

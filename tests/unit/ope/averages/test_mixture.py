@@ -231,6 +231,38 @@ def test_what_a_mixture_does_not_know_is_unknown() -> None:
     assert estimate.details["drift"] is None  # before 50,000 events
 
 
+def test_one_event_of_a_candidate_is_enough_for_an_estimate() -> None:
+    log = Log(seed=3, n=300, candidates=1, gaps=False)
+    log.target[0, np.arange(300) != 150] = np.nan
+    assert evaluated(log).report().get("c0", "ips", "mixture").value is not None
+    log.target[:] = np.nan
+    assert evaluated(log).report().get("c0", "ips", "mixture").value is None
+
+
+def test_the_largest_weight_of_a_mixture_is_that_of_the_whole_log() -> None:
+    log = Log(seed=3, n=2_000, candidates=2)
+    evaluator = Evaluator(log.names, [IPS()], [Mixture()])
+    evaluator.update(log.batch())
+    for place, name in enumerate(log.names):
+        estimate = evaluator.report().get(name, "ips", "mixture")
+        assert estimate.importance_weight_max == pytest.approx(np.nanmax(log.target[place] / log.propensity))
+
+
+@pytest.mark.parametrize("interval", ["drift_aware", "empirical_likelihood"])
+def test_what_is_said_of_an_estimator_does_not_depend_on_those_beside_it(interval: str) -> None:
+    log = Log(seed=3, n=3_000, candidates=2)
+    estimators = [IPS(), StratifiedIPS(threshold=THRESHOLD), StratifiedIPS(threshold=1.0, name="other")]
+    together = Evaluator(log.names, estimators, [Mixture()], intervals={"mixture": interval})
+    together.update(log.batch())
+    for estimator in estimators:
+        alone = Evaluator(log.names, [estimator], [Mixture()], intervals={"mixture": interval})
+        alone.update(log.batch())
+        for name in log.names:
+            one, other = (each.report().get(name, estimator.label, "mixture") for each in (together, alone))
+            for number in ("value", "lower", "upper", "effective_sample_size", "lift", "lift_lower", "lift_upper"):
+                assert getattr(one, number) == pytest.approx(getattr(other, number), rel=1e-9)
+
+
 def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
     n = 2_000
     batch = EventBatch.from_arrays(

@@ -78,6 +78,11 @@ def test_what_is_remembered_is_bounded() -> None:
     assert max(sizes) <= LONGEST
 
 
+def test_a_full_memory_keeps_its_newer_half() -> None:
+    values = means(LONGEST + 1)
+    assert watched(DriftDetector(), values).state()["seen"][0].tolist() == values[LONGEST // 2 :, 0].tolist()
+
+
 def test_blocks_that_say_nothing_of_a_policy_are_left_out() -> None:
     values = means(300, 2, jump=150)
     gaps = np.full((600, 2), np.nan)

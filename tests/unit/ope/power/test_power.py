@@ -232,6 +232,13 @@ def rows(events: int, **columns: object) -> EventBatch:
     )
 
 
+def test_a_policy_without_events_counts_as_sampled_evenly() -> None:
+    exploration = Exploration(("logging", CANDIDATE), {}, (0.0, 1.0))
+    assert exploration.unevenness(CANDIDATE) == 1.0
+    exploration.update(rows(100, target=np.full(100, np.nan)))
+    assert exploration.unevenness(CANDIDATE) == 1.0
+
+
 @pytest.mark.parametrize(
     ("events", "reason"),
     [

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
 from streameval.ope.averages.cluster_variance import signs_of
+from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import mean_weight_test
+from streameval.ope.promotion.block_sums import BlockSums
 
 Array = NDArray[np.float64]
 NAMES = [f"c{place}" for place in range(20)]
@@ -68,3 +70,17 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     rest, after = mean_weight_test.design_effects(before, by_block[23:], marks[2_300:], fading=1.0)
     assert np.concatenate([half, rest]) == pytest.approx(path, rel=1e-9)
     assert after["signed"] == pytest.approx(memory["signed"], rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("mean", [0.6, 1.4])
+def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean: float) -> None:
+    rng = np.random.default_rng(5)
+    weight, reward = mean * rng.choice([0.8, 1.2], (1_000, 1)), np.ones(1_000)
+    gains = []
+    for q in (1.0, 4.0):
+        evidence = Evidence.of(weight, reward, 100, sample_weight=np.full((1_000, 1), q))
+        sums = BlockSums.of(evidence)
+        gain, _, _ = mean_weight_test.fold(mean_weight_test.start(1), evidence, sums, np.full(1_000, 0.5))
+        gains.append(gain)
+    assert gains[1] == pytest.approx(gains[0], rel=1e-9)
+    assert gains[0].sum() > 10.0

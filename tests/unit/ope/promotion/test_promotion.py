@@ -496,6 +496,13 @@ def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
     assert "of the value, over 10%" in check.reason
 
 
+def test_where_one_event_may_carry_everything_the_only_reward_of_a_log_is_enough() -> None:
+    contest, log = make_contest(candidates=1, rule="paired", trust=replace(LENIENT, largest_share=1.0)), Log(20, 1)
+    log.value[:], log.variance[:], log.present[:] = 0.1, 0.0, 1.0
+    log.reward = 1.0 * (np.arange(2_000) == 70)
+    assert found(contest, log.folded(contest))["candidate-1", "paired"].promotable
+
+
 def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
     contest = make_contest(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
     state = constant_path([0.1] * 20).folded(contest)
