@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,18 +14,20 @@ from streameval.cli.plots.values import (
     GRID,
     INK,
     MARGIN,
-    SETTLED,
+    Curve,
     Floats,
     Picture,
     Trace,
+    dash_truth,
     figure_class,
-    moments_of,
+    label_moments,
     require_points,
     save,
+    settled,
 )
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
-from streameval.ope.report import Estimate, Report, Transition
+from streameval.ope.report import Report, Transition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,57 +72,35 @@ class DecisionTimeline:
         figure = figure_class()(figsize=size, dpi=160, facecolor="white")
         panels = _panels(figure, size[1], len(drawn), len(rules))
         estimator, average = self.picture.choice(last)
+        lifts = {
+            curve.policy: curve for curve in trace.curves(estimator, average, ("lift", "lift_lower", "lift_upper"))
+        }
         for place, (policy, (upper, lower)) in enumerate(zip(drawn, panels, strict=True)):
             colour = COLOURS[place % len(COLOURS)]
-            lifts = [_estimate(report, policy, estimator, average) for report in trace.reports]
             stretches = {rule: list(_stretches(trace.reports, policy, rule)) for rule in rules}
-            self._panel(upper, trace, lifts, colour, policy, stretches[rules[0]])
+            self._panel(upper, trace, lifts[policy], colour, stretches[rules[0]])
             _strips(lower, trace, stretches, colour, last, policy)
-        moments_of(trace, lower)
+        label_moments(trace, lower)
         self._describe(figure, size[1], trace, f"{estimator} on {average}", len(candidates) - len(drawn))
         save(figure, self.picture.path)
 
-    def _panel(
-        self,
-        axes: Axes,
-        trace: Trace,
-        lifts: Sequence[Estimate | None],
-        colour: str,
-        policy: str,
-        shaded: Sequence[Stretch],
-    ) -> None:
-        at = moments_of(trace)
-        value, low, high = (_column(lifts, name) for name in ("lift", "lift_lower", "lift_upper"))
+    def _panel(self, axes: Axes, trace: Trace, lift: Curve, colour: str, shaded: Sequence[Stretch]) -> None:
         for stretch in shaded:
-            axes.axvspan(*_places(trace, stretch), color=colour, alpha=0.1, linewidth=0)
-        axes.fill_between(at, low, high, color=colour, alpha=0.22, linewidth=0)
-        axes.plot(at, value, color=colour, linewidth=1.8, solid_capstyle="round")
-        self._dash_truth(axes, trace, policy, colour)
-        axes.axhline(self.margin, color=INK, linewidth=0.9, zorder=3)
-        axes.set_ylim(*_limits(value, low, high, self.margin))
-        axes.set_title(policy, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=5)
-        known = value[np.isfinite(value)]
-        if len(known):
-            decimals = max(0, decimals_for([float(known[-1])]) - 1)
-            label = f"{decimal(float(known[-1]), decimals, signed=True)} now".replace("-", "\N{MINUS SIGN}")
-            axes.annotate(
-                label,
-                xy=(1.0, known[-1]),
-                xytext=(8, 0),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                color=colour,
-                fontsize=9.5,
-                verticalalignment="center",
-                annotation_clip=False,
-            )
-
-    def _dash_truth(self, axes: Axes, trace: Trace, policy: str, colour: str) -> None:
+            axes.axvspan(*trace.at(stretch), color=colour, alpha=0.1, linewidth=0)
+        axes.fill_between(trace.moments, lift.lower, lift.upper, color=colour, alpha=0.22, linewidth=0)
+        axes.plot(trace.moments, lift.values, color=colour, linewidth=1.8, solid_capstyle="round")
         truth, production = self.picture.truth, trace.reports[-1].production
-        if policy in truth and production in truth:
-            counts = np.array([report.events.accepted for report in trace.reports], dtype=np.float64)
-            own, other = (np.interp(counts, *truth[name]) for name in (policy, production))
-            axes.plot(moments_of(trace), own - other, color=colour, linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
+        if lift.policy in truth and production in truth:
+            own, other = (truth[name].after(trace.counts) for name in (lift.policy, production))
+            dash_truth(axes, trace, own - other, colour)
+        axes.axhline(self.margin, color=INK, linewidth=0.9, zorder=3)
+        axes.set_ylim(*_limits(lift, self.margin))
+        axes.set_title(lift.policy, loc="left", fontsize=10.5, fontweight="bold", color=INK, pad=5)
+        known = lift.values[np.isfinite(lift.values)]
+        if len(known):
+            last = float(known[-1])
+            text = decimal(last, max(0, decimals_for([last]) - 1), signed=True).replace("-", "\N{MINUS SIGN}")
+            _label_right(axes, f"{text} now", last, colour, 9.5)
 
     def _describe(self, figure: Figure, height: float, trace: Trace, drawn: str, left_out: int) -> None:
         last = trace.reports[-1]
@@ -160,25 +140,30 @@ def _strips(
     whole = Stretch(0.0, float(last.events.accepted))
     shares = {each.rule: each.promotable_events for each in last.promotion if each.policy == policy}
     for place, (rule, spans) in enumerate(stretches.items()):
-        _bar(axes, _places(trace, whole), place, TRACK)
+        _bar(axes, trace.at(whole), place, TRACK)
         for span in spans:
-            _bar(axes, _places(trace, span), place, colour)
+            _bar(axes, trace.at(span), place, colour)
         share = shares[rule] / max(1, last.events.accepted)
-        axes.annotate(
-            f"{share:.0%} of events" if shares[rule] else "never",
-            xy=(1.0, place + 0.56),
-            xytext=(8, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            color=colour if shares[rule] else FAINT,
-            fontsize=8.5,
-            verticalalignment="center",
-            annotation_clip=False,
-        )
+        text = f"{share:.0%} of events" if shares[rule] else "never"
+        _label_right(axes, text, place + 0.56, colour if shares[rule] else FAINT, 8.5)
 
 
-def _bar(axes: Axes, ends: tuple[Any, Any], place: int, colour: str) -> None:
-    axes.fill_between(list(ends), place + 0.2, place + 0.85, color=colour, linewidth=0)
+def _bar(axes: Axes, ends: Floats, place: int, colour: str) -> None:
+    axes.fill_between(ends, place + 0.2, place + 0.85, color=colour, linewidth=0)
+
+
+def _label_right(axes: Axes, text: str, height: float, colour: str, size: float) -> None:
+    axes.annotate(
+        text,
+        xy=(1.0, height),
+        xytext=(8, 0),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        color=colour,
+        fontsize=size,
+        verticalalignment="center",
+        annotation_clip=False,
+    )
 
 
 def _stretches(reports: Sequence[Report], policy: str, rule: str) -> Iterator[Stretch]:
@@ -200,33 +185,9 @@ def _stretches(reports: Sequence[Report], policy: str, rule: str) -> Iterator[St
         yield Stretch(started.event, reports[-1].events.accepted)
 
 
-def _places(trace: Trace, stretch: Stretch) -> tuple[Any, Any]:
-    """The ends of a stretch on the x axis, interpolated between the Reports."""
-    at = moments_of(trace)
-    counts = np.array([report.events.accepted for report in trace.reports], dtype=np.float64)
-    if at.dtype != object:
-        return float(np.interp(stretch.first, counts, at)), float(np.interp(stretch.last, counts, at))
-    seconds = np.array([moment.timestamp() for moment in at])
-    first, last = np.interp(stretch, counts, seconds)
-    zone = at[0].tzinfo
-    return tuple(type(at[0]).fromtimestamp(float(each), zone) for each in (first, last))
-
-
-def _estimate(report: Report, policy: str, estimator: str, average: str) -> Estimate | None:
-    wanted = (policy, estimator, average)
-    return next((each for each in report.estimates if (each.policy, each.estimator, each.average) == wanted), None)
-
-
-def _column(lifts: Sequence[Estimate | None], name: str) -> Floats:
-    return np.array([np.nan if each is None else getattr(each, name) for each in lifts], dtype=np.float64)
-
-
-def _limits(value: Floats, low: Floats, high: Floats, margin: float) -> tuple[float, float]:
+def _limits(lift: Curve, margin: float) -> tuple[float, float]:
     """Limits of the y axis: lift and interval after the start, and the margin."""
-    settled = slice(int(len(value) * SETTLED), None)
-    ends = np.concatenate([column[settled] for column in (value, low, high)])
-    ends = np.append(ends[np.isfinite(ends)], margin)
-    bottom, top = np.quantile(ends, (0.005, 0.995))
+    bottom, top = np.quantile(np.append(settled([lift]), margin), (0.005, 0.995))
     bottom, top = min(bottom, margin), max(top, margin)
     room = 0.08 * (top - bottom) or 0.01
     return float(bottom - room), float(top + room)

@@ -8,19 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import Estimate, Report
+from streameval.ope.report import Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,24 +87,39 @@ class Trace:
             self.every *= 2
             self.reports = self.reports[1::2]
 
-    def curves(self, estimator: str, average: str) -> list[Curve]:
-        """One curve per policy, production first."""
-        rows = [_rows(report, estimator, average) for report in self.reports]
+    def curves(self, estimator: str, average: str, names: Sequence[str] = ("value", "lower", "upper")) -> list[Curve]:
+        """One curve per policy, production first; `names`: which numbers of the estimates it shows."""
+        wanted = (estimator, average)
+        rows = [
+            {each.policy: each for each in report.estimates if (each.estimator, each.average) == wanted}
+            for report in self.reports
+        ]
         return [
-            Curve(policy, *(_column(rows, policy, name) for name in ("value", "lower", "upper")))
+            Curve(policy, *(np.array([getattr(row.get(policy), name, None) for row in rows], float) for name in names))
             for policy in (rows[-1] if rows else ())
         ]
 
+    @property
+    def counts(self) -> Floats:
+        """The number of events in each Report."""
+        return np.array([report.events.accepted for report in self.reports], dtype=np.float64)
 
-def _rows(report: Report, estimator: str, average: str) -> dict[str, Estimate]:
-    wanted = (estimator, average)
-    return {
-        estimate.policy: estimate for estimate in report.estimates if (estimate.estimator, estimate.average) == wanted
-    }
+    @property
+    def is_timed(self) -> bool:
+        """Whether the x axis shows event time, not the number of events."""
+        times = [report.events.last_timestamp for report in self.reports]
+        return None not in times and times[0] != times[-1]
 
+    @property
+    def moments(self) -> Floats:
+        """The positions of the Reports on the x axis: days since 1970, or numbers of events."""
+        if not self.is_timed:
+            return self.counts
+        return np.array([report.events.last_timestamp for report in self.reports], dtype=np.float64) / 86_400
 
-def _column(rows: Sequence[Mapping[str, Estimate]], policy: str, name: str) -> Floats:
-    return np.array([getattr(row[policy], name) for row in rows], dtype=np.float64)
+    def at(self, events: ArrayLike) -> Floats:
+        """The position after so many events, interpolated between the Reports."""
+        return np.asarray(np.interp(events, self.counts, self.moments))
 
 
 class Truth(NamedTuple):
@@ -112,6 +127,10 @@ class Truth(NamedTuple):
 
     events: Floats
     values: Floats
+
+    def after(self, events: Floats) -> Floats:
+        """The true value after so many events."""
+        return np.asarray(np.interp(events, self.events, self.values))
 
 
 @dataclass(frozen=True)
@@ -138,12 +157,13 @@ class Picture:
         figure = figure_class()(figsize=(9.6, 5.2), dpi=160, facecolor="white")
         curves = trace.curves(estimator, average)
         axes = _axes(figure, longest=max(len(curve.policy) for curve in curves))
-        moments = moments_of(trace, axes)
+        label_moments(trace, axes)
         colours = _colours(curves)
         for curve in curves:
-            _line(axes, moments, curve, colours[curve.policy], production=curve is curves[0])
+            _line(axes, trace.moments, curve, colours[curve.policy], production=curve is curves[0])
         _scale(axes, curves)
-        _dash_truth(axes, trace, moments, self.truth, colours)
+        for policy in self.truth.keys() & colours.keys():
+            dash_truth(axes, trace, self.truth[policy].after(trace.counts), colours[policy])
         _label_ends(axes, curves, colours)
         _describe(figure, trace, self, f"{estimator} on {average}")
         save(figure, self.path)
@@ -224,35 +244,23 @@ def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both", pad: float 
     axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=pad)
 
 
-def moments_of(trace: Trace, axes: Axes | None = None) -> Any:
-    """The positions of the Reports on the x axis: event time, or the number of events if times are not known.
-
-    Labels `axes` accordingly.
-    """
-    timestamps = [report.events.last_timestamp for report in trace.reports]
-    known = [timestamp for timestamp in timestamps if timestamp is not None]
-    timed = len(known) == len(timestamps) and known[0] != known[-1]
-    if axes is not None:
-        _label_time(axes) if timed else _label_events(axes)
-    if timed:
-        return np.array([datetime.fromtimestamp(timestamp, UTC) for timestamp in known])
-    return np.array([report.events.accepted for report in trace.reports])
-
-
-def _label_time(axes: Axes) -> None:
+def label_moments(trace: Trace, axes: Axes) -> None:
+    """Label the x axis with event time or with numbers of events."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
-    axes.set_xlabel("event time (UTC)", color=FAINT, fontsize=9, loc="left")
-
-
-def _label_events(axes: Axes) -> None:
     from matplotlib.ticker import FuncFormatter
 
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
-    axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
+    if trace.is_timed:
+        locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    else:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+    axes.set_xlabel("event time (UTC)" if trace.is_timed else "events", color=FAINT, fontsize=9, loc="left")
+
+
+def dash_truth(axes: Axes, trace: Trace, values: Floats, colour: str) -> None:
+    """A dashed line of true values."""
+    axes.plot(trace.moments, values, color=colour, linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
 
 
 def _colours(curves: Sequence[Curve]) -> dict[str, str]:
@@ -261,7 +269,7 @@ def _colours(curves: Sequence[Curve]) -> dict[str, str]:
     return {curves[0].policy: PRODUCTION, **shades}
 
 
-def _line(axes: Axes, moments: Any, curve: Curve, colour: str, *, production: bool) -> None:
+def _line(axes: Axes, moments: Floats, curve: Curve, colour: str, *, production: bool) -> None:
     axes.fill_between(moments, curve.lower, curve.upper, color=colour, alpha=0.13, linewidth=0)
     width, order = (2.6, 4) if production else (1.7, 3)
     axes.plot(moments, curve.values, color=colour, linewidth=width, zorder=order, solid_capstyle="round")
@@ -269,9 +277,7 @@ def _line(axes: Axes, moments: Any, curve: Curve, colour: str, *, production: bo
 
 def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
     """Fit the axis to lines and bands after the start, whose wide bands would flatten the rest."""
-    settled = slice(int(len(curves[0].values) * SETTLED), None)
-    ends = np.concatenate([column[settled] for curve in curves for column in (curve.values, curve.lower, curve.upper)])
-    ends = ends[np.isfinite(ends)]
+    ends = settled(curves)
     if not len(ends):
         return
     low, high = np.quantile(ends, (0.005, 0.995))
@@ -279,12 +285,11 @@ def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
     axes.set_ylim(0.0 if 0.0 <= low < room else low - room, high + room)
 
 
-def _dash_truth(axes: Axes, trace: Trace, moments: Any, truth: Mapping[str, Truth], colours: Mapping[str, str]) -> None:
-    counts = np.array([report.events.accepted for report in trace.reports], dtype=np.float64)
-    for policy, known in truth.items():
-        if policy in colours:
-            values = np.interp(counts, known.events, known.values)
-            axes.plot(moments, values, color=colours[policy], linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
+def settled(curves: Sequence[Curve]) -> Floats:
+    """All known values and bounds after the start."""
+    columns = [column for curve in curves for column in (curve.values, curve.lower, curve.upper)]
+    ends = np.concatenate([column[int(len(column) * SETTLED) :] for column in columns])
+    return ends[np.isfinite(ends)]
 
 
 def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str]) -> None:
