@@ -72,13 +72,13 @@ class DecisionTimeline:
         figure = figure_class()(figsize=size, dpi=160, facecolor="white")
         panels = _panels(figure, size[1], len(drawn), len(rules))
         estimator, average = self.picture.choice(last)
-        lifts = {
-            curve.policy: curve for curve in trace.curves(estimator, average, ("lift", "lift_lower", "lift_upper"))
-        }
+        curves = trace.curves(estimator, average, ("lift", "lift_lower", "lift_upper"))
+        lifts, unknown = {curve.policy: curve for curve in curves}, np.full(len(trace.reports), np.nan)
         for place, (policy, (upper, lower)) in enumerate(zip(drawn, panels, strict=True)):
             colour = COLOURS[place % len(COLOURS)]
             stretches = {rule: list(_stretches(trace.reports, policy, rule)) for rule in rules}
-            self._panel(upper, trace, lifts[policy], colour, stretches[rules[0]])
+            lift = lifts.get(policy, Curve(policy, unknown, unknown, unknown))
+            self._panel(upper, trace, lift, colour, stretches[rules[0]])
             _strips(lower, trace, stretches, colour, last, policy)
         label_moments(trace, lower)
         self._describe(figure, size[1], trace, f"{estimator} on {average}", len(candidates) - len(drawn))

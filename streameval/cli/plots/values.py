@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
@@ -96,7 +96,7 @@ class Trace:
         ]
         return [
             Curve(policy, *(np.array([getattr(row.get(policy), name, None) for row in rows], float) for name in names))
-            for policy in (rows[-1] if rows else ())
+            for policy in dict.fromkeys(policy for row in reversed(rows) for policy in row)
         ]
 
     @property
@@ -117,7 +117,7 @@ class Trace:
             return self.counts
         return np.array([report.events.last_timestamp for report in self.reports], dtype=np.float64) / 86_400
 
-    def at(self, events: ArrayLike) -> Floats:
+    def at(self, events: Sequence[float]) -> Floats:
         """The position after so many events, interpolated between the Reports."""
         return np.asarray(np.interp(events, self.counts, self.moments))
 
@@ -288,8 +288,8 @@ def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
 def settled(curves: Sequence[Curve]) -> Floats:
     """All known values and bounds after the start."""
     columns = [column for curve in curves for column in (curve.values, curve.lower, curve.upper)]
-    ends = np.concatenate([column[int(len(column) * SETTLED) :] for column in columns])
-    return ends[np.isfinite(ends)]
+    ends: Floats = np.concatenate([column[int(len(column) * SETTLED) :] for column in columns])
+    return np.asarray(ends[np.isfinite(ends)])
 
 
 def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str]) -> None:
