@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +16,19 @@ from streameval.events.from_arrays import choice_columns, column, unit_column
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.schema import Identifier
 from streameval.events.slates import SlateColumns
-from streameval.events.validation import Rejected, ValidationRule, at_most_one, faults, reward_within
+from streameval.events.validation import (
+    Fault,
+    Rejected,
+    ValidationRule,
+    at_most_one,
+    choice_rules,
+    finite,
+    first_faults,
+    in_seconds,
+    in_unit_interval,
+    reward_within,
+    slate_rules,
+)
 
 _PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
 
@@ -118,13 +130,29 @@ class EventBatch(Columns):
         kept = self.take(np.delete(np.arange(len(self)), rows))
         return replace(kept, rejected=(*self.rejected, *rejected))
 
-    def apply(self, rule: ValidationRule) -> EventBatch:
-        """Reject the events that break a rule."""
-        return self.reject(rule.broken, rule.reason, rule.detail)
+    def faults(self, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True) -> dict[int, Fault]:
+        """Return the rows that are not events, each with the first rule that it breaks.
+
+        `rewarded`: False if rewards arrive separately from the decisions and are not known yet.
+        """
+        return first_faults(self._rules(reward_range, rewarded))
+
+    def _rules(self, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
+        if rewarded:
+            yield finite("reward", self.reward, ~np.isfinite(self.reward))
+        yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
+        yield in_seconds(self.timestamp)
+        yield in_unit_interval("sampling_probability", self.sampling_probability)
+        if self.slates is not None:
+            yield from slate_rules(self.slates, self.policies)
+        yield from choice_rules(self.policies, self.probabilities, self.propensity, self.action_sets)
+        if reward_range is not None and rewarded:
+            yield reward_within(self.reward, *reward_range)
 
     def with_rewards_in(self, low: float, high: float) -> EventBatch:
         """Reject the events whose reward is not in [low, high]."""
-        return self.apply(reward_within(self.reward, low, high))
+        rule = reward_within(self.reward, low, high)
+        return self.reject(rule.broken, rule.reason, rule.detail)
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
@@ -214,7 +242,7 @@ class EventBatch(Columns):
             slates=slates,
             unit=None if unit is None else unit_column(unit, n),
         )
-        for row, fault in sorted(faults(batch).items()):
+        for row, fault in sorted(batch.faults().items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
         return batch
 

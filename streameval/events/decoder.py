@@ -15,7 +15,7 @@ from streameval.events.columns import compact_columns, floats, named_policies, r
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
 from streameval.events.schema import Event, event_types, reward_type
-from streameval.events.validation import Fault, Rejected, faults, length_mismatch, rejection, reward_message_faults
+from streameval.events.validation import Fault, Rejected, length_mismatch, rejection, reward_message_faults
 
 MAX_POLICIES = 10_000
 """Names in one event, if all names become columns."""
@@ -150,7 +150,7 @@ class JsonDecoder:
             checked = [_mismatch(event) or event for event in events]
             events = _without_faults(checked, messages, rejected)
             batch = ragged_columns(events, self.policies)
-        broken = faults(batch, self.reward_range, rewarded=self.rewarded)
+        broken = batch.faults(self.reward_range, rewarded=self.rewarded)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
             events = _without_faults([broken.get(row, event) for row, event in enumerate(events)], messages, rejected)

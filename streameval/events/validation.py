@@ -6,7 +6,7 @@ Lists of one event are checked before they become columns; all else is checked o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
+from streameval.events.action_sets import ActionSets
 from streameval.events.schema import Event, Identifier, Slate, Slot, policy_cells, policy_names
-
-if TYPE_CHECKING:
-    from streameval.events.action_sets import ActionSets
-    from streameval.events.batch import EventBatch
-    from streameval.events.slates import ListedSlates, SlateColumns
+from streameval.events.slates import ListedSlates, SlateColumns
 
 REASONS: tuple[str, ...] = (
     "malformed",
@@ -216,16 +213,6 @@ class ValidationRule(NamedTuple):
     detail: Callable[[int], str]
 
 
-def faults(
-    batch: EventBatch, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True
-) -> dict[int, Fault]:
-    """Return the rows that are not events, each with the first rule that it breaks.
-
-    `rewarded`: False if rewards arrive separately from the decisions and are not known yet.
-    """
-    return first_faults(_rules(batch, reward_range, rewarded))
-
-
 def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
     """Return the rows that break a rule, each with the first rule that it breaks."""
     found: dict[int, Fault] = {}
@@ -239,7 +226,7 @@ def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
 
 def reward_message_faults(reward: Array, timestamp: Array) -> dict[int, Fault]:
     """Return the rows that are not rewards, of messages with rewards alone."""
-    return first_faults((_finite("reward", reward, ~np.isfinite(reward)), _in_seconds(timestamp)))
+    return first_faults((finite("reward", reward, ~np.isfinite(reward)), in_seconds(timestamp)))
 
 
 def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
@@ -250,7 +237,8 @@ def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
     )
 
 
-def _in_seconds(timestamp: Array) -> ValidationRule:
+def in_seconds(timestamp: Array) -> ValidationRule:
+    """Timestamps [n] are not in smaller units."""
     return ValidationRule(
         "malformed",
         np.abs(timestamp) > LATEST,
@@ -258,27 +246,15 @@ def _in_seconds(timestamp: Array) -> ValidationRule:
     )
 
 
-def _finite(field: str, column: Array, broken: Mask) -> ValidationRule:
+def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
+    """Numbers [n] are finite; `broken`: those that are not."""
     return ValidationRule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
 
 
-def _rules(batch: EventBatch, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
-    if rewarded:
-        yield _finite("reward", batch.reward, ~np.isfinite(batch.reward))
-    yield _finite("timestamp", batch.timestamp, np.isinf(batch.timestamp))  # NaN: arrays without times
-    yield _in_seconds(batch.timestamp)
-    yield _propensity("sampling_probability", batch.sampling_probability)
-    if batch.slates is not None:
-        yield from _slate_rules(batch.slates, batch.policies)
-    yield from _choice_rules(batch.policies, batch.probabilities, batch.propensity, batch.action_sets)
-    if reward_range is not None and rewarded:
-        yield reward_within(batch.reward, *reward_range)
-
-
-def _choice_rules(
+def choice_rules(
     policies: Sequence[str], probabilities: Array, propensity: Array, sets: ActionSets | None
 ) -> Iterator[ValidationRule]:
-    """Rules for a choice: that of an event, or that of a slot."""
+    """Yield the rules for the choices of events, or of slots."""
     if sets is not None:
         unknown = (sets.index < 0) & (sets.sizes > 0)
         yield ValidationRule(
@@ -287,7 +263,7 @@ def _choice_rules(
     yield ValidationRule(
         "missing_field", np.isnan(propensity), lambda row: "propensity: missing, and so is `propensities`"
     )
-    yield _propensity("propensity", propensity)
+    yield in_unit_interval("propensity", propensity)
     yield _probabilities(policies, probabilities)
     if sets is not None:
         yield from _set_rules(sets, policies, propensity)
@@ -306,7 +282,8 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
         yield _sums_to_one(sets, f"policies.{policy}", values)
 
 
-def _propensity(field: str, column: Array) -> ValidationRule:
+def in_unit_interval(field: str, column: Array) -> ValidationRule:
+    """Probabilities [n] are in (0, 1]."""
     broken: Mask = ~((column > 0.0) & (column <= 1.0))
     return ValidationRule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
 
@@ -363,10 +340,11 @@ def _unit_sum(field: str, owner: NDArray[np.int64], values: Array, sizes: NDArra
     return ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
 
 
-def _slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
+def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
+    """Yield the rules for slates and their slots."""
     if slates.listed is not None:
         yield from _list_rules(slates.listed)
-    for rule in _choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
+    for rule in choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
         yield _of_slots(rule, slates)
     marginals = "the way the slate was logged gives {:.10g}"
     yield _of_slots(_agreement(slates.propensity, slates.actions, slates.marginals, marginals), slates)
