@@ -86,7 +86,7 @@ def try_source(config: Config) -> None:
         )
     for policy in found.absent:
         say(f"warning: none of these events has a probability of the policy '{policy}'\nhint: check its name")
-    for shortfall in config.evaluator().shortfalls(found.events):
-        if shortfall.of_all:
-            raise SourceError(str(shortfall), hint=shortfall.hint)
-        say(f"warning: {shortfall}\nhint: {shortfall.hint}")
+    for missing in config.evaluator().missing_fields(found.events):
+        if missing.of_all:
+            raise SourceError(str(missing), hint=missing.hint)
+        say(f"warning: {missing}\nhint: {missing.hint}")

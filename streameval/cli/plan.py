@@ -51,11 +51,12 @@ class Planner(Evaluator):
     exploration: Exploration
 
     @classmethod
-    def of(cls, plan: Plan) -> Planner:
-        """A new planner of a plan."""
-        planner = super().of(plan)
+    def from_plan(cls, plan: Plan) -> Planner:
+        """A planner of a plan, before the first event."""
+        planner = super().from_plan(plan)
         assert isinstance(planner, cls)
-        planner.span, planner.exploration = LogSpan(), Exploration(plan.policies, plan.coded, plan.reward_range)
+        planner.span = LogSpan()
+        planner.exploration = Exploration(plan.policies, plan.computed_policies, plan.reward_range)
         return planner
 
     def update(self, batch: EventBatch) -> None:
@@ -87,13 +88,12 @@ class Planning:
         self.horizons = _horizons(plan)
         cumulative = Cumulative()
         plan = replace(
-            plan,
-            averages=(cumulative,),
+            plan.with_products([(tuple(plan.estimators.values()), (cumulative,))]),
             intervals={cumulative.label: Normal()},  # the forecast rests on normal theory; unknown while noise is
             drift=None,
             promotion=None,
         )
-        self.planner = Planner.of(plan)
+        self.planner = Planner.from_plan(plan)
         self.replay = Replay(config)
         self.replay.evaluator = self.planner
 
@@ -118,7 +118,7 @@ def _targets(lifts: Sequence[str]) -> list[TargetLift]:
 
 def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
     """Kinds by label, the best to plan with first."""
-    every = sorted((each for estimators, _ in plan.products() for each in estimators), key=lambda each: each.preference)
+    every = sorted(plan.estimators.values(), key=lambda each: each.preference)
     kinds: dict[str, str] = {estimator.label: estimator.kind for estimator in every}
     if wanted is None:
         return kinds
@@ -130,8 +130,7 @@ def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
 
 def _horizons(plan: Plan) -> dict[str, float]:
     """For each average that forgets, the largest number of equally weighted events that it is ever worth."""
-    averages = [average for _, averages in plan.products() for average in averages]
-    known = {average.label: average.effective_events for average in averages}
+    known = {label: average.effective_events for label, average in plan.averages.items()}
     return {label: events for label, events in known.items() if events is not None}
 
 

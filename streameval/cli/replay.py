@@ -100,7 +100,7 @@ class Replay:
         for rejected in batch.rejected:
             self.examples.setdefault(rejected.reason, rejected)
         if len(batch) and self._shortfalls is None:
-            self._shortfalls = self.evaluator.shortfalls(batch[:ENOUGH])
+            self._shortfalls = self.evaluator.missing_fields(batch[:ENOUGH])
         if self.traced:
             self.trace.update(self.evaluator, batch)
         else:
@@ -168,7 +168,7 @@ def _by_preference(plan: Plan) -> list[tuple[str, str]]:
     """The labels of every estimator on every average, sorted by their `preference`."""
     pairs = [
         (estimator, average)
-        for estimators, averages in plan.products()
+        for estimators, averages in plan.products
         for average in reversed(averages)
         for estimator in estimators
     ]

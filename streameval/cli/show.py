@@ -105,7 +105,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
         **buffered(document["pipeline"]),
-        "members": [_member(member) for member in roster["members"]],
+        "members": [_member(member) for member in roster["cohorts"]],
         "report": json.loads(report.to_json()),
     }
 
@@ -117,7 +117,7 @@ def _positions(mark: State) -> dict[str, Any]:
 
 def _member(member: State) -> dict[str, Any]:
     evaluator = member["evaluator"]
-    names = ("production", "estimators", "averages", "left", "reward_range", "confidence")
+    names = ("production", "products", "reward_range", "confidence")
     settings = {name: evaluator["settings"].get(name) for name in names}
     return {"policies": list(member["policies"]), **settings, "events": evaluator["events"]}
 

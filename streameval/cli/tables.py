@@ -82,12 +82,13 @@ def plan_table(config: Config) -> Table:
     """What a configuration runs."""
     http, reward = config.http, config.reward
     plan = config.plan()
-    products = plan.products()
+    products = plan.products
     policies = len(plan.policies)
     estimates = policies * sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
     table = Table.grid(padding=(0, 2))
     table.add_row("source", Text(config.source.description if config.source else "none: for `replay` only"))
-    named = [name if name not in plan.coded else f"{name} ({plan.coded[name].kind})" for name in plan.policies[1:]]
+    kinds = {name: f" ({policy.kind})" for name, policy in plan.computed_policies.items()}
+    named = [name + kinds.get(name, "") for name in plan.policies[1:]]
     table.add_row("policies", Text(", ".join([f"{config.policies.production} (production)", *named])))
     table.add_row("reward", Text(f"the field {reward.field}, from {reward.min:g} to {reward.max:g}"))
     for estimators, averages in products:
@@ -136,7 +137,7 @@ def _dead_letters_line(settings: AnyDeadLetters | None) -> str:
 
 def _named(plan: Plan, estimators: Sequence[AnyEstimator]) -> str:
     """The estimators, those apart that have rows only when events have what they need."""
-    optional = [each for each in estimators if plan.implied and plan.needs_of(each)]
+    optional = [each for each in estimators if plan.default_estimators and plan.needs_of(each)]
     names = ", ".join(_described(each) for each in estimators if each not in optional)
     better = ", ".join(each.label for each in optional)
     return f"{names}; {better} if events have features and distributions" if better else names

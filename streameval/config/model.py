@@ -309,7 +309,7 @@ class Config(StrictModel):
 
     def evaluator(self) -> Evaluator:
         """A new evaluator of the plan."""
-        return Evaluator.of(self.plan())
+        return Evaluator.from_plan(self.plan())
 
     def without_effect(self) -> list[str]:
         """Warnings about options that have no effect, each with a hint."""
@@ -326,7 +326,7 @@ class Config(StrictModel):
         """The promotion rules that cannot decide: no unbiased estimator is on a mixture."""
         rules = () if self.promotion is None else self.promotion.rules
         wanting = [rule.label for rule in rules if rule.needs_lift]
-        return wanting if wanting and not self.evaluator().decides_by else []
+        return wanting if wanting and not self.evaluator().promotion_lifts else []
 
 
 def _promotion_problems(promotion: Promotion) -> Iterator[Problem]:

@@ -33,7 +33,7 @@ class LateCandidates:
     @property
     def awaited(self) -> bool:
         """Whether one of them is still configured."""
-        return self._evaluator.awaits(self._late)
+        return self._evaluator.is_pending(self._late)
 
     def update(self, batch: EventBatch) -> None:
         """Take earlier events."""
@@ -41,7 +41,7 @@ class LateCandidates:
 
     def join(self, *, anew: bool) -> None:
         """Get all live events from now on."""
-        self._evaluator.join(self._late, anew=anew)
+        self._evaluator.activate(self._late, from_zero=anew)
 
 
 class Reload:
@@ -76,7 +76,7 @@ class Reload:
                 hint=f"restart the daemon to change them; only {CANDIDATES} may change while it runs",
             )
         events, before = config.event_format(), self._evaluator.policies
-        late = self._evaluator.change(config.plan())
+        late = self._evaluator.change_candidates(config.plan())
         self._config = config
         kept = set(self._evaluator.policies)
         added = () if late is None else late.policies[1:]

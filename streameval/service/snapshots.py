@@ -25,7 +25,7 @@ from pydantic import TypeAdapter
 from streameval.common.arrays import State
 from streameval.errors import StateError, StreamevalError
 from streameval.ingest.background import Background
-from streameval.ope.evaluator.cohorts import CohortEvaluator, cells_of, needs_model, require_schema
+from streameval.ope.evaluator.cohorts import CohortEvaluator, require_schema
 from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.policies import AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.ope.reward_models import AnyRewardModel, Ridge, online
@@ -321,32 +321,30 @@ def evaluator_from(
     their reward model is foreign code other than `reward_model`.
     """
     require_schema(state)
-    members = [_without_code(member, reward_model, named_policies(candidates)) for member in state["members"]]
-    return CohortEvaluator.from_state({**state, "members": members}, reward_model, candidates)
+    cohorts = [_without_code(cohort, reward_model, named_policies(candidates)) for cohort in state["cohorts"]]
+    return CohortEvaluator.from_state({**state, "cohorts": cohorts}, reward_model, candidates)
 
 
-def _without_code(member: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
+def _without_code(cohort: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
     """The state with logged policies in place of code that is not named."""
-    settings = member["evaluator"]["settings"]
+    settings = cohort["evaluator"]["settings"]
     policies = named_policies(settings["candidates"])
     unnamed = {name for name, each in policies.items() if isinstance(each, PythonPolicy) and named.get(name) != each}
     if unnamed:
         candidates = {name: Logged() if name in unnamed else each for name, each in policies.items()}
-        kept = [name for name in member["policies"] if name not in unnamed or not named]
-        member = {**member, "policies": kept, "evaluator": _with_settings(member, candidates=candidates)}
+        kept = [name for name in cohort["policies"] if name not in unnamed or not named]
+        cohort = {**cohort, "policies": kept, "evaluator": _with_settings(cohort, candidates=candidates)}
     model = _REWARD_MODEL.validate_python(settings["reward_model"])
-    return _without_model(member) if model.is_external and model != reward_model else member
+    return _without_model(cohort) if model.is_external and model != reward_model else cohort
 
 
-def _without_model(member: State) -> State:
-    evaluator = _with_settings(member, reward_model={"kind": "ridge"})
+def _without_model(cohort: State) -> State:
+    evaluator = _with_settings(cohort, reward_model={"kind": "ridge"})
     evaluator["predictions"] = online.to_state(Ridge(), online.start(Ridge()))
-    plan = Plan.from_settings(evaluator["settings"])
-    cells = cells_of(plan)
-    before = cells.keys() if member.get("cells") is None else {(cell[0], cell[1]) for cell in member["cells"]}
-    kept = [list(cell) for cell, (estimator, *_) in cells.items() if cell in before and not needs_model(estimator)]
-    return {**member, "cells": kept, "evaluator": evaluator}
+    pairs = Plan.from_settings(evaluator["settings"]).pairs
+    kept = [list(pair) for pair, (_, _, model) in pairs.items() if model is None]
+    return {**cohort, "pairs": kept, "evaluator": evaluator}
 
 
-def _with_settings(member: State, **settings: Any) -> State:
-    return {**member["evaluator"], "settings": {**member["evaluator"]["settings"], **settings}}
+def _with_settings(cohort: State, **settings: Any) -> State:
+    return {**cohort["evaluator"], "settings": {**cohort["evaluator"]["settings"], **settings}}

@@ -20,7 +20,7 @@ from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
 from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline, PipelineSettings
-from streameval.ope.evaluator.cohorts import CohortEvaluator, named_parts
+from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
@@ -94,11 +94,15 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
         )
     plan = config.plan()
     evaluator = evaluator_from(document["evaluator"], config.reward_model, config.policies.candidates)
-    parts = evaluator.named_parts
+    parts = evaluator.parts
     _require_policies(reset_policies, plan.policies)
     for policy in reset_policies:
-        evaluator.forget(policy)
-    late = evaluator.adopt(plan)
+        evaluator.reset_policy(policy)
+    reset: Collection[str] = reset_policies
+    if evaluator.restarts(plan):
+        reset = plan.policies
+        log.warning("restarted_from_zero", reason="production is another policy: every lift and decision depends on it")
+    late = evaluator.apply_plan(plan)
     offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     pipeline = EventPipeline.from_state(document["pipeline"], config.event_format(), _stages(config))
     pipeline.drop_policies(reset_policies)
@@ -107,8 +111,8 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
         snapshot=str(path),
         written=datetime.fromtimestamp(document["written"], UTC).isoformat(timespec="seconds"),
         **{
-            kind: compared(parts[kind], after, reset_policies if kind == "policies" else ())
-            for kind, after in named_parts(plan).items()
+            kind: compared(parts[kind], after, reset if kind == "policies" else ())
+            for kind, after in plan.parts.items()
         },
     )
     return StartState(evaluator, pipeline, offsets, replace(NEVER, written_at=document["written"]), late)
@@ -205,7 +209,7 @@ def _assemble(
     def examine(events: EventBatch) -> Iterator[str]:
         if config.drift is not None:
             Background(config.drift.make)  # imports river, which takes a second, before the loop needs it
-        return (f"{each}; {each.hint}" for each in evaluator.shortfalls(events))
+        return (f"{each}; {each.hint}" for each in evaluator.missing_fields(events))
 
     history = None if backfill is None else partial(settings.open_backfill, backfill)
     reloading = Reload(path, config, evaluator, history)

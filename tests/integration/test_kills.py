@@ -103,7 +103,7 @@ class Log:
             given = {name: taken[name] for name in ("reward", "propensity", "timestamp")}
             roster.update(EventBatch.from_arrays(**given, policies=policies))
         state = settled(roster)
-        state["members"][0]["evaluator"]["events"]["rejected"] = {"duplicate": self.events // DUPLICATED}
+        state["cohorts"][0]["evaluator"]["events"]["rejected"] = {"duplicate": self.events // DUPLICATED}
         return state
 
     def expected(self) -> dict[str, float]:

@@ -32,5 +32,5 @@ def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
 
 
 def adopt(roster: CohortEvaluator, changed: Plan) -> None:
-    for late in roster.adopt(changed):
-        roster.join(late)
+    for late in roster.apply_plan(changed):
+        roster.activate(late)

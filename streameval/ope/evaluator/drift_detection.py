@@ -128,24 +128,25 @@ class DriftWatch:
             detector.update(mean)
         return detector
 
-    def of_some(self, places: Sequence[int | None]) -> DriftWatch:
-        """The watch of other policies; `places`: where each was before, None for one that begins."""
-        watch = DriftWatch(self.detector, len(places))
-        for place, before in enumerate(places):
-            if before is not None:
-                watch.detections[place], watch._seen[place] = self.detections[before], list(self._seen[before])
-        return watch
+    def select_policies(self, index: Sequence[int]) -> DriftWatch:
+        """The watch of some of the policies; `index`: their places."""
+        selected = DriftWatch(self.detector, len(index))
+        selected.detections = [self.detections[place] for place in index]
+        selected._seen = [list(self._seen[place]) for place in index]
+        return selected
 
     def state(self) -> State:
-        """The detections and what the detectors have seen."""
-        return {"detections": list(self.detections), "seen": [np.array(seen) for seen in self._seen]}
+        """The detections, and the block means that the detectors have seen."""
+        seen = [np.array(means) for means in self._seen]
+        return {"detector": self.detector.settings(), "detections": list(self.detections), "seen": seen}
 
-    @classmethod
-    def from_state(cls, detector: DriftDetector, state: State) -> DriftWatch:
-        """The watch that gave this state; its detectors are made when the next block comes."""
-        watch = cls(detector, len(state["seen"]))
+    def resumed(self, state: State | None) -> DriftWatch:
+        """The watch that gave this state; this one if that had another detector, or there was none."""
+        if state is None or state["detector"] != self.detector.settings():
+            return self
+        watch = DriftWatch(self.detector, len(state["seen"]))
         watch.detections = list(state["detections"])
-        watch._seen = [seen.tolist() for seen in state["seen"]]
+        watch._seen = [means.tolist() for means in state["seen"]]
         return watch
 
 

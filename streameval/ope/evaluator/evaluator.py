@@ -13,28 +13,24 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.cluster_variance import start_signs, unit_signs
+from streameval.ope.averages.cluster_variance import unit_signs
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator import counters
-from streameval.ope.evaluator.counters import counted, newest
-from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
+from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid
-from streameval.ope.evaluator.missing_fields import MissingField, shortfalls
-from streameval.ope.evaluator.plan import Candidates, Plan
+from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
+from streameval.ope.evaluator.plan import Candidates, Pair, Plan
 from streameval.ope.evaluator.promotion_lift import PromotionLift
 from streameval.ope.evaluator.report_rows import ReportRows
-from streameval.ope.evaluator.state import EvaluatorState
-from streameval.ope.evidence import recent_moments
+from streameval.ope.evaluator.state import EvaluatorState, count, newest
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement
-from streameval.ope.evidence.slate_weights import start_ratios
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, CodedPolicies, Faults, has_support_information
-from streameval.ope.promotion import Arrivals, Promotion, TrustFigures, decide
+from streameval.ope.promotion import Promotion, TrustFigures, decide
 from streameval.ope.report import Decision, Estimate, EventCounts, Failure, PolicyCounts, Report, Transition, TrustCheck
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 3
+STATE_SCHEMA = 4
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
@@ -44,22 +40,24 @@ PARTS_AT_ONCE = 660
 class Evaluator:
     """Streaming off-policy estimates of every policy by every estimator on every average, with intervals.
 
-    Parameters
-    ----------
-    candidates: names under which the events carry the probabilities of the policies in question; or by name what
-        policies they are, e.g. `{"challenger": Logged(), "even": Uniform()}`.
-    estimators, averages: what to average, and how, each on each; two of one kind need names. Without both: the
-        published forms (`ips` and `snips` on five averages), and the best there is on `mixture`: `stratified_ips`, and
-        `stratified_dr` once an event has whole distributions and features.
-    reward_range: smallest and largest possible reward; events outside are rejected and counted.
-    production: `logging` (the policy that took the logged actions) or the name of a policy in the events.
-    intervals: kind of interval for the label of an average, e.g. `{"window": "normal"}`; else `drift_aware` for a
-        mixture, and `empirical_likelihood` for all others, which is honest where weights are heavy.
-    confidence: of the two-sided intervals, in (0, 1).
-    block: events between two moments at which anything adaptive may change.
-    reward_model: what stands in for rewards that were not seen, for estimators that need one; default `Ridge()`.
-    drift: the detector that counts changes, a name or `{"detector": name, ...}`; None for none. Nothing depends on it.
-    promotion: when a candidate may replace production: a rule or several, or `Promotion(...)`; None decides nothing.
+    Args:
+        candidates: names under which events carry the probabilities of the policies to evaluate; or policies by name,
+            e.g. `{"challenger": Logged(), "even": Uniform()}`
+        estimators, averages: every estimator is evaluated on every average; two of one kind need names. Without both:
+            `ips` and `snips` on the five published averages; `stratified_ips`, and `stratified_dr` for events with
+            whole distributions and features, on `mixture`
+        reward_range: smallest and largest possible reward; events outside are rejected and counted
+        production: `logging` (the policy that took the logged actions), or the name of a policy in the events
+        intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`; default `drift_aware` for
+            `mixture` and `empirical_likelihood`, which holds for heavy-tailed weights, for all others
+        confidence: of the two-sided intervals, in (0, 1)
+        block: number of events in a block; everything adaptive changes at the end of a block
+        reward_model: predicts rewards for the estimators that need them; default `Ridge()`
+        drift: the drift detector, a name or `{"detector": name, ...}`; None for none. No estimate depends on it
+        promotion: when a candidate may replace production: a rule, several, or `Promotion(...)`; None for no decisions
+
+    Raises:
+        ValueError: an argument is wrong, or does not fit another one
 
     The numbers do not depend on how the stream is cut into batches. Two events, the candidate twice as likely as the
     logging policy to take the rewarded action:
@@ -103,47 +101,19 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def of(cls, plan: Plan) -> Evaluator:
-        """A fresh evaluator of a plan."""
+    def from_plan(cls, plan: Plan) -> Evaluator:
+        """An evaluator of a plan, before the first event."""
         evaluator = cls.__new__(cls)
         evaluator.plan = plan
         evaluator._start()
         return evaluator
 
-    @classmethod
-    def going_on(cls, plan: Plan, progress: EvaluatorState) -> Evaluator:
-        """An evaluator of a plan that remembers this, which must be of the same policies, estimators and averages."""
-        evaluator = cls.of(plan)
-        evaluator._accepted, evaluator._rejected = progress.accepted, dict(progress.rejected)
-        evaluator._last_timestamp, evaluator._arrivals = progress.newest, progress.arrivals
-        evaluator._pending, evaluator._waiting = list(progress.pending), sum(map(len, progress.pending))
-        evaluator._failures = {policy: dict(told) for policy, told in progress.failures.items()}
-        evaluator._counts, evaluator._learned = progress.counts, progress.learned
-        evaluator._watch, evaluator._decided = progress.watch, progress.decided
-        evaluator._states = list(progress.grids)
-        return evaluator
-
-    def progress(self) -> EvaluatorState:
-        """All that it remembers, whole blocks folded; it must not be given more events when another goes on from it."""
-        if self._pending:
-            self._settle(self.plan.block)
-        return self._progress
-
-    @property
-    def _progress(self) -> EvaluatorState:
-        return EvaluatorState(
-            self._accepted,
-            self._rejected,
-            self._arrivals,
-            self._last_timestamp,
-            self._pending,
-            self._failures,
-            self._counts,
-            self._learned,
-            self._watch,
-            self._decided,
-            self._states,
-        )
+    def _start(self) -> None:
+        self._computed = CodedPolicies(self.plan.computed_policies)
+        self._grids = self.plan.grids()
+        self._lift = PromotionLift.of(self.plan, self._grids)
+        self._state = EvaluatorState.start(self.plan, self._grids, self._lift)
+        self._pending_events = 0
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -152,221 +122,241 @@ class Evaluator:
 
     @property
     def accepted(self) -> int:
-        """How many events have been accepted."""
-        return self._accepted
+        """The number of accepted events."""
+        return self._state.accepted
 
     @property
-    def decides_by(self) -> tuple[tuple[str, str], ...]:
-        """The estimators and averages, by label, whose lift promotion may decide by, the preferred one first."""
-        return () if self._deciding is None else tuple(lift.cell for lift in self._deciding.chosen)
+    def promotion_lifts(self) -> tuple[Pair, ...]:
+        """The estimators and averages, by label, whose lifts promotion may use, the preferred one first."""
+        return () if self._lift is None else tuple(lift.pair for lift in self._lift.chosen)
 
-    def _start(self) -> None:
-        count = len(self.policies)
-        self._coded = CodedPolicies(self.plan.coded)
-        self._failures: dict[str, dict[str, tuple[int, str]]] = {}
-        self._accepted = 0
-        self._rejected: dict[str, int] = {}
-        self._arrivals = Arrivals()
-        self._last_timestamp: float | None = None
-        self._pending: list[EventBatch] = []
-        self._waiting = 0
-        self._counts = counters.start(count)
-        self._learned = {
-            "recent": recent_moments.start(count),
-            "predictions": online.start(self.plan.reward_model),
-            "slates": {"recent": recent_moments.start(count), "ratios": start_ratios(count)},
-            "units": start_signs(),
-        }
-        self._watch = None if self.plan.drift is None else DriftWatch(self.plan.drift, count)
-        self._grids = self.plan.grids()
-        self._states = [grid.start(self.plan.block) for grid in self._grids]
-        self._deciding = PromotionLift.of(self.plan, self._grids)
-        self._decided = None if self._deciding is None else self._deciding.contest.start()
+    def continued(self, plan: Plan) -> Evaluator:
+        """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
+
+        A confidence sequence, drift detector or promotion rule of another kind starts from zero. So does a promotion
+        rule that looks at a lift, where that lift is gone.
+
+        Args:
+            plan: of the same production, reward range and block. Its policies, and its pairs of an estimator and an
+                average, are among those of this evaluator.
+        """
+        if plan == self.plan:
+            return self
+        self._process_pending()
+        before = replace(
+            self.plan.with_products(plan.products),
+            policies=plan.policies,
+            computed_policies=plan.computed_policies,
+            candidate_order=plan.candidate_order,
+            reward_model=plan.reward_model,
+        )
+        state = self._state.select(self.plan, before).to_state(before, before.grids())
+        return Evaluator._resumed(plan, state, plan.reward_model)
+
+    def replaced(self, plan: Plan) -> Evaluator:
+        """An evaluator of any plan, before the first accepted event; the numbers of rejected events are kept."""
+        evaluator = Evaluator.from_plan(plan)
+        state = evaluator._state
+        state.rejected, state.arrivals = self._state.rejected, self._state.arrivals
+        return evaluator
+
+    @classmethod
+    def _resumed(cls, plan: Plan, state: State, trusted: AnyRewardModel | None) -> Evaluator:
+        evaluator = cls.from_plan(plan)
+        evaluator._state = EvaluatorState.from_state(state, plan, evaluator._grids, evaluator._lift, trusted)
+        evaluator._pending_events = sum(map(len, evaluator._state.pending))
+        return evaluator
 
     def update(self, batch: EventBatch) -> None:
-        """Take the next events of the stream; the events rejected with them are counted by reason."""
+        """Take the next events of the stream; rejected events are counted by reason."""
         batch = batch.with_rewards_in(*self.plan.reward_range)
-        reasons = Counter(rejected.reason for rejected in batch.rejected)
-        for reason, count in reasons.items():
-            self._rejected[reason] = self._rejected.get(reason, 0) + count
-        self._arrivals = self._arrivals.after(len(batch), reasons)
-        if len(batch):
-            self._accept(batch)
-
-    def _accept(self, batch: EventBatch) -> None:
-        self._accepted += len(batch)
-        self._last_timestamp = newest(self._last_timestamp, batch.timestamp)
-        named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
-        filled, faults = self._coded.fill(named)
-        self._blame(faults)
-        raw_fields = filled.raw_fields if self._predicts and self.plan.reward_model.needs_raw_fields else None
-        self._pending.append(replace(filled, raw_fields=raw_fields, rejected=()))
-        self._waiting += len(batch)
-        if self._waiting >= self._run:
-            self._settle(self._run)
+        state, reasons = self._state, Counter(rejected.reason for rejected in batch.rejected)
+        for reason, number in reasons.items():
+            state.rejected[reason] = state.rejected.get(reason, 0) + number
+        state.arrivals = state.arrivals.after(len(batch), reasons)
+        if not len(batch):
+            return
+        state.accepted += len(batch)
+        state.newest = newest(state.newest, batch.timestamp)
+        batch, faults = self._computed.fill(batch.with_policies(self._named))
+        self._count_failures(faults)
+        raw_fields = batch.raw_fields if self._predicts and self.plan.reward_model.needs_raw_fields else None
+        state.pending.append(replace(batch, raw_fields=raw_fields, rejected=()))
+        self._pending_events += len(batch)
+        if self._pending_events >= self._batch_events:
+            self._process_pending(self._batch_events)
 
     @property
-    def _run(self) -> int:
-        """Events that are folded together while nobody asks for a report."""
+    def _named(self) -> list[str]:
+        return [policy for policy in self.policies if policy != LOGGING]
+
+    @property
+    def _batch_events(self) -> int:
+        """The number of events that are folded together while nobody asks for a Report."""
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.plan.block
 
-    def _settle(self, unit: int) -> None:
-        """Fold the events that wait, as far as they fill whole units."""
-        events = EventBatch.concat(self._pending)
+    def _process_pending(self, unit: int | None = None) -> None:
+        """Fold the pending events in multiples of `unit` events (one block); the rest stays pending.
+
+        The state after a block depends on the events alone, but for rounding, which the cut into runs changes.
+        """
+        if not self._state.pending:
+            return
+        unit = unit or self.plan.block
+        events = EventBatch.concat(self._state.pending)
         whole = len(events) // unit * unit
-        for first in range(0, whole, self._run):
-            self._fold(events[first : min(first + self._run, whole)])
-        self._pending = [events[whole:]] if whole < len(events) else []
-        self._waiting = len(events) - whole
+        for first in range(0, whole, self._batch_events):
+            self._fold(events[first : min(first + self._batch_events, whole)])
+        self._state.pending = [events[whole:]] if whole < len(events) else []
+        self._pending_events = len(events) - whole
 
-    def shortfalls(self, batch: EventBatch) -> list[MissingField]:
-        """What the events of `batch` lack that the estimators need; such events are missing for these."""
-        named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
-        return list(shortfalls(self.plan, self._coded.fill(named)[0]))
+    def missing_fields(self, batch: EventBatch) -> list[MissingField]:
+        """The fields that estimators need and events of `batch` lack."""
+        return list(missing_fields(self.plan, self._computed.fill(batch.with_policies(self._named))[0]))
 
-    def _blame(self, faults: Faults) -> None:
+    def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
-            failures = self._failures.setdefault(policy, {})
+            failures = self._state.failures.setdefault(policy, {})
             for _, (reason, detail) in sorted(by_event.items()):
-                count, example = failures.get(reason, (0, detail))
-                failures[reason] = (count + 1, example)
+                number, example = failures.get(reason, (0, detail))
+                failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
-        evidence, self._learned = self._evidence(events)
-        self._counts = counted(self._counts, evidence, has_support_information(events))
-        if self._watch is not None:
-            self._watch.update(block_means(evidence, self.plan.reward_range))
-        folded = [grid.fold(state, evidence) for grid, state in zip(self._grids, self._states, strict=True)]
-        self._states = [each.state for each in folded]
-        if self._deciding is not None and self._decided is not None:
-            self._decided = self._deciding.fold(self._decided, events, evidence, folded)
+        state = self._state
+        evidence, state.learned = self._evidence(events)
+        state.counts = count(state.counts, evidence, has_support_information(events))
+        if state.drift is not None:
+            state.drift.update(block_means(evidence, self.plan.reward_range))
+        folded = [grid.fold(before, evidence) for grid, before in zip(self._grids, state.grids, strict=True)]
+        state.grids = [each.state for each in folded]
+        if self._lift is not None and state.promotion is not None:
+            state.promotion = self._lift.fold(state.promotion, events, evidence, folded)
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
-        """What these events say, with what was learned before them, and what has been learned after."""
-        marks, units = unit_signs(self._learned["units"], events.unit, len(events), self.plan.block)
-        evidence = replace(Evidence.from_batch(events, self.policies, self.plan.block), signs=marks)
-        memory = self._learned["recent"]
+        """The evidence of these events, with what was learned before them; and what has been learned after them."""
+        plan, learned = self.plan, self._state.learned
+        signs, units = unit_signs(learned["units"], events.unit, len(events), plan.block)
+        evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)
+        after = {**learned, "units": units}
         if any(grid.mixes for grid in self._grids):
-            evidence, memory = evidence.with_recent_means(memory)
-        model = self._learned["predictions"]
+            evidence, after["recent"] = evidence.with_recent_means(learned["recent"])
         if self._predicts:
-            evidence, model = online.fold(
-                self.plan.reward_model,
-                model,
-                evidence,
-                events.raw_fields,
-                self.plan.reward_range,
-                self._predicted_blocks(evidence),
+            blocks = self._predicted_blocks(evidence)
+            evidence, after["predictions"] = online.fold(
+                plan.reward_model, learned["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
             )
-        slates = self._learned["slates"]
         if any(Requirement.SLOTS in grid.needs for grid in self._grids):
-            evidence, slates = evidence.with_slot_weights(events, self.policies, slates)
-        return evidence, {"recent": memory, "predictions": model, "slates": slates, "units": units}
+            evidence, after["slates"] = evidence.with_slot_weights(events, self.policies, learned["slates"])
+        return evidence, after
 
     @property
     def _predicts(self) -> bool:
         return any(Requirement.PREDICTION in grid.needs for grid in self._grids)
 
     def _predicted_blocks(self, evidence: Evidence) -> Mask:
-        """Which blocks the reward model sees: all, or those that an estimator which is there by default can use."""
+        """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
         grids = [grid for grid in self._grids if Requirement.PREDICTION in grid.needs]
         if evidence.actions is None or not all(grid.optional for grid in grids):
             return np.ones(evidence.blocks, dtype=bool)
         return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in grids]))
 
     def report(self, now: float | None = None) -> Report:
-        """Everything known now, the block that is not finished included; `now` (epoch seconds) tells what is stale."""
-        if self._pending:
-            self._settle(self.plan.block)
-        tail, counts, learned = None, self._counts, self._learned
-        if self._pending:
-            tail, learned = self._evidence(self._pending[0])
-            counts = counted(counts, tail, has_support_information(self._pending[0]))
-        estimates = tuple(
-            estimate
-            for grid, state, seen in self._shown(tail)
-            for known in grid.read(state, tail, self.plan.errors)
-            for estimate in self._rows(grid, seen, counts, learned["slates"]).of(known)
-        )
-        decisions, trust, transitions = self._decide(estimates, now)
-        return Report(
-            confidence=self.plan.confidence,
-            production=self.policies[0],
-            events=EventCounts(self._accepted, dict(self._rejected), self._last_timestamp),
-            policies=tuple(self._policy_counts(counts["present"])),
-            estimates=estimates,
-            promotion=decisions,
-            trust=trust,
-            transitions=transitions,
-            reward_model=online.read(self.plan.reward_model, self._learned["predictions"])
-            if any(Requirement.PREDICTION in grid.needs for grid, _, _ in self._shown(tail))
-            else None,
-        )
+        """Everything known now, the unfinished block included.
 
-    def _decide(
-        self, estimates: Sequence[Estimate], now: float | None
-    ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
-        if self._deciding is None or self._decided is None:
-            return (), (), ()
-        lifts = bool(self._deciding.chosen)
-        figures = TrustFigures(self._arrivals, self._last_timestamp, estimates, now, has_lift=lifts)
-        return decide(self._deciding.contest, self._decided, figures)
+        Whole blocks that are pending are folded first, which later numbers do not depend on but for rounding. The
+        unfinished block is added for reading only.
+
+        Args:
+            now: epoch seconds, by which promotion judges whether the newest event is stale
+        """
+        self._process_pending()
+        plan, state = self.plan, self._state
+        tail, counts, learned = None, state.counts, state.learned
+        if state.pending:
+            tail, learned = self._evidence(state.pending[0])
+            counts = count(counts, tail, has_support_information(state.pending[0]))
+        shown = list(self._shown(tail))
+        supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
+        estimates: list[Estimate] = []
+        for grid, grid_state, seen in shown:
+            by_slot = Requirement.SLOTS in grid.needs
+            rows = ReportRows(
+                policies=self.policies,
+                estimators=grid.estimators,
+                reward_range=plan.reward_range,
+                confidence=plan.confidence,
+                largest_weight=counts["largest_slate_weight" if by_slot else "largest_weight"],
+                supported=supported,
+                seen=seen,
+                slot_ratios=learned["slates"]["ratios"] if by_slot else None,
+            )
+            for reading in grid.read(grid_state, tail, plan.errors):
+                estimates += rows.of(reading)
+        predicts = any(Requirement.PREDICTION in grid.needs for grid, _, _ in shown)
+        decisions, checks, transitions = self._decide(estimates, now)
+        return Report(
+            confidence=plan.confidence,
+            production=self.policies[0],
+            events=EventCounts(state.accepted, dict(state.rejected), state.newest),
+            policies=tuple(self._policy_counts(counts["present"])),
+            estimates=tuple(estimates),
+            promotion=decisions,
+            trust=checks,
+            transitions=transitions,
+            reward_model=online.read(plan.reward_model, state.learned["predictions"]) if predicts else None,
+        )
 
     def _shown(self, tail: Evidence | None) -> Iterator[tuple[Grid, State, Mask]]:
-        """The grids that have rows, their states, and which policies the rows are about, [policies]."""
-        for grid, state in zip(self._grids, self._states, strict=True):
+        """The grids that have rows, their states, and the policies with rows, [policies]."""
+        for grid, state in zip(self._grids, self._state.grids, strict=True):
             seen = grid.seen(state, tail) if grid.optional else np.ones(len(self.policies), dtype=bool)
             if seen.any():
                 yield grid, state, seen
 
-    def _rows(self, grid: Grid, seen: Mask, counts: dict[str, Array], slates: State) -> ReportRows:
-        by_slot = Requirement.SLOTS in grid.needs
-        return ReportRows(
-            policies=self.policies,
-            estimators=grid.estimators,
-            reward_range=self.plan.reward_range,
-            confidence=self.plan.confidence,
-            largest_weight=counts["largest_slate_weight" if by_slot else "largest_weight"],
-            supported=(counts["supported"] == counts["present"]) & (counts["present"] > 0),
-            seen=seen,
-            slot_ratios=slates["ratios"] if by_slot else None,
-        )
+    def _decide(
+        self, estimates: Sequence[Estimate], now: float | None
+    ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
+        state = self._state
+        if self._lift is None or state.promotion is None:
+            return (), (), ()
+        figures = TrustFigures(state.arrivals, state.newest, estimates, now, has_lift=bool(self._lift.chosen))
+        return decide(self._lift.monitor, state.promotion, figures)
 
-    @property
-    def _detections(self) -> Sequence[int | None]:
-        return [None] * len(self.policies) if self._watch is None else self._watch.detections
-
-    def _policy_counts(self, present: Array) -> list[PolicyCounts]:
-        return [
-            PolicyCounts(
+    def _policy_counts(self, present: Array) -> Iterator[PolicyCounts]:
+        state = self._state
+        for place, policy in enumerate(self.policies):
+            failures = state.failures.get(policy, {}).items()
+            yield PolicyCounts(
                 policy,
                 policy == self.policies[0],
-                int(count),
-                self._accepted - int(count),
-                tuple(Failure(reason, *told) for reason, told in self._failures.get(policy, {}).items()),
-                detections,
+                int(present[place]),
+                state.accepted - int(present[place]),
+                tuple(Failure(reason, *counted) for reason, counted in failures),
+                None if state.drift is None else state.drift.detections[place],
             )
-            for policy, count, detections in zip(self.policies, present, self._detections, strict=True)
-        ]
 
     def state(self) -> State:
-        """Everything needed to go on, as a plain value that msgpack can hold."""
-        plan = self.plan
-        return {"schema": STATE_SCHEMA, "settings": plan.settings(), **self._progress.to_state(plan, self._grids)}
+        """Everything needed to continue, as a plain value that msgpack can hold."""
+        settings = self.plan.settings()
+        return {"schema": STATE_SCHEMA, "settings": settings, **self._state.to_state(self.plan, self._grids)}
 
     @classmethod
     def from_state(
         cls, state: State, reward_model: AnyRewardModel | None = None, candidates: Candidates = ()
     ) -> Evaluator:
-        """Go on from a state, to the last bit as if there had been no interruption; StateError if it cannot be read.
+        """Continue from a state, to the last bit as without an interruption.
 
-        `reward_model`, `candidates`: a state with code of others in it is read only for who names the same here.
+        Args:
+            state: what `state()` returned
+            reward_model, candidates: must name the foreign code in the state, if there is any
+
+        Raises:
+            StateError: the state is of another version, or holds code that the caller does not name
         """
         if state.get("schema") != STATE_SCHEMA:
             raise StateError(
                 f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
-                hint="use the version that wrote it, or start anew",
+                hint="use the version that wrote it, or start from zero",
             )
-        plan = Plan.from_settings(state["settings"], candidates)
-        return cls.going_on(plan, EvaluatorState.from_state(state, plan, reward_model))
+        return cls._resumed(Plan.from_settings(state["settings"], candidates), state, reward_model)

@@ -1,4 +1,4 @@
-"""What the first events lack that configured estimators need, so that it is said before anybody waits for a value."""
+"""Fields that estimators need and the first events lack, to warn at once instead of leaving values out in silence."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from streameval.ope.policies import LOGGING, target_probabilities
 
 @dataclass(frozen=True)
 class MissingField:
-    """A field that `lacking` of `events` are without; for these `estimators` they are missing.
+    """A field that `lacking` of `events` events do not have; such events are missing for these `estimators`.
 
-    `wanted_by`: the reward model, where it is the one that needs the field.
+    `wanted_by`: the reward model, where that needs the field.
     """
 
     field: str
@@ -30,7 +30,7 @@ class MissingField:
 
     @property
     def of_all(self) -> bool:
-        """Whether there is nothing to be estimated from."""
+        """Whether no event has the field, so that there is nothing to estimate from."""
         return self.lacking == self.events
 
     @property
@@ -48,16 +48,12 @@ class MissingField:
         return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
 
 
-def _usable(actions: Actions | None, needs: Requirements) -> bool:
-    return not needs or (actions is not None and bool(actions.known(needs).any()))
-
-
-def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[MissingField]:
-    """The fields that events of `batch` lack; it has the columns of all policies of the plan."""
+def missing_fields(plan: Plan, batch: EventBatch) -> Iterator[MissingField]:
+    """The fields that events of `batch` lack; the batch has the columns of all policies of the plan."""
     actions = Actions.from_batch(batch, plan.policies)
     present = ~np.isnan(target_probabilities(batch, plan.policies))
-    estimators = [estimator for some, _ in plan.products() for estimator in some]
-    if plan.implied:  # one that no event has anything for was not asked for
+    estimators = list(plan.estimators.values())
+    if plan.default_estimators:  # nobody asked for one that no event has the fields for
         estimators = [each for each in estimators if _usable(actions, plan.needs_of(each))]
     found: dict[str, MissingField] = {}
     for need in (Requirement.TARGET, Requirement.LOGGING, Requirement.FEATURES):
@@ -69,3 +65,7 @@ def shortfalls(plan: Plan, batch: EventBatch) -> Iterator[MissingField]:
                 model = plan.reward_model.label if need in plan.reward_model.needs else None
                 found[field] = MissingField(field, int(lacking), int(events), wanting, model)
     yield from found.values()
+
+
+def _usable(actions: Actions | None, needs: Requirements) -> bool:
+    return not needs or (actions is not None and bool(actions.known(needs).any()))

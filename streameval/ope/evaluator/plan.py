@@ -1,8 +1,8 @@
-"""The plan: what an evaluator is asked for, checked, and as the grids of estimators and averages that do it."""
+"""The plan: the checked configuration of an evaluator, and the grids of estimators and averages that it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -37,30 +37,29 @@ PUBLISHED_AVERAGES: tuple[AnyAverage, ...] = (Cumulative(), Window(), Decay(), A
 BEST_AVERAGE = Mixture()
 
 Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
-"""Names under which events carry probabilities, or by name what else a policy is."""
-
+"""Names under which events carry probabilities; or policies by name."""
 
 Products: TypeAlias = Sequence[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]
-"""What is estimated on what: each of some estimators on each of some averages."""
+"""Groups of estimators and averages: every estimator of a group is evaluated on every average of the group."""
+
+Pair: TypeAlias = tuple[str, str]
+"""The labels of an estimator and an average."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is evaluated. `estimators` and `averages` are None where the default is asked for.
+    """What is evaluated, checked.
 
-    `implied`: the estimators were not configured, so that one of them without evidence has no rows in the Report.
-
-    `left`: in their place, what others have left of them when they are not each on each any more.
-
-    `policies`: production first, then the candidates. `coded`: those of the candidates that are code. `intervals`: the
-    bound for each label of an average. `promotion`: None when nothing is to be decided. `ranks`: by name, the how
-    many-th candidate each is that was ever added.
+    `policies`: production first, then the candidates. `computed_policies`: the candidates whose probabilities are
+    computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.
+    `default_estimators`: the estimators were not configured, so that one without evidence has no rows in the Report.
+    `intervals`: by the label of an average, where the configuration asks for one. `promotion`: None for no decisions.
     """
 
     policies: tuple[str, ...]
-    coded: Mapping[str, AnyPolicy]
-    estimators: tuple[AnyEstimator, ...] | None
-    averages: tuple[AnyAverage, ...] | None
+    computed_policies: Mapping[str, AnyPolicy]
+    products: Products
+    default_estimators: bool
     intervals: Mapping[str, AnyInterval]
     reward_range: tuple[float, float]
     confidence: float
@@ -68,9 +67,7 @@ class Plan:
     reward_model: AnyRewardModel
     drift: DriftDetector | None
     promotion: Promotion | None
-    ranks: Mapping[str, int]
-    left: Products | None = None
-    implied: bool = False
+    candidate_order: Mapping[str, int]
 
     @classmethod
     def of(
@@ -86,16 +83,15 @@ class Plan:
         reward_model: AnyRewardModel | None,
         drift: DriftDetector | Mapping[str, Any] | str | None,
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
-        ranks: Mapping[str, int] | None = None,
-        left: Products | None = None,
-        implied: bool | None = None,
     ) -> Plan:
-        """The plan for these wishes; ValueError says which of them cannot be had."""
+        """The plan for the arguments of an `Evaluator`; ValueError names the argument that is wrong."""
         plan = cls(
             policies=_policies(production, candidates),
-            coded={name: each for name, each in named_policies(candidates).items() if not isinstance(each, Logged)},
-            estimators=None if estimators is None else tuple(estimators),
-            averages=None if averages is None else tuple(averages),
+            computed_policies={
+                name: policy for name, policy in named_policies(candidates).items() if not isinstance(policy, Logged)
+            },
+            products=_products(estimators, averages),
+            default_estimators=estimators is None,
             intervals=_intervals(intervals or {}),
             reward_range=_ordered(reward_range),
             confidence=_inside("confidence", confidence, 0, 1),
@@ -103,54 +99,93 @@ class Plan:
             reward_model=reward_model or Ridge(),
             drift=DriftDetector.of(drift),
             promotion=Promotion.of(promotion),
-            ranks=ranks or {name: place for place, name in enumerate(candidates, start=1)},
-            left=left,
-            implied=estimators is None if implied is None else implied,
+            candidate_order={name: number for number, name in enumerate(candidates, start=1)},
         )
         plan._check()
         return plan
 
     def _check(self) -> None:
-        for estimators, averages in self.products():
+        for estimators, averages in self.products:
             _distinct("estimator", [estimator.label for estimator in estimators])
             _distinct("average", [average.label for average in averages])
-        known = {average.label: average for _, averages in self.products() for average in averages}
+        known = self.averages
         unknown = sorted(set(self.intervals) - set(known))
         if unknown:
             raise ValueError(
                 f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(known)}"
             )
-        for label, bound in self.intervals.items():
-            bound.check(known[label], self.block)
+        for label, interval in self.intervals.items():
+            interval.check(known[label], self.block)
         for average in known.values():
             average.check(self.block)
         if self.promotion is not None:
             self.promotion.check(self.block)
 
-    def products(self) -> Products:
-        """The estimators, and the averages of each."""
-        if self.left is not None:
-            return self.left
-        if self.estimators is not None or self.averages is not None:
-            estimators = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS) if self.estimators is None else self.estimators
-            averages = (*PUBLISHED_AVERAGES, BEST_AVERAGE) if self.averages is None else self.averages
-            return [(estimators, averages)]
-        return [(PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), (BEST_ESTIMATORS, (BEST_AVERAGE,))]
+    @property
+    def estimators(self) -> dict[str, AnyEstimator]:
+        """All estimators, by label."""
+        return {estimator.label: estimator for estimators, _ in self.products for estimator in estimators}
+
+    @property
+    def averages(self) -> dict[str, AnyAverage]:
+        """All averages, by label."""
+        return {average.label: average for _, averages in self.products for average in averages}
+
+    @property
+    def pairs(self) -> dict[Pair, tuple[AnyEstimator, AnyAverage, AnyRewardModel | None]]:
+        """Every estimator on each of its averages, with everything besides the policies that decides its numbers."""
+        return {
+            (estimator.label, average.label): (estimator, average, self._model_of(estimator))
+            for estimators, averages in self.products
+            for estimator in estimators
+            for average in averages
+        }
+
+    @property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """Policies, estimators and averages by name, each with everything that decides its numbers."""
+        return {
+            "policies": {name: self.computed_policies.get(name) for name in self.policies},
+            "estimators": {label: (each, self._model_of(each)) for label, each in self.estimators.items()},
+            "averages": dict(self.averages),
+        }
+
+    def _model_of(self, estimator: AnyEstimator) -> AnyRewardModel | None:
+        return self.reward_model if Requirement.PREDICTION in estimator.needs else None
+
+    def for_policies(self, names: Collection[str]) -> Plan:
+        """The plan for production and those candidates that are among `names`."""
+        production, *candidates = self.policies
+        kept = [name for name in candidates if name in names]
+        return replace(
+            self,
+            policies=(production, *kept),
+            computed_policies={name: each for name, each in self.computed_policies.items() if name in kept},
+            candidate_order={name: self.candidate_order[name] for name in kept},
+        )
+
+    def for_pairs(self, pairs: Collection[Pair]) -> Plan:
+        """The plan for these pairs of an estimator and an average only."""
+        products: list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]] = []
+        for estimators, averages in self.products:
+            groups: dict[tuple[AnyAverage, ...], list[AnyEstimator]] = {}
+            for estimator in estimators:
+                kept = tuple(average for average in averages if (estimator.label, average.label) in pairs)
+                if kept:
+                    groups.setdefault(kept, []).append(estimator)
+            products += [(tuple(group), kept) for kept, group in groups.items()]
+        return self.with_products(products)
 
     def with_products(self, products: Products) -> Plan:
-        """The plan with these products of its estimators and averages only."""
+        """The same plan for other estimators and averages; intervals on other averages are left out."""
         labels = {average.label for _, averages in products for average in averages}
-        intervals = {label: bound for label, bound in self.intervals.items() if label in labels}
-        if len(products) == 1:
-            (estimators, averages), left = products[0], None
-        else:
-            estimators, averages, left = None, None, tuple(products)
-        return replace(self, estimators=estimators, averages=averages, left=left, intervals=intervals)
+        intervals = {label: interval for label, interval in self.intervals.items() if label in labels}
+        return replace(self, products=tuple(products), intervals=intervals)
 
     def grids(self) -> tuple[Grid, ...]:
         """The grids to fold events into."""
         grids = []
-        for estimators, averages in self.products():
+        for estimators, averages in self.products:
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 some = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
                 grids.append(self._grid(some, averages, needs))
@@ -165,17 +200,19 @@ class Plan:
             for average, bound in zip(averages, bounds, strict=True)
         )
         candidates = tuple(policy != LOGGING for policy in self.policies)
-        return Grid(estimators, averages, bounds, candidates, needs, watches, optional=self.implied and bool(needs))
+        return Grid(
+            estimators, averages, bounds, candidates, needs, watches, optional=self.default_estimators and bool(needs)
+        )
 
     @property
     def errors(self) -> Array:
-        """The chance that an interval which may be watched ever misses, of production and of each candidate.
+        """The probability that a confidence sequence ever misses, [policies].
 
-        Candidates share it with all that were ever added, or with as many as promotion is told of.
+        Candidates share one probability: all that were ever added, or as many as promotion's `family_size`.
         """
-        error, ranks = 1.0 - self.confidence, [self.ranks[name] for name in self.policies[1:]]
+        error, order = 1.0 - self.confidence, [self.candidate_order[name] for name in self.policies[1:]]
         family = None if self.promotion is None else self.promotion.family_size
-        return np.concatenate([[error], error_shares(error, ranks, family)])
+        return np.concatenate([[error], error_shares(error, order, family)])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Requirement]:
         """What events must tell for an estimator, those of the reward model included if it uses that."""
@@ -185,59 +222,64 @@ class Plan:
 
     def bound(self, average: AnyAverage) -> AnyInterval:
         """The kind of interval on an average: the one that was asked for, or what the coverage study recommends."""
-        return self.intervals.get(average.label) or _BOUND.validate_python({"kind": average.default_interval})
+        return self.intervals.get(average.label) or _INTERVAL.validate_python({"kind": average.default_interval})
 
     def settings(self) -> State:
         """The plan as a plain value."""
-        return {
-            "candidates": self._candidates(),
+        settings: State = {
+            "candidates": list(self.policies[1:]),
             "production": self.policies[0],
-            "estimators": None if self.estimators is None else _ESTIMATORS.dump_python(self.estimators),
-            "averages": None if self.averages is None else _AVERAGES.dump_python(self.averages),
-            "intervals": {label: _BOUND.dump_python(bound) for label, bound in self.intervals.items()},
+            "products": _PRODUCTS.dump_python(self.products),
+            "default_estimators": self.default_estimators,
+            "intervals": {label: _INTERVAL.dump_python(interval) for label, interval in self.intervals.items()},
             "reward_range": list(self.reward_range),
             "confidence": self.confidence,
             "block": self.block,
             "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
             "drift": None if self.drift is None else self.drift.settings(),
             "promotion": None if self.promotion is None else self.promotion.settings(),
-            "ranks": {name: self.ranks[name] for name in self.policies[1:]},
-            "left": None if self.left is None else _LEFT.dump_python(self.left),
-            "implied": self.implied,
+            "candidate_order": dict(self.candidate_order),
         }
-
-    def _candidates(self) -> list[str] | State:
-        names = self.policies[1:]
-        if not self.coded:
-            return list(names)
-        return {name: _POLICY.dump_python(self.coded.get(name, Logged()), mode="json") for name in names}
+        if self.computed_policies:
+            policies = {name: self.computed_policies.get(name, Logged()) for name in self.policies[1:]}
+            settings["candidates"] = {name: _POLICY.dump_python(each, mode="json") for name, each in policies.items()}
+        return settings
 
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
-        """The plan that gave these settings; StateError when it names code that `trusted` does not name too."""
-        given = {"promotion": Promotion(), **settings}
-        _refuse_strange_code(named_policies(given["candidates"]), named_policies(trusted))
-        for key, adapter in _ADAPTERS.items():
-            given[key] = None if given.get(key) is None else adapter.validate_python(given[key])
-        return cls.of(**{**given, "reward_range": tuple(given["reward_range"])})
+        """The inverse of `settings`; StateError when they name a policy in code that `trusted` does not name."""
+        _refuse_untrusted_code(named_policies(settings["candidates"]), named_policies(trusted))
+        given = dict(settings)
+        products = _PRODUCTS.validate_python(given.pop("products"))
+        kept = {name: given.pop(name) for name in ("default_estimators", "candidate_order")}
+        given["reward_model"] = _REWARD_MODEL.validate_python(given["reward_model"])
+        given["reward_range"] = tuple(given["reward_range"])
+        plan = cls.of(estimators=None, averages=None, **{**given, "intervals": {}})
+        plan = replace(plan, products=products, intervals=_intervals(settings["intervals"]), **kept)
+        plan._check()
+        return plan
 
 
-_ESTIMATORS: TypeAdapter[Any] = TypeAdapter(tuple[AnyEstimator, ...])
-_AVERAGES: TypeAdapter[Any] = TypeAdapter(tuple[AnyAverage, ...])
-_BOUND: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
+_INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
 _POLICY: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)
 _REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
-_LEFT: TypeAdapter[Any] = TypeAdapter(tuple[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]], ...])
-_ADAPTERS = {"estimators": _ESTIMATORS, "averages": _AVERAGES, "reward_model": _REWARD_MODEL, "left": _LEFT}
+_PRODUCTS: TypeAdapter[Any] = TypeAdapter(tuple[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]], ...])
 
 
-def _refuse_strange_code(named: Mapping[str, AnyPolicy], trusted: Mapping[str, AnyPolicy]) -> None:
-    """A state may come from anywhere, and what it calls for is run: that takes a caller who calls for the same."""
+def _products(estimators: Sequence[AnyEstimator] | None, averages: Sequence[AnyAverage] | None) -> Products:
+    if estimators is None and averages is None:
+        return ((PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), (BEST_ESTIMATORS, (BEST_AVERAGE,)))
+    every = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS) if estimators is None else tuple(estimators)
+    return ((every, (*PUBLISHED_AVERAGES, BEST_AVERAGE) if averages is None else tuple(averages)),)
+
+
+def _refuse_untrusted_code(named: Mapping[str, AnyPolicy], trusted: Mapping[str, AnyPolicy]) -> None:
+    """A state may come from anywhere, and reading it would run its code: the caller must name the same code."""
     for name, policy in named.items():
         if isinstance(policy, PythonPolicy) and trusted.get(name) != policy:
             raise StateError(
-                f"the state holds the policy {name!r}, which is code: it is run only for who names it",
-                hint="give from_state the candidates that the configuration names",
+                f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
+                hint="give from_state the candidates of the configuration",
             )
 
 
@@ -253,7 +295,7 @@ def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
 
 def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyInterval]:
     spelled = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
-    return {label: _BOUND.validate_python(bound) for label, bound in spelled.items()}
+    return {label: _INTERVAL.validate_python(bound) for label, bound in spelled.items()}
 
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:

@@ -21,11 +21,11 @@ from streameval.ope.promotion import LiftSeries, PromotionMonitor
 class ChosenLift:
     """A lift that may be decided by: that of one estimator on one mixture, in one of the grids.
 
-    `cell`: both by their labels. `estimator`: its place among the `estimators` of the grid.
+    `pair`: their labels. `estimator`: its place among the `estimators` of the grid.
     """
 
     grid: int
-    cell: tuple[str, str]
+    pair: tuple[str, str]
     estimator: int
     estimators: int
     needs: Requirements
@@ -58,7 +58,7 @@ class ChosenLift:
     @property
     def name(self) -> str:
         """The name of the lift: the estimator and the average."""
-        return f"{self.cell[0]} on {self.cell[1]}"
+        return f"{self.pair[0]} on {self.pair[1]}"
 
     def path(self, evidence: Evidence, folded: Sequence[Folded]) -> LiftSeries:
         """The lift after each of some blocks, from how all mixtures fared."""
@@ -66,7 +66,7 @@ class ChosenLift:
         if not kept.any():
             nothing = np.empty((0, evidence.importance_weight.shape[1] - 1))
             return LiftSeries(nothing, nothing, nothing, nothing, kept)
-        path = lift_paths[self.cell[1]]
+        path = lift_paths[self.pair[1]]
         value, se2, spread2 = map(self._column, (path.value, path.sampling_variance, path.memory_spread))
         both = evidence.restricted_to(self.needs).paired_with_production().sample_weight
         counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
@@ -78,14 +78,14 @@ class ChosenLift:
 
 @dataclass(frozen=True)
 class PromotionLift:
-    """A contest, and the lifts that it looks at: see `ChosenLift.of`.
+    """A promotion monitor, and the lifts that it follows: see `ChosenLift.of`.
 
     For each candidate the preferred lift decides that could use at least 90 % of the latest events that any of the
     lifts could use (an average with a horizon of 10,000 events); it yields when it could use less than half of them.
     All lifts are followed all along. A candidate must hold from zero again when another lift takes over.
     """
 
-    contest: PromotionMonitor
+    monitor: PromotionMonitor
     chosen: tuple[ChosenLift, ...]
 
     @classmethod
@@ -94,19 +94,19 @@ class PromotionLift:
         if plan.promotion is None or len(plan.policies) < 2:
             return None
         chosen = ChosenLift.of(plan.grids() if grids is None else grids)
-        contest = PromotionMonitor(
+        monitor = PromotionMonitor(
             plan.promotion,
             plan.policies,
-            tuple(plan.ranks[name] for name in plan.policies[1:]),
+            tuple(plan.candidate_order[name] for name in plan.policies[1:]),
             plan.policies[0] == LOGGING,
             plan.reward_range,
             plan.confidence,
             plan.block,
             tuple(lift.name for lift in chosen),
         )
-        return cls(contest, chosen)
+        return cls(monitor, chosen)
 
     def fold(self, state: State, events: EventBatch, evidence: Evidence, folded: Sequence[Folded]) -> State:
-        """The state of the contest after these whole blocks."""
+        """The state of the monitor after these whole blocks."""
         paths = [lift.path(evidence, folded) for lift in self.chosen]
-        return self.contest.fold(state, evidence, paths, events.timestamp, events.propensity)
+        return self.monitor.fold(state, evidence, paths, events.timestamp, events.propensity)

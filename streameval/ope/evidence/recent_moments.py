@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,11 +36,9 @@ def start(policies: int) -> State:
     return {"logged": np.zeros(3), "weighed": np.zeros((policies, 3))}
 
 
-def alone(state: State) -> State:
-    """The memory when production changes: as if weights had been compared with none."""
-    weighed = state["weighed"].copy()
-    weighed[:, 2] = weighed[:, 1]
-    return {**state, "weighed": weighed}
+def select_policies(state: State, index: Sequence[int]) -> State:
+    """The memory of some of the policies; `index`: their places."""
+    return {**state, "weighed": state["weighed"][index]}
 
 
 def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[RecentMoments, State]:

@@ -78,7 +78,7 @@ def test_a_file_is_shown_as_json(run: Run, state: Path) -> None:
         ("logging", 0.5),
         ("challenger", 0.5),
     ]
-    assert told["members"][0]["policies"] == ["logging", "challenger"]
+    assert told["cohorts"][0]["policies"] == ["logging", "challenger"]
     assert told["bytes"] == found_in(state)[0].stat().st_size
 
 

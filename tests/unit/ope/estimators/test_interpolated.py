@@ -352,7 +352,7 @@ def test_events_that_know_of_the_logged_action_alone_leave_the_family_unknown_an
 )
 def test_what_the_first_events_lack_is_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS(), DM(), DR(), Switch(cap=5), CAB(cap=5)])
-    (found, *others) = evaluator.shortfalls(described(**{gone: True}))
+    (found, *others) = evaluator.missing_fields(described(**{gone: True}))
     if gone == "propensities":  # those of the logging policy are its distribution as a target, too
         assert set(found.estimators) >= set(estimators)
     else:
@@ -360,4 +360,4 @@ def test_what_the_first_events_lack_is_named(gone: str, field: str, estimators: 
     assert (found.field, found.lacking, found.events, others) == (field, 50, 100, [])
     assert str(found).startswith(f"50 of the first 100 events have no {field}")
     assert (found.wanted_by == "ridge") == (gone == "features")
-    assert not evaluator.shortfalls(described())
+    assert not evaluator.missing_fields(described())

@@ -12,7 +12,6 @@ import pytest
 
 import streameval as se
 from streameval.common.arrays import from_plain
-from streameval.ope.evaluator.cohort_changes import changed, left_with
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from support.logs import Log
 from support.rosters import adopt, events, plan
@@ -95,7 +94,7 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     for each in (some, others):
         each.update(log.batch(0, 1_730))
         each.report()
-    some = left_with(some, [(tuple(estimators), tuple(averages))])
+    some = some.continued(some.plan.with_products([(tuple(estimators), tuple(averages))]))
     for each in (some, others):
         each.update(log.batch(1_730))
         each.report()
@@ -120,7 +119,7 @@ def test_what_stays_is_unchanged_to_the_last_bit() -> None:
         for average in AVERAGES
     ]
     before = told(some, *keys)
-    cut = left_with(some, [(ESTIMATORS[::2], AVERAGES)])
+    cut = some.continued(some.plan.with_products([(ESTIMATORS[::2], AVERAGES)]))
     here, there = (list(map(msgspec.json.decode, each)) for each in (told(cut, *keys), before))
     for one, other in zip(here, there, strict=True):
         if one["average"] != "mixture":
@@ -136,7 +135,8 @@ def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
     for each in (some, others):
         each.update(log.batch(0, 1_730))
         each.report()
-    some = changed(some, replace(some.plan, policies=("logging", *kept), ranks=others.plan.ranks))
+    plan = replace(some.plan, policies=("logging", *kept), candidate_order=others.plan.candidate_order)
+    some = some.continued(plan)
     for each in (some, others):
         each.update(log.batch(1_730))
         each.report()
@@ -157,7 +157,7 @@ def test_decisions_about_who_stays_do_not_notice_who_goes() -> None:
     before = decided(some, "b")
     assert len(before) > 2, "something must have changed, to be remembered"
     assert decided(some, "a")
-    alone = changed(some, replace(some.plan, policies=("logging", "b")))
+    alone = some.continued(some.plan.for_policies(["b"]))
     assert decided(alone, "b") == before
     assert not decided(alone, "a")
     again = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(alone.state())))
@@ -169,7 +169,7 @@ def test_decisions_begin_anew_when_the_lift_that_they_stood_on_is_gone() -> None
     some.update(Log(5, 1_030).batch())
     by_sums, by_lift = some.report().promotion
     assert by_lift.events == 1_000
-    some = left_with(some, [((se.IPS(),), (se.Mixture(),))])
+    some = some.continued(some.plan.with_products([((se.IPS(),), (se.Mixture(),))]))
     assert some.report().promotion[0] == by_sums
     assert some.report().promotion[1].events == 0
     some.update(Log(6, 500).batch())
@@ -184,7 +184,7 @@ def test_a_pool_of_candidates_is_of_those_that_stay() -> None:
     )
     for each in (some, others):
         each.update(log[:1_730])
-    some = changed(some, replace(some.plan, policies=("logging", "early", "later")))
+    some = some.continued(some.plan.for_policies(["early", "later"]))
     for each in (some, others):
         each.update(log[1_730:])
     for policy in ("logging", "early", "later"):
@@ -201,7 +201,7 @@ FEW = {
 def computed(roster: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
     """What each evaluator of a roster says of whom, shown or not."""
     found = []
-    for member in roster.state()["members"]:
+    for member in roster.state()["cohorts"]:
         report = se.Evaluator.from_state(member["evaluator"]).report()
         cells = dict.fromkeys((each.estimator, each.average) for each in report.estimates)
         found.append(([each.policy for each in report.policies], list(cells)))
@@ -214,7 +214,7 @@ def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
     roster.update(events(500))
     size = len(msgspec.msgpack.encode(roster.state()))
     if live:
-        assert roster.change(plan("late", **FEW)) is None
+        assert roster.change_candidates(plan("late", **FEW)) is None
     else:
         adopt(roster, plan("late", **FEW))
     assert [policies for policies, _ in computed(roster)] == [["logging", "late"]]
@@ -224,11 +224,11 @@ def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
 
 def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
     roster = CohortEvaluator(plan("early", **FEW))
-    late = roster.change(plan("early", "late", "later", **FEW))
+    late = roster.change_candidates(plan("early", "late", "later", **FEW))
     assert late is not None
     late.update(events(300))
-    roster.change(plan("early", "later", **FEW))
-    roster.join(late)
+    roster.change_candidates(plan("early", "later", **FEW))
+    roster.activate(late)
     assert [policies for policies, _ in computed(roster)] == [["logging", "early"], ["logging", "later"]]
     roster.update(events(10))
     assert {each.policy: each.events for each in roster.report().policies}["later"] == 310
@@ -237,10 +237,10 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
     roster = CohortEvaluator(plan("early", "late", **FEW))
     roster.update(events(100))
-    roster.change(plan("late", **FEW))
+    roster.change_candidates(plan("late", **FEW))
     adopt(roster, plan("late", "early", **FEW))
-    (first, second) = roster.state()["members"]
-    assert (first["evaluator"]["settings"]["ranks"], second["evaluator"]["settings"]["ranks"]) == (
+    (first, second) = roster.state()["cohorts"]
+    assert (first["evaluator"]["settings"]["candidate_order"], second["evaluator"]["settings"]["candidate_order"]) == (
         {"late": 2},
         {"early": 3},
     )
@@ -264,7 +264,7 @@ def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> N
     roster = CohortEvaluator(plan("early", "late", **FEW))
     roster.update(events(500))
     state = roster.state()
-    state["members"][0] |= {"policies": ["logging", "late"], "cells": [["ips", "window"], ["snips", "window"]]}
+    state["cohorts"][0] |= {"policies": ["logging", "late"], "pairs": [["ips", "window"], ["snips", "window"]]}
     read = CohortEvaluator.from_state(state)
     assert computed(read) == [(["logging", "late"], [("ips", "window"), ("snips", "window")])]
     assert told(read, ("late", "snips", "window")) == told(roster, ("late", "snips", "window"))
@@ -274,10 +274,10 @@ def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
     roster = CohortEvaluator(plan("early", **options))
     roster.update(events(500, described=True))
-    model = roster.state()["members"][0]["evaluator"]["predictions"]
+    model = roster.state()["cohorts"][0]["evaluator"]["predictions"]
     adopt(roster, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
     roster.update(events(500, described=True))
-    after = roster.state()["members"][0]["evaluator"]["predictions"]
+    after = roster.state()["cohorts"][0]["evaluator"]["predictions"]
     assert roster.report().reward_model is None
     assert len(msgspec.msgpack.encode(after)) <= len(msgspec.msgpack.encode(model))
     assert after == se.Evaluator(["early"], **options).state()["predictions"]

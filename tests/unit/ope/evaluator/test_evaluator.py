@@ -206,7 +206,7 @@ def test_a_resumed_evaluator_has_the_settings_of_the_first() -> None:
     again = resumed(first)
     assert again.policies == ("champion", CANDIDATE, "other")
     assert again.plan == first.plan
-    assert again.plan.estimators == (ClippedIPS(cap=math.inf, name="open"), IPS())
+    assert list(again.plan.estimators.values()) == [ClippedIPS(cap=math.inf, name="open"), IPS()]
 
 
 def test_a_state_of_another_schema_is_refused() -> None:

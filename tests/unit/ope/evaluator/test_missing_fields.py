@@ -106,7 +106,7 @@ def test_the_daemon_says_it_once_when_the_first_events_come_in() -> None:
         config.event_format(),
         evaluator,
         stop_when_exhausted=True,
-        examine=lambda events: map(str, evaluator.shortfalls(events)),
+        examine=lambda events: map(str, evaluator.missing_fields(events)),
     )
     with capture_logs() as logs:
         daemon.run()

@@ -112,7 +112,7 @@ def test_what_runs_is_known_before_the_first_event() -> None:
     before = {(estimator, average) for _, estimator, average in rows(evaluator.report())}
     assert ("stratified_ips", "mixture") in before
     assert not any(estimator == "stratified_dr" for estimator, _ in before)
-    assert evaluator.decides_by == (("stratified_dr", "mixture"), ("stratified_ips", "mixture"))
+    assert evaluator.promotion_lifts == (("stratified_dr", "mixture"), ("stratified_ips", "mixture"))
 
 
 @pytest.mark.parametrize("place", [0, 1, 99, 100, 6_000, EVENTS - 1])
@@ -294,9 +294,9 @@ def test_a_candidate_that_comes_late_has_the_rows_of_a_stream_that_began_then(lo
     plans = [se.Evaluator(names, promotion=EARLY, drift=None).plan for names in (["better"], ["better", "worse"])]
     roster = CohortEvaluator(plans[0])
     roster.update(batch[:5_000])
-    late = roster.change(plans[1])
+    late = roster.change_candidates(plans[1])
     assert late is not None
-    roster.join(late)
+    roster.activate(late)
     roster.update(batch[5_000:])
     fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
     fresh.update(batch[5_000:])
@@ -312,7 +312,7 @@ def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: 
     roster.update(batch)
     before = {each.policy: each for each in roster.report().promotion}
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
-    roster.adopt(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    roster.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
     after = {each.policy: each for each in roster.report().promotion}
     for name in before:
         assert after[name].since_event == before[name].since_event
@@ -326,7 +326,7 @@ def test_the_estimator_that_is_decided_by_goes_and_the_other_holds_from_zero(log
     roster.update(log.full)
     assert roster.report().promotion[0].promotable
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
-    roster.adopt(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    roster.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
     assert roster.report().promotion[0].held == 0
     roster.update(log.full[:1_000])
     assert roster.report().promotion[0].promotable

@@ -111,7 +111,7 @@ def test_after_a_restart_everything_goes_on_to_the_last_bit() -> None:
 
 def test_a_state_from_before_there_were_decisions_begins_to_decide_now() -> None:
     state = evaluated(log(7_000)).state()  # whole blocks of 6,000 events have been folded
-    del state["promotion"], state["settings"]["promotion"], state["settings"]["ranks"]
+    del state["promotion"], state["settings"]["promotion"], state["settings"]["candidate_order"]
     report = se.Evaluator.from_state(state).report()
     assert report.events.accepted == 7_000
     assert decisions(report)["second", "paired"].reason == "only 1,000 of 10,000 events"
@@ -150,8 +150,8 @@ def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
     options: dict[str, Any], cells: tuple[tuple[str, str], ...]
 ) -> None:
     evaluator = se.Evaluator(list(TARGETS), **options)
-    assert tuple(lift.cell for lift in ChosenLift.of(evaluator.plan.grids())) == cells
-    assert evaluator.decides_by == cells
+    assert tuple(lift.pair for lift in ChosenLift.of(evaluator.plan.grids())) == cells
+    assert evaluator.promotion_lifts == cells
 
 
 def plan(*candidates: str, **options: Any) -> Plan:
@@ -159,14 +159,14 @@ def plan(*candidates: str, **options: Any) -> Plan:
 
 
 def join(roster: CohortEvaluator, new: Plan) -> None:
-    for late in roster.adopt(new):
-        roster.join(late)
+    for late in roster.apply_plan(new):
+        roster.activate(late)
 
 
 def ranks(roster: CohortEvaluator) -> dict[str, int]:
     return {
-        name: member.evaluator.plan.ranks[name]
-        for member in roster._members
+        name: member.evaluator.plan.candidate_order[name]
+        for member in roster._cohorts
         for name in member.policies
         if name in TARGETS
     }
@@ -181,10 +181,8 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
     join(roster, plan("third", "same", "second"))
     assert ranks(roster) == {"third": 2, "same": 3, "second": 4}
-    deciding = [member.evaluator._deciding for member in roster._members]
-    errors = [
-        each.contest.context.errors for each in deciding if each is not None
-    ]  # who has no candidate left decides nothing
+    lifts = [cohort.evaluator._lift for cohort in roster._cohorts]
+    errors = [lift.monitor.context.errors for lift in lifts if lift is not None]  # None: without candidates
     assert min(map(min, errors)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
