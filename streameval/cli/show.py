@@ -105,7 +105,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
         **buffered(document["pipeline"]),
-        "members": [_member(member) for member in roster["cohorts"]],
+        "cohorts": [_cohort(cohort) for cohort in roster["cohorts"]],
         "report": json.loads(report.to_json()),
     }
 
@@ -115,11 +115,11 @@ def _positions(mark: State) -> dict[str, Any]:
     return {"identity": bookmark.identity, "next": {str(part): at for part, at in bookmark.positions.items()}}
 
 
-def _member(member: State) -> dict[str, Any]:
-    evaluator = member["evaluator"]
+def _cohort(cohort: State) -> dict[str, Any]:
+    evaluator = cohort["evaluator"]
     names = ("production", "products", "reward_range", "confidence")
     settings = {name: evaluator["settings"].get(name) for name in names}
-    return {"policies": list(member["policies"]), **settings, "events": evaluator["events"]}
+    return {"policies": list(cohort["policies"]), **settings, "events": evaluator["events"]}
 
 
 def _report(document: State) -> Report:
@@ -149,10 +149,10 @@ def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "watermark", f"{watermark}, {values['hurried']:,} events released before their turn"
     if values["rewards"] is not None:
         yield "rewards", ", ".join(f"{count:,} {fate}" for fate, count in values["rewards"].items())
-    for member in values["members"]:
+    for cohort in values["cohorts"]:
         yield (
             "evaluates",
-            f"{', '.join(member['policies']) or 'events only'}: {counted(member['events']['accepted'], 'event')}",
+            f"{', '.join(cohort['policies']) or 'events only'}: {counted(cohort['events']['accepted'], 'event')}",
         )
     yield "configuration", ", ".join(f"{key} {value}" for key, value in values["fingerprint"].items())
 

@@ -166,11 +166,15 @@ def test_what_is_new_kept_reset_and_dropped_is_logged_and_what_is_dropped_leaves
     assert "clipped_ips" in kept
 
 
-def test_promoting_a_candidate_costs_no_value(place: Place) -> None:
+def test_another_production_starts_everything_from_zero_and_says_so(place: Place) -> None:
     place.life(0, 250, policies={"candidates": ["early", "late"]})
-    report = place.life(250, 400, policies={"production": "early", "candidates": ["late"]})
+    with capture_logs() as logs:
+        report = place.life(250, 400, policies={"production": "early", "candidates": ["late"]})
     assert report.production == "early"
-    assert seen(report) == dict.fromkeys(("early", "late"), total(0, 400))
+    assert seen(report) == dict.fromkeys(("early", "late"), total(250, 400))
+    assert [entry["log_level"] for entry in logs if entry["event"] == "restarted_from_zero"] == ["warning"]
+    (continued,) = [entry for entry in logs if entry["event"] == "continued"]
+    assert continued["policies"] == {"reset": ["early", "late"], "dropped": ["logging"]}
 
 
 def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
@@ -183,11 +187,11 @@ def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
     assert continued["policies"] == {"kept": ["logging", "early"], "reset": ["late"]}
 
 
-def test_a_retrained_production_begins_anew_and_candidates_go_on(place: Place) -> None:
+def test_a_retrained_production_starts_everything_from_zero(place: Place) -> None:
     policies = {"production": "other", "candidates": ["early"]}
     place.life(0, 250, policies=policies)
     report = place.life(250, 400, {"reset_policies": ["other"]}, policies=policies)
-    assert seen(report) == {"other": total(250, 400), "early": total(0, 400)}
+    assert seen(report) == dict.fromkeys(("other", "early"), total(250, 400))
 
 
 def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:

@@ -60,7 +60,7 @@ def test_a_resumed_watch_goes_on_as_if_it_had_not_been_interrupted(detector: Dri
     values = np.concatenate([means(1_500, 2, jump=800), means(2_600, 2, jump=1_900, seed=1)])
     uninterrupted = watched(detector, values[:cut])
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(uninterrupted.state())))
-    resumed = DriftWatch.from_state(detector, from_plain(plain))
+    resumed = DriftWatch(detector, 2).resumed(from_plain(plain))
     for value in values[cut:]:
         uninterrupted.update(value[None])
         resumed.update(value[None])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import streameval as se
 from streameval.cli.plots.values import Picture
+from streameval.common.arrays import from_plain
 from streameval.events import JsonDecoder
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.power import Exploration, LogSpan, TargetLift, outlook
@@ -69,7 +70,8 @@ def evaluated(batch: se.EventBatch, **options: Any) -> se.Evaluator:
 
 
 def decided_by(evaluator: se.Evaluator) -> list[int]:
-    return np.asarray(evaluator.progress().decided["by"]).tolist()  # type: ignore[index]
+    evaluator.report()
+    return np.asarray(from_plain(evaluator.state()["promotion"])["by"]).tolist()
 
 
 def decisions(report: se.Report) -> dict[str, Decision]:

@@ -109,10 +109,11 @@ def test_after_a_restart_everything_goes_on_to_the_last_bit() -> None:
     assert restored.report() == evaluator.report()
 
 
-def test_a_state_from_before_there_were_decisions_begins_to_decide_now() -> None:
-    state = evaluated(log(7_000)).state()  # whole blocks of 6,000 events have been folded
-    del state["promotion"], state["settings"]["promotion"], state["settings"]["candidate_order"]
-    report = se.Evaluator.from_state(state).report()
+def test_rules_that_are_configured_later_start_from_zero() -> None:
+    before = evaluated(log(6_000), promotion=None)
+    evaluator = before.continued(replace(before.plan, promotion=se.Promotion()))
+    evaluator.update(log(1_000))
+    report = evaluator.report()
     assert report.events.accepted == 7_000
     assert decisions(report)["second", "paired"].reason == "only 1,000 of 10,000 events"
 
