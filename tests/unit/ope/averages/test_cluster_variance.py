@@ -41,8 +41,6 @@ from streameval.ope.averages.cluster_variance import (
     start_signs,
     unit_signs,
 )
-from streameval.ope.evaluator.cohort_changes import changed
-from streameval.ope.evaluator.plan import Plan
 from support.reference import brute_force
 from support.reference.brute_force import Terms
 from support.streams import close
@@ -333,23 +331,6 @@ def test_parts_of_a_stream_are_merged() -> None:
     assert clusters.path(early, rows[1], factor)[-1] == pytest.approx(whole, rel=1e-9, abs=1e-12)
     assert clusters.merge(nothing, nothing, 0.5).shape == (3, 0)
     assert clusters.without_pairs(np.ones((3, ALONE))).all()
-
-
-def test_pairs_begin_anew_when_production_changes_and_values_go_on() -> None:
-    log = Log(13, side_by_side(np.random.default_rng(13), 12_000))
-    told, half = log.names(), 6_000
-    before = Evaluator(["a", "b"], [IPS()], [Cumulative()], (-10, 10), block=BLOCK, drift=None)
-    before.update(log.batch(0, half, told))
-    plan = Plan.from_settings({**before.plan.settings(), "production": "b", "candidates": ["a"]})
-    after = changed(before, plan)
-    after.update(log.batch(half, None, told))
-    found = after.report().get("a", "ips", "cumulative").details
-    whole = evaluated(log, told, estimators=[IPS()]).report().get("a", "ips", "cumulative").details
-    assert found["design_effect"] == pytest.approx(whole["design_effect"], rel=1e-9)
-    rest = Log(13, log.units[half:])
-    rest.reward, rest.target = log.reward[half:], {name: column[half:] for name, column in log.target.items()}
-    expected = effect(rest, rest.names(), "a", "ips", production="b").details["lift_design_effect"]
-    assert found["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
