@@ -189,7 +189,7 @@ def test_a_daemon_that_went_away_is_noticed_and_so_is_its_return(browser: Browse
         expect(tab.page.get_by_role("alert")).to_be_hidden()
     try:
         expect(tab.page.get_by_role("alert")).to_have_text(
-            "The daemon does not answer; these are the last numbers it gave."
+            "The daemon does not answer; this page shows its last numbers."
         )
         view.published = later(view.published, 21_000)
         with HttpServer(view, port=port):

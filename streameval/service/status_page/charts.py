@@ -1,7 +1,4 @@
-"""Geometry of the band charts on the status page: where values lie, and what is better than production.
-
-Pictures of the last hours: a line with its band for a candidate, and production's line, in one frame.
-"""
+"""Charts of the status page: values and lifts with their intervals on one axis, and lines over the last hours."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeGuard
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +15,33 @@ from streameval.common.text import UNKNOWN, counted, decimal
 from streameval.ope.report import Estimate
 from streameval.service.status import EstimateSeries, History
 
-FARTHEST = 3.0  # band ends farther out than so many spreads of the values are cut off at the edge of the chart
+FARTHEST = 3.0  # bounds farther out than this many spreads of the values are cut off at the edge of the chart
+WIDTH, HEIGHT = 1000, 200  # units of the frame of a timeline, which is stretched to its place on the page
+CENTRAL = (5, 95)  # per cent of the bounds that must fit into a timeline; the first estimates vary widely
+
+Interval: TypeAlias = tuple[float, float]
+"""Lower and upper bound."""
+Floats: TypeAlias = NDArray[np.float64]
+
+
+def is_known(value: float | None) -> TypeGuard[float]:
+    """Whether there is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def between(lower: float | None, upper: float | None) -> Interval | None:
+    """The bounds of an interval when both are known."""
+    return (lower, upper) if is_known(lower) and is_known(upper) else None
+
+
+def value_of(each: Estimate) -> tuple[float | None, Interval | None]:
+    """The value and its interval."""
+    return each.value, between(each.lower, each.upper)
+
+
+def lift_of(each: Estimate) -> tuple[float | None, Interval | None]:
+    """The lift and its interval."""
+    return each.lift, between(each.lift_lower, each.lift_upper)
 
 
 @dataclass(frozen=True)
@@ -37,7 +60,7 @@ class ChartScale:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> ChartScale:
-        """The scale that shows all `values` (one or more) with a little room at both ends."""
+        """The scale that shows all `values` (one or more) with some room at both ends."""
         low, high = min(values), max(values)
         room = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
         low, high = low - room, high + room
@@ -48,27 +71,25 @@ class ChartScale:
 
     @classmethod
     def of(cls, estimates: Iterable[Estimate]) -> ChartScale | None:
-        """The scale for the values and bands of `estimates`; None while no value is known."""
-        estimates = list(estimates)
-        values = [each.value for each in estimates if is_known(each.value)]
-        return cls.fitting(values, [band for each in estimates if (band := between(each.lower, each.upper))])
+        """The scale of the values and their intervals; None while no value is known."""
+        return cls._fitting(map(value_of, estimates), [])
 
     @classmethod
     def of_lifts(cls, estimates: Iterable[Estimate]) -> ChartScale | None:
-        """The scale for the lifts of `estimates`, zero among them; None while no lift is known."""
-        known = [each for each in estimates if is_known(each.lift)]
-        values = [each.lift for each in known if is_known(each.lift)]
-        bands = [band for each in known if (band := between(each.lift_lower, each.lift_upper))]
-        return cls.fitting([0.0, *values], bands) if known else None
+        """The scale of the lifts and their intervals, zero among them; None while no lift is known."""
+        return cls._fitting(((lift, ends) for lift, ends in map(lift_of, estimates) if is_known(lift)), [0.0])
 
     @classmethod
-    def fitting(cls, values: Sequence[float], bands: Sequence[tuple[float, float]]) -> ChartScale | None:
-        """The scale for all `values` and for `bands`, far ends of which are cut off; None without values."""
+    def _fitting(cls, shown: Iterable[tuple[float | None, Interval | None]], others: list[float]) -> ChartScale | None:
+        shown = list(shown)
+        values = [value for value, _ in shown if is_known(value)]
+        intervals = [ends for _, ends in shown if ends]
         if not values:
             return None
-        spread = max(max(values) - min(values), median([upper - lower for lower, upper in bands] or [0.0]))
+        values += others
+        spread = max(max(values) - min(values), median([upper - lower for lower, upper in intervals] or [0.0]))
         low, high = min(values) - FARTHEST * spread, max(values) + FARTHEST * spread
-        return cls.over([*values, *(min(max(end, low), high) for band in bands for end in band)])
+        return cls.over([*values, *(min(max(end, low), high) for ends in intervals for end in ends)])
 
     def at(self, value: float) -> float:
         """The place of `value` on the axis, in per cent; outside it, the nearest end."""
@@ -79,8 +100,14 @@ class ChartScale:
         return decimal(value, self.decimals, signed)
 
     def tick_texts(self) -> list[tuple[float, str]]:
-        """The place of each tick and its text, without needless zeros."""
+        """The place of each tick and its text, without trailing zeros."""
         return [(self.at(tick), f"{tick:.10g}") for tick in self.ticks]
+
+
+def _round_step(step: float) -> float:
+    """The round number (1, 2 or 5 times a power of ten) that is not below `step`."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -93,13 +120,13 @@ class ChartRow:
     value: str
     interval: str
     at: float | None
-    band: tuple[float, float] | None
+    band: Interval | None
     memory: str
 
 
 @dataclass(frozen=True)
 class Chart:
-    """All policies by one estimator over one average; `reference` is the place of the production policy's value."""
+    """All policies by one estimator over one average; `reference` is the place of production's value."""
 
     estimator: str
     rows: tuple[ChartRow, ...]
@@ -107,97 +134,73 @@ class Chart:
 
 
 def make_chart(estimator: str, estimates: Sequence[Estimate], production: str, scale: ChartScale | None) -> Chart:
-    """The chart of `estimates`, one per policy, on `scale`."""
+    """The chart of the values of `estimates`, one per policy, on `scale`."""
     base = next((each for each in estimates if each.policy == production), None)
-    rows = tuple(_row(each, base, scale) for each in estimates)
+    rows = tuple(_row(each, value_of(each), verdict(each, base), scale, each is base) for each in estimates)
     return Chart(estimator, rows, next((row.at for row in rows if row.production), None))
 
 
 def make_lift_chart(estimator: str, candidates: Sequence[Estimate], scale: ChartScale | None) -> Chart:
-    """The chart of what candidates gain over production; its reference is zero."""
-    zero = None if scale is None else scale.at(0.0)
-    return Chart(estimator, tuple(_lift_row(each, scale) for each in candidates), zero)
+    """The chart of the lifts of candidates; its reference is zero."""
+    rows = tuple(_row(each, lift_of(each), lift_verdict(each), scale, signed=True) for each in candidates)
+    return Chart(estimator, rows, None if scale is None else scale.at(0.0))
 
 
-def _lift_row(each: Estimate, scale: ChartScale | None) -> ChartRow:
+def _row(
+    each: Estimate,
+    shown: tuple[float | None, Interval | None],
+    verdict: str,
+    scale: ChartScale | None,
+    production: bool = False,
+    signed: bool = False,
+) -> ChartRow:
     at = band = None
-    value = interval = UNKNOWN
-    if scale is not None and is_known(each.lift):
-        at, value = scale.at(each.lift), scale.text(each.lift, signed=True)
-        if ends := between(each.lift_lower, each.lift_upper):
+    text = interval = UNKNOWN
+    value, ends = shown
+    if scale is not None and is_known(value):
+        at, text = scale.at(value), scale.text(value, signed)
+        if ends:
             band = (scale.at(ends[0]), scale.at(ends[1]))
-            interval = f"{scale.text(ends[0], signed=True)} to {scale.text(ends[1], signed=True)}"
-    return ChartRow(each, False, lift_verdict(each), value, interval, at, band, memory(each))
-
-
-def _row(each: Estimate, base: Estimate | None, scale: ChartScale | None) -> ChartRow:
-    at = band = None
-    value = interval = UNKNOWN
-    if scale is not None and is_known(each.value):
-        at, value = scale.at(each.value), scale.text(each.value)
-        if ends := between(each.lower, each.upper):
-            band = (scale.at(ends[0]), scale.at(ends[1]))
-            interval = f"{scale.text(ends[0])} to {scale.text(ends[1])}"
-    is_base = base is not None and each.policy == base.policy
-    return ChartRow(each, is_base, verdict(each, base), value, interval, at, band, memory(each))
+            interval = f"{scale.text(ends[0], signed)} to {scale.text(ends[1], signed)}"
+    return ChartRow(each, production, verdict, text, interval, at, band, memory(each))
 
 
 def verdict(each: Estimate, base: Estimate | None) -> str:
-    """How a policy stands against production: `better`, `worse`, `open`, or empty when it cannot be said.
+    """A policy against production: `better`, `worse`, `open`, or empty while it is not known.
 
-    By the interval of the paired difference where there is one, else by intervals that do not touch.
+    By the interval of the lift where there is one, else by intervals that do not overlap.
     """
     if base is None or each.policy == base.policy:
         return ""
     if by_lift := lift_verdict(each):
         return by_lift
-    band, base_band = between(each.lower, each.upper), between(base.lower, base.upper)
-    return _side(band, base_band) if band and base_band else ""
+    ends, base_ends = between(each.lower, each.upper), between(base.lower, base.upper)
+    return _side(ends, base_ends) if ends and base_ends else ""
 
 
 def lift_verdict(each: Estimate) -> str:
-    """On which side of zero the interval of the lift lies; empty while there is none."""
-    lift = between(each.lift_lower, each.lift_upper)
-    return _side(lift, (0.0, 0.0)) if lift else ""
+    """The side of zero on which the interval of the lift lies; empty while there is none."""
+    _, ends = lift_of(each)
+    return _side(ends, (0.0, 0.0)) if ends else ""
 
 
-def _side(band: tuple[float, float], base: tuple[float, float]) -> str:
-    if band[0] > base[1]:
+def _side(ends: Interval, base: Interval) -> str:
+    if ends[0] > base[1]:
         return "better"
-    return "worse" if band[1] < base[0] else "open"
+    return "worse" if ends[1] < base[0] else "open"
 
 
 def memory(each: Estimate) -> str:
-    """How far back the average looks at this moment; unknown for one that forgets nothing."""
+    """How many events the average looks back over; unknown for one that forgets nothing."""
     events = each.details.get("window_events") or each.details.get("horizon_events")
     return counted(events, "event") if is_known(events) else UNKNOWN
 
 
-def is_known(value: float | None) -> TypeGuard[float]:
-    """Whether there is a finite number."""
-    return value is not None and math.isfinite(value)
-
-
-def between(lower: float | None, upper: float | None) -> tuple[float, float] | None:
-    """The two ends of an interval when both are known."""
-    return (lower, upper) if is_known(lower) and is_known(upper) else None
-
-
-def _round_step(step: float) -> float:
-    """The round number (1, 2 or 5 times a power of ten) that is not below `step`."""
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
-
-
-WIDTH, HEIGHT = 1000, 200  # units of the frame, which is stretched to its place on the page
-CENTRAL = (5, 95)  # per cent of the band's ends that must fit; the first estimates are anywhere
-
-
 @dataclass(frozen=True)
 class ChartTimeline:
-    """One candidate: points of lines and of bands as SVG wants them, in pieces where nothing was known between.
+    """One candidate: points of lines and bands in SVG, in pieces where nothing was known between.
 
-    `first` and `last` are the values at both ends, `lowest` and `highest` those in between, as text.
+    `first` and `last` are the values at both ends, `lowest` and `highest` the extremes, as text.
     """
 
     policy: str
@@ -212,7 +215,7 @@ class ChartTimeline:
 
 @dataclass(frozen=True)
 class Timelines:
-    """All candidates on the same axes; `seconds` is how far they reach back, `ticks` the values to write beside."""
+    """All candidates on the same axes, which reach `seconds` back; `ticks` are the labels of the value axis."""
 
     seconds: float
     ticks: tuple[tuple[float, str], ...]
@@ -225,51 +228,53 @@ def make_timelines(
     """The last hours of `candidates` up to this moment; None while there is nothing to draw."""
     all_series = [_series(history, now, each) for each in candidates]
     base = None if production is None else _series(history, now, production)
-    scale = _scale([*all_series, *([base] if base else [])])
-    begin = history.points[0].at if history.points else now
-    if scale is None or now <= begin:
+    columns = [
+        _known(column)
+        for series in [*all_series, *([base] if base else [])]
+        for column in (series.lower, series.upper, series.value)
+    ]
+    shown = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
+    start = history.points[0].at if history.points else now
+    if not shown or now <= start:
         return None
-    frame = _Frame(begin, now, scale)
-    beside = () if base is None else tuple(frame.lines(base.at, base.value))
-    pictures = tuple(
-        frame.timeline(each.policy, series, beside) for each, series in zip(candidates, all_series, strict=True)
+    scale = ChartScale.over(shown)
+    frame = _Frame(start, now, scale)
+    production_lines = () if base is None else tuple(frame.lines(base.at, base.value))
+    return Timelines(
+        now - start,
+        tuple((100 - at, text) for at, text in scale.tick_texts()),
+        tuple(
+            frame.timeline(each.policy, series, production_lines)
+            for each, series in zip(candidates, all_series, strict=True)
+        ),
     )
-    return Timelines(now - begin, tuple((100 - at, text) for at, text in scale.tick_texts()), pictures)
 
 
 def _series(history: History, now: float, each: Estimate) -> EstimateSeries:
     """The history of an estimate, with its present value at the end."""
     past = history.series((each.policy, each.estimator, each.average))
-    ends = [np.nan if end is None else end for end in (each.value, each.lower, each.upper)]
-    columns = zip((past.at, past.value, past.lower, past.upper), (now, *ends), strict=True)
-    return EstimateSeries(*(np.append(column, end) for column, end in columns))
-
-
-def _scale(all_series: Sequence[EstimateSeries]) -> ChartScale | None:
-    ends = [_known(column) for series in all_series for column in (series.lower, series.upper, series.value)]
-    shown = [value for column in ends if len(column) for value in np.percentile(column, CENTRAL)]
-    return ChartScale.over(shown) if shown else None
+    present = [np.nan if value is None else value for value in (each.value, each.lower, each.upper)]
+    columns = zip((past.at, past.value, past.lower, past.upper), (now, *present), strict=True)
+    return EstimateSeries(*(np.append(column, last) for column, last in columns))
 
 
 @dataclass(frozen=True)
 class _Frame:
-    begin: float
+    """The axes of all timelines."""
+
+    start: float
     end: float
     scale: ChartScale
 
     def timeline(self, policy: str, series: EstimateSeries, production: tuple[str, ...]) -> ChartTimeline:
         known = _known(series.value)
-        return ChartTimeline(
-            policy,
-            tuple(self.lines(series.at, series.value)),
-            tuple(self.bands(series)),
-            production,
-            *(self.scale.text(float(value)) for value in (known[0], known[-1], known.min(), known.max()))
-            if len(known)
-            else (UNKNOWN,) * 4,
-        )
+        texts = [UNKNOWN] * 4
+        if len(known):
+            texts = [self.scale.text(float(value)) for value in (known[0], known[-1], known.min(), known.max())]
+        lines, bands = tuple(self.lines(series.at, series.value)), tuple(self.bands(series))
+        return ChartTimeline(policy, lines, bands, production, *texts)
 
-    def lines(self, at: NDArray[np.float64], value: NDArray[np.float64]) -> Iterator[str]:
+    def lines(self, at: Floats, value: Floats) -> Iterator[str]:
         for piece in _pieces(np.isfinite(value)):
             yield self._points(at[piece], value[piece])
 
@@ -278,20 +283,20 @@ class _Frame:
             at, lower, upper = series.at[piece], series.lower[piece], series.upper[piece]
             yield f"{self._points(at, upper)} {self._points(at[::-1], lower[::-1])}"
 
-    def _points(self, at: NDArray[np.float64], value: NDArray[np.float64]) -> str:
-        x = np.rint((at - self.begin) / (self.end - self.begin) * WIDTH).astype(int)
+    def _points(self, at: Floats, value: Floats) -> str:
+        x = np.rint((at - self.start) / (self.end - self.start) * WIDTH).astype(int)
         share = (value - self.scale.low) / (self.scale.high - self.scale.low)
         y = np.rint(HEIGHT * (1 - np.clip(share, 0.0, 1.0))).astype(int)
         return " ".join(f"{across},{down}" for across, down in zip(x.tolist(), y.tolist(), strict=True))
 
 
 def _pieces(known: NDArray[np.bool_]) -> Iterator[slice]:
-    """The stretches of two or more moments at which something is known."""
+    """The stretches of two or more moments at which a value is known."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
-    for begin, end in edges.reshape(-1, 2).tolist():
-        if end - begin > 1:
-            yield slice(begin, end)
+    for start, end in edges.reshape(-1, 2).tolist():
+        if end - start > 1:
+            yield slice(start, end)
 
 
-def _known(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _known(values: Floats) -> Floats:
     return values[np.isfinite(values)]

@@ -1,7 +1,4 @@
-"""What the top of the status page says: one estimator on one average, which candidate gains, and since when.
-
-Intervals in words: what the bars and bands of the status page are about, and how far one may trust them.
-"""
+"""The top of the status page: lifts, decisions and the last hours by one estimator on one average; checks; texts."""
 
 from __future__ import annotations
 
@@ -29,30 +26,30 @@ from streameval.service.status_page.charts import (
 )
 
 ABOUT = {
-    "current": "about the value now",
-    "average": "about the mean over the events that are looked back on",
-    "estimand": "about what the estimator aims at, which is not quite the value",
+    "current": "for the present value",
+    "average": "for the mean over the events of the average",
+    "estimand": "for the limit of the estimator, which differs from the value",
 }
 WATCHED = {
-    True: "They may be watched all day.",
-    False: "Each is for one look at one number.",
+    True: "They are valid under continuous monitoring.",
+    False: "Each interval is valid for a single look; do not scan many of them.",
 }
 
 OUTSIDE = (
-    "What lies outside its interval is no fault: the interval is cut to the range of rewards, or, by empirical "
-    "likelihood, knows that the mean weight is 1 in truth, which the value itself does not."
+    "A value outside its interval is not an error: the interval is cut to the reward range, or uses, by empirical "
+    "likelihood, that the true mean weight is 1, which the value itself does not."
 )
 
 
 def meanings(estimates: Iterable[Estimate], confidence: float) -> tuple[str, ...]:
-    """What the intervals of these estimates say: a text, or one for each kind, where they are of several.
+    """The meaning of the intervals of these estimates: one text for each kind.
 
     >>> known = {"lower": 0.1, "upper": 0.3, "kind": "confidence_sequence", "anytime": True, "covers": "average"}
     >>> unknown = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
     >>> (text,) = meanings([Estimate("a", "ips", "window", 0.2, **known, **unknown)], 0.95)
     >>> text.partition(".")[0]
-    '95 % intervals (confidence sequence) about the mean over the events that are looked back on'
-    >>> text.endswith("They hold at all times at once. They may be watched all day.")
+    '95 % intervals (confidence sequence) for the mean over the events of the average'
+    >>> text.endswith("They hold at all times at once. They are valid under continuous monitoring.")
     True
     """
     kinds: dict[tuple[str, str, bool], dict[str, None]] = {}
@@ -71,7 +68,7 @@ def _meaning(kind: str, covers: str, anytime: bool, confidence: float) -> str:
 
 
 def outside(estimates: Iterable[Estimate]) -> str:
-    """What to say where a value or a lift lies outside its interval; empty where none does.
+    """A note for values and lifts outside their intervals; empty if there are none.
 
     >>> ends = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
     >>> found = Estimate("a", "ips", "window", 1.02, 0.9, 1.0, "normal", False, "average", **ends)
@@ -94,7 +91,7 @@ def _lies_outside(value: float | None, ends: tuple[float, float] | None) -> bool
 
 
 class Link(NamedTuple):
-    """Another choice of what the top of the page shows."""
+    """A choice of what the top of the page shows."""
 
     text: str
     query: str
@@ -112,8 +109,7 @@ class Choice:
 
     @classmethod
     def of(cls, report: Report, wanted: Mapping[str, str]) -> Choice | None:
-        """What is `wanted`, as far as there is such a thing; else the last average, which is the best where nobody
-        configured others, and its last estimator."""
+        """The `wanted` average and estimator, if they exist; else the last ones, which are the best by default."""
         pairs = list(dict.fromkeys((each.average, each.estimator) for each in report.estimates))
         known = {(each.average, each.estimator) for each in report.estimates if is_known(each.value)}
         known -= {(average, estimator) for estimator, average in report.thin()}
@@ -135,7 +131,7 @@ class Choice:
 
 
 class Adaptation(NamedTuple):
-    """How far each average that forgets looks back at this moment, for one policy."""
+    """How many events each average that forgets looks back over, for one policy."""
 
     policy: str
     memories: tuple[str, ...]
@@ -143,7 +139,7 @@ class Adaptation(NamedTuple):
 
 
 class Checks(NamedTuple):
-    """Whether the numbers of one policy can be believed: all checks, and those that say no."""
+    """The trust checks of one policy, and those that failed."""
 
     policy: str
     checks: tuple[TrustCheck, ...]
@@ -152,9 +148,9 @@ class Checks(NamedTuple):
 
 @dataclass(frozen=True)
 class Overview:
-    """The top of the page. `values` are the candidates' rows and the pictures of their last hours, where there are any.
+    """The top of the page. `values` are the rows of the candidates with their timelines, if there are any.
 
-    `adapting`: the columns of the table `adaptation`. `outside`: what to say of a value outside its interval.
+    `adapting` are the columns of the table `adaptation`.
     """
 
     choice: Choice
@@ -172,17 +168,17 @@ class Overview:
 
     @property
     def doubted(self) -> tuple[Checks, ...]:
-        """The policies that do not pass all checks."""
+        """The policies that fail a check."""
         return tuple(each for each in self.trust if each.failed)
 
     @property
     def checked(self) -> tuple[str, ...]:
-        """What is checked, in words."""
+        """The names of all checks."""
         return tuple(dict.fromkeys(words(check) for each in self.trust for check in each.checks))
 
 
 def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> Overview | None:
-    """What there is to say of `report`; None while it has no estimates."""
+    """The overview of `report`; None while it has no estimates."""
     choice = Choice.of(report, wanted)
     if choice is None:
         return None
@@ -211,7 +207,7 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
 
 
 def news(now: DaemonStatus) -> str:
-    """What a person who hears the page is told when it changes.
+    """The announcement of a change for screen readers.
 
     >>> from streameval.ingest.base import SourceStatus
     >>> news(DaemonStatus(SourceStatus(reached=False), at=0.0, detail="no broker answers"))
@@ -219,8 +215,8 @@ def news(now: DaemonStatus) -> str:
     """
     decisions = now.report.promotion if now.report else ()
     names = list(dict.fromkeys(each.policy for each in decisions if each.promotable))
-    told = "Ready." if now.ready else f"Not ready: {now.detail}."
-    return told + (
+    ready = "Ready." if now.ready else f"Not ready: {now.detail}."
+    return ready + (
         f" Promotable: {', '.join(names)}." if names else " No candidate is promotable." if decisions else ""
     )
 
@@ -230,7 +226,7 @@ def _link(text: str, query: Mapping[str, str], current: bool) -> Link:
 
 
 def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:
-    """By average that forgets, the estimates of all policies: by the estimator that is shown, else by its last one."""
+    """For each average that forgets, the estimates of all policies: by `estimator`, else by its last one."""
     found: dict[str, dict[str, Estimate]] = {}
     for each in report.estimates:
         column = found.setdefault(each.average, {})
@@ -255,5 +251,5 @@ def _checks(report: Report) -> Iterator[Checks]:
 
 
 def words(check: TrustCheck) -> str:
-    """What a check looks at, so that it reads well whether it is passed or not."""
+    """The name of a check, which fits whether it passes or fails."""
     return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))

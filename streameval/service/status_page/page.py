@@ -1,4 +1,4 @@
-"""The page for people at `/`: a Report as charts and tables, rendered here, readable without scripts."""
+"""The status page at `/`: a Report as charts and tables, readable without scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STYLE = files("streameval.service.status_page").joinpath("status.css").read_text
 SCRIPT = files("streameval.service.status_page").joinpath("status.js").read_text(encoding="utf-8")
 NOTHING: Mapping[str, str] = MappingProxyType({})
 Thing = TypeVar("Thing")
-MANY = 12  # candidates, from which on the page has a table of contents
+MANY = 12  # with more candidates the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
 
@@ -39,14 +39,14 @@ STYLE_HASH, SCRIPT_HASH = source_hash(STYLE), source_hash(SCRIPT)
 
 
 class Page(NamedTuple):
-    """The page as bytes, and a tenth of them for clients that unpack gzip: a phone asks every two seconds."""
+    """The page as bytes, plain and compressed to a tenth: a browser asks every two seconds."""
 
     plain: bytes
     packed: bytes
 
 
 class StatusPage:
-    """Renders what the daemon shows; every text from configuration or events is escaped."""
+    """Renders the status of the daemon; every text from configuration or events is escaped."""
 
     def __init__(self) -> None:
         environment = Environment(
@@ -65,7 +65,7 @@ class StatusPage:
         self._pages: dict[tuple[str, str] | None, Page] = {}
 
     def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> Page:
-        """As `render`, once for all who look at the same moment and choose the same."""
+        """As `render`, once for all clients that ask for the same status and choice."""
         choice = Choice.of(now.report, wanted) if now.report else None
         key = None if choice is None else (choice.average, choice.estimator)
         if self._rendered is not now:
@@ -102,10 +102,9 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """All estimates over one average, on one axis. `memory` is filled when it is the same in every row.
+    """All estimates over one average, on one axis. `memory` is empty where the rows differ in it.
 
-    `diagnostics`: the columns of its table, those that have something to say. `meanings`: of its intervals, and
-    of what lies outside them, in words.
+    `diagnostics` are the columns of its table that are not empty.
     """
 
     average: str
@@ -123,9 +122,9 @@ class Section:
 
 @dataclass(frozen=True)
 class PromotionStanding:
-    """How one candidate stands against production: per average, the verdict of each estimator.
+    """A candidate against production: per average, the verdict of each estimator.
 
-    `suspect`: its mean weight is off, so that none of them can be believed.
+    `suspect`: the mean weight is away from 1, so that the verdicts cannot be trusted.
     """
 
     policy: str
@@ -135,7 +134,7 @@ class PromotionStanding:
 
 @dataclass(frozen=True)
 class PolicyTrust:
-    """Whether a policy's numbers can be believed, by its first estimate; `suspect`: the mean weight is off."""
+    """The weights of a policy, by its first estimate; `suspect`: the mean weight is away from 1."""
 
     counts: PolicyCounts
     missing_share: float | None
@@ -161,7 +160,7 @@ def _sections(report: Report) -> Iterator[Section]:
 
 
 def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
-    """The things by one of their attributes, in the order in which its values first appear."""
+    """The things by one of their attributes, in order of first appearance."""
     groups: dict[Any, list[Thing]] = {}
     for each in things:
         groups.setdefault(getattr(each, attribute), []).append(each)
@@ -189,7 +188,7 @@ def _verdicts(section: Section, policy: str) -> Iterator[tuple[str, str]]:
 
 
 def _marked(sections: Iterable[Section]) -> Iterator[str]:
-    """Which estimators marks are of, where the averages differ in that by average."""
+    """The estimators of the marks; by average, where the averages differ."""
     same = _grouped(sections, "estimators")
     for estimators, some in same.items():
         names = ", ".join(estimators)

@@ -113,7 +113,7 @@ def test_checks_that_fail_say_why() -> None:
     )
     shown = page(replace(make_report(), trust=checks))
     assert '<span class="warn">✗ mean weight 1.31, expected 1</span>' in shown
-    assert "1 of 1 policy does not pass all checks</b>: mean weight, freshness." in shown
+    assert "1 of 1 policy fails a check</b>: mean weight, freshness." in shown
     assert "✗ mean weight: mean weight 1.31, expected 1; ✓ freshness: the newest event is 2 seconds old" in shown
 
 
@@ -136,11 +136,11 @@ def test_intervals_are_explained_in_words() -> None:
     overview = make_overview(make_published(explained), explained, {})
     assert overview is not None
     (text,) = overview.meanings
-    assert text.startswith("95 % intervals (drift aware) about the value now. They allow for chance, ")
-    assert text.endswith("Each is for one look at one number.")
+    assert text.startswith("95 % intervals (drift aware) for the present value. They allow for chance, ")
+    assert text.endswith("Each interval is valid for a single look; do not scan many of them.")
     shown = page(explained)
     assert shown.count(text) == 2, "at the top, and with the numbers of that average"
-    assert "95 % intervals (empirical likelihood) about the mean over the events that are looked back on. " in shown
+    assert "95 % intervals (empirical likelihood) for the mean over the events of the average. " in shown
 
 
 def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None:
@@ -150,10 +150,8 @@ def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None
         make_estimate("a", "dm", "window", covers="estimand"),
     ]
     value, own = meanings(estimates, 0.9)
-    assert value.startswith("ips, snips: 90 % intervals (normal) about the mean over the events ")
-    assert own.startswith(
-        "dm: 90 % intervals (normal) about what the estimator aims at, which is not quite the value. "
-    )
+    assert value.startswith("ips, snips: 90 % intervals (normal) for the mean over the events ")
+    assert own.startswith("dm: 90 % intervals (normal) for the limit of the estimator, which differs from the value. ")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +190,7 @@ def test_who_is_promotable_comes_first_and_who_was_is_no_longer() -> None:
         Decision("challenger-b", "paired", True, "lower bound of lift 0.002 over margin 0"),
     )
     text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
-    assert "challenger-a no longer paired; it was for 3,200 events lower bound" in text
+    assert "challenger-a no longer paired; it was promotable for 3,200 events lower bound" in text
     assert text.index("challenger-b ▲ promotable") < text.index("challenger-a no longer")
 
 
@@ -283,12 +281,12 @@ def test_a_picture_says_in_words_what_it_shows() -> None:
 
 
 def test_the_pipeline_tells_of_snapshots_and_backfills() -> None:
-    assert "none is kept" in page(make_report(), snapshots=None)
+    assert '<th scope="row">newest snapshot</th><td>off</td>' in page(make_report(), snapshots=None)
     assert "none yet" in page(make_report(), snapshots=SnapshotStatus())
     snapshots = with_fields(SnapshotStatus(NOW - 90.0), failures=2)
     shown = page(make_report(), snapshots=snapshots, backfills=(BackfillStatus(("late",), 1_234, None),))
     assert "1.5 min ago" in shown
-    assert "snapshots that failed" in shown
+    assert "failed snapshots" in shown
     assert "read again for late" in shown
 
 
