@@ -17,7 +17,7 @@ from streameval.ope.policies import LOGGING
 
 @dataclass(frozen=True)
 class Actions:
-    """What each of n events could have shown, as rows laid end to end.
+    """The available actions of n events, as rows laid end to end.
 
     `sets`: which rows belong to which event. `probability` [rows, P] and `propensity` [rows]: the distributions of the
     policies and of the logging policy, 0 where not known. `targets_known` [n, P], `logging_known` [n]: whether an event
@@ -82,7 +82,7 @@ class Actions:
 
     @cached_property
     def expected_reward(self) -> Array:
-        """What the reward model expects of each policy, `sum over a of pi(a|x) q(x, a)`, [n, P]."""
+        """The reward that the model expects of each policy, `sum over a of pi(a|x) q(x, a)`, [n, P]."""
         return self.sum(self.modelled)
 
     @cached_property
@@ -91,7 +91,7 @@ class Actions:
         return self.probability * self.prediction[:, None]
 
     def known(self, needs: Requirements) -> Mask:
-        """Whether an event tells all that is needed of it, for each policy, [n, P]."""
+        """Whether an event has all that is required, for each policy, [n, P]."""
         known = np.ones_like(self.targets_known)
         if Requirement.TARGET in needs:
             known &= self.targets_known

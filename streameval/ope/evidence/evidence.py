@@ -1,4 +1,4 @@
-"""Evidence: events and policies as importance weights. The only place that divides by a propensity."""
+"""Evidence: the importance weights of policies on events. The only place that divides by a propensity."""
 
 from __future__ import annotations
 
@@ -25,21 +25,30 @@ LARGEST_WEIGHT = 1e50
 
 @dataclass(frozen=True)
 class Evidence:
-    """What `n` consecutive events say about `P` policies: whole blocks, or the one that is not finished.
+    """Importance weights, rewards and more of `n` consecutive events for `P` policies.
 
-    `importance_weight` [n, P]: `pi(a|x) / p`, 0 where missing. `sample_weight` [n, P]: 0 where the event lacks the
-    policy, else the inverse sampling probability. `reward` [n]. `unsupported` [n, P]: probability the policy gives to
-    actions that the logging policy never takes (0 where that is not known, None when it never is). `sampling_weight`
-    [n]: inverse sampling probability. `recent`: what the events before were like. `actions`: what else could have been
-    shown. `slates`: what the same events say slot by slot. `timestamp` [n]: when they happened, in seconds. `signs`
-    [n, 64]: those of the units that events belong to, None while none has named one. Columns are contiguous.
+    The events are whole blocks, or the unfinished one. Columns are contiguous over events.
+
+    Attributes:
+        importance_weight: [n, P] `pi(a|x) / p`, 0 where missing
+        sample_weight: [n, P] the inverse sampling probability; 0 where the event lacks the policy
+        reward: [n]
+        unsupported: [n, P] the probability of the policy for actions that the logging policy never takes, 0 where it
+            is unknown; None where it always is
+        event_weight: [n] the inverse sampling probability
+        block: events in a block
+        recent: decayed means of the events before
+        actions: all available actions, None where events have none
+        slates: the same events with the weights of slates slot by slot, where an estimator needs them
+        timestamp: [n] event time in seconds
+        signs: [n, 64] Rademacher signs of the units of the events, None while no event has had a unit
     """
 
     importance_weight: Array
     sample_weight: Array
     reward: Array
     unsupported: Array | None
-    sampling_weight: Array
+    event_weight: Array
     block: int
     recent: RecentMoments
     actions: Actions | None = None
@@ -49,7 +58,7 @@ class Evidence:
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
-        """Evidence from plain numbers, for trying out an estimator.
+        """Evidence from plain numbers, to try an estimator.
 
         >>> Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1, 0]).sample_weight.ravel()
         array([1., 1.])
@@ -64,9 +73,9 @@ class Evidence:
     def of_actions(
         cls, reward: Any, action: Any, propensities: Any, target: Any, prediction: Any, block: int = 100
     ) -> Evidence:
-        """Evidence about one policy from whole distributions [n, A], for trying out an estimator.
+        """Evidence about one policy from whole distributions [n, A], to try an estimator.
 
-        `action` [n]: which was logged. `prediction` [n, A]: what a reward model expects.
+        `action` [n]: the logged one. `prediction` [n, A]: those of a reward model.
         """
         policies = {"target": target}
         batch = EventBatch.from_arrays(reward=reward, action=action, propensities=propensities, policies=policies)
@@ -88,7 +97,7 @@ class Evidence:
             sample_weight=np.where(usable, sampling[:, None], 0.0),
             reward=batch.reward,
             unsupported=unsupported_probability(batch, policies),
-            sampling_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
+            event_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
             block=block,
             recent=RecentMoments.unknown(max(1, len(batch) // block), len(policies)),
             actions=Actions.from_batch(batch, policies),
@@ -96,9 +105,9 @@ class Evidence:
         )
 
     def with_recent_means(self, state: State) -> tuple[Evidence, State]:
-        """The same evidence with what recent events were like, and the memory after it."""
+        """The same evidence with the means of recent events, and the state after it."""
         blocks = self.blocks
-        logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.sampling_weight
+        logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.event_weight
         logged_sums = logged.reshape(3, blocks, -1).sum(axis=-1).T
         weighed = np.stack(
             [self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()], axis=-1
@@ -109,7 +118,7 @@ class Evidence:
     def _distances(self) -> Array:
         """Block sums of the squared difference between importance weights and those of production, [blocks, P].
 
-        As they are on the events that production has, too; as if it weighed nothing where there are none of these.
+        From the events that have production, scaled to all events; of the weights alone in a block without such events.
         """
         weight = self.importance_weight
         shared = (self.sample_weight[:, :1] > 0).astype(float)
@@ -119,9 +128,9 @@ class Evidence:
         return np.where(both > 0, np.nan_to_num(ratio(distance, both)) * count, alone)
 
     def with_slot_weights(self, batch: EventBatch, policies: Sequence[str], state: State) -> tuple[Evidence, State]:
-        """The same evidence with what it says of slates slot by slot in `slates`, and the memory after it.
+        """The same evidence with that of slates slot by slot in `slates`, and the state after it.
 
-        There the weight of a slate is not that of one action among many, but `G`, a sum over its slots.
+        There the weight of a slate is `G`, a sum over its slots.
         """
         weight, averaging = self.importance_weight, self.sample_weight
         if batch.slates is not None:
@@ -129,26 +138,26 @@ class Evidence:
             slate = slate_weights(batch, policies)
             usable = _usable(np.abs(slate), self.reward)
             weight = np.where(single, weight, np.where(usable, slate, 0.0))
-            averaging = np.where(single, averaging, np.where(usable, self.sampling_weight[:, None], 0.0))
+            averaging = np.where(single, averaging, np.where(usable, self.event_weight[:, None], 0.0))
         slates, recent = replace(self, importance_weight=weight, sample_weight=averaging).with_recent_means(
             state["recent"]
         )
-        ratios = fold_ratios(state["ratios"], batch, policies, self.sampling_weight, self.block)
+        ratios = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block)
         return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
 
     def paired_with_production(self) -> Evidence:
-        """What is shown of all policies but the first, on the events that the first has, too."""
+        """The evidence about all policies but production, on the events that have production."""
         both = np.where(self.sample_weight[:, :1] > 0, self.sample_weight, 0.0)
         return replace(
             self, importance_weight=self.importance_weight[:, 1:], sample_weight=both[:, 1:], unsupported=None
         )
 
     def with_predictions(self, prediction: Array) -> Evidence:
-        """The same evidence with what the reward model expects of each action, [rows]."""
+        """The same evidence with the reward model's prediction for each action, [rows]."""
         return self if self.actions is None else replace(self, actions=replace(self.actions, prediction=prediction))
 
     def restricted_to(self, needs: Requirements) -> Evidence:
-        """The same evidence, missing where an event does not tell what is needed."""
+        """The same evidence without the events that lack a required field."""
         if not needs:
             return self
         if Requirement.SLOTS in needs:
@@ -172,7 +181,7 @@ class Evidence:
             sample_weight=_taken(self.sample_weight, events),
             reward=self.reward[events],
             unsupported=None if self.unsupported is None else _taken(self.unsupported, events),
-            sampling_weight=self.sampling_weight[events],
+            event_weight=self.event_weight[events],
             recent=RecentMoments(*(means[kept] for means in self.recent)),
             actions=self.actions and self.actions.take(events),
             slates=None,
@@ -187,7 +196,7 @@ class Evidence:
 
     @property
     def blocks(self) -> int:
-        """Number of blocks these events are cut into; a block that is not finished counts as one."""
+        """The number of blocks; an unfinished one counts."""
         return max(1, len(self.reward) // self.block)
 
     def block_sums(self, column: Array | None) -> Array:
@@ -208,7 +217,7 @@ def _taken(columns: Array, events: Index) -> Array:
 
 
 def _usable(weight: Array, reward: Array) -> Mask:
-    """Where the size of a weight is known, and its product with the reward may be squared and summed."""
+    """Where a weight is known, and its product with the reward may be squared and summed."""
     with np.errstate(over="ignore", invalid="ignore"):
         largest = np.maximum(np.abs(reward), 1.0)[:, None] * weight
     return np.asarray(largest <= LARGEST_WEIGHT)

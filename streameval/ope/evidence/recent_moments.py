@@ -1,4 +1,4 @@
-"""What the last 100,000 events were like: the decayed means that start-up values and priors are taken from."""
+"""Decayed means of the last 100,000 events, from which initial values and priors are taken."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class RecentMoments(NamedTuple):
 
     @classmethod
     def unknown(cls, blocks: int, policies: int) -> RecentMoments:
-        """Nothing is known."""
+        """No events yet."""
         logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
         return cls(logged, logged, weighed, weighed)
 
 
 def start(policies: int) -> State:
-    """The memory of nothing."""
+    """The state before the first event."""
     return {"logged": np.zeros(3), "weighed": np.zeros((policies, 3))}
 
 
@@ -61,5 +61,5 @@ def fold(state: State, logged: Array, weighed: Array, block: int) -> tuple[Recen
 
 
 def fading_of(block: int) -> float:
-    """By how much the past fades within a block."""
+    """The factor by which the past decays within a block."""
     return float((1 - 1 / HORIZON) ** block)

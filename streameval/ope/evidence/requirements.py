@@ -1,4 +1,4 @@
-"""What an estimator needs of an event beyond the logged action; without it the event is missing for that estimator."""
+"""Requirements of an estimator beyond the logged action; events without them are missing for that estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slates slot by slot: what a reward weighs for a policy when the slots' contributions add up.
+"""Slates slot by slot: the weight of a reward for a policy when the contributions of slots add up.
 
 With `1_s` the indicator of the slate s (one row for each action of each slot), `Gamma = E[1_s 1_s']` under the logging
 policy, and `q` the policy's probabilities of these rows, the weight is `G = q' Gamma^+ 1_s`. It depends on the policy
@@ -23,11 +23,11 @@ SLOTS_SHOWN = 20
 _ENTRIES_AT_ONCE = 2_000_000
 """So many entries of matrices `Gamma` are held in memory together."""
 _SMALLEST_EIGENVALUE = 1e-10
-"""Relative to the largest: what is below counts as 0 when `Gamma` is inverted."""
+"""Relative to the largest: smaller eigenvalues count as 0 when `Gamma` is inverted."""
 
 
 def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """`G` of each slate for each policy, [n, P]; NaN where the event is no slate, or lacks what is needed.
+    """`G` of each slate for each policy, [n, P]; NaN where the event is no slate, or lacks the policy.
 
     The logging policy's is 1.
     """

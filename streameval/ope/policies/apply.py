@@ -1,4 +1,4 @@
-"""Asking policies that are code, and putting their answers where logged probabilities would be."""
+"""Compute the distributions of policies that are code, in place of logged probabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Faults = Mapping[str, Mapping[int, Fault]]
 
 
 class CodedPolicies:
-    """Those among named policies that are code, ready to be asked; ConfigError when one of them cannot be made."""
+    """The policies that are code, ready to be evaluated; ConfigError when one of them cannot be made."""
 
     def __init__(self, policies: Mapping[str, AnyPolicy]) -> None:
         self._asks = {name: policy.prepare() for name, policy in policies.items() if not isinstance(policy, Logged)}
@@ -43,7 +43,7 @@ class CodedPolicies:
     def _asked(
         self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, raw_fields: RawFields
     ) -> tuple[Array, ActionSets, dict[str, dict[int, Fault]]]:
-        """The columns [n, P] and the sets with the answers in them, and who has none for which of the n."""
+        """The columns [n, P] and the sets with the distributions in them, and by policy the events without one."""
         per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
         events, logged = sets.logged
         faults = {}
@@ -73,7 +73,7 @@ class CodedPolicies:
 
 
 def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
-    """What a policy answers, NaN for events without a distribution that is one."""
+    """The distributions of a policy, NaN for events without a valid one."""
     without = np.flatnonzero(sets.index < 0).tolist()
     faults = dict.fromkeys(without, Fault("missing_field", "actions: missing"))
     rows, raised = ask(sets, raw_fields)

@@ -1,4 +1,4 @@
-"""Policies that are code: asked for their distributions over the actions of events, which need not log them."""
+"""Policies that are code: they compute their distributions over the actions of events, which need not log them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Logged:
 
 @dataclass(frozen=True, config=strict)
 class Uniform:
-    """All actions alike: `1 / K` for each of K.
+    """All actions with the same probability, `1 / K` for each of K.
 
     >>> sets = ActionSets(np.array([0]), np.array([0, 4]), np.full(4, 0.25), None, np.empty((4, 0)))
     >>> Uniform().prepare()(sets, RawFields.none(1))[0]
@@ -53,7 +53,7 @@ class Uniform:
     kind: Literal["uniform"] = field(default="uniform", kw_only=True, repr=False)
 
     def prepare(self) -> Ask:
-        """What answers for this policy."""
+        """The function that computes the distributions of this policy."""
         return lambda sets, _: (_uniform(sets), {})
 
 
@@ -65,13 +65,13 @@ class First:
     kind: Literal["first"] = field(default="first", kw_only=True, repr=False)
 
     def prepare(self) -> Ask:
-        """What answers for this policy."""
+        """The function that computes the distributions of this policy."""
         return lambda sets, _: (_one_hot(sets, sets.offsets[:-1][sets.sizes > 0]), {})
 
 
 @dataclass(frozen=True, config=strict)
 class EpsilonGreedy:
-    """The action with the highest score, the first of equals; with probability `epsilon` any action, all alike.
+    """The action with the highest score, the first of equals; with probability `epsilon` a uniformly random action.
 
     `scores`: the field of the events that lists a number for each action.
     """
@@ -86,7 +86,7 @@ class EpsilonGreedy:
         return self.scores
 
     def prepare(self) -> Ask:
-        """What answers for this policy."""
+        """The function that computes the distributions of this policy."""
 
         def ask(sets: ActionSets, raw_fields: RawFields) -> Answer:
             scores, faults = _scores(sets, raw_fields, self.scores)
@@ -115,7 +115,7 @@ class Softmax:
         return self.scores
 
     def prepare(self) -> Ask:
-        """What answers for this policy."""
+        """The function that computes the distributions of this policy."""
 
         def ask(sets: ActionSets, raw_fields: RawFields) -> Answer:
             scores, faults = _scores(sets, raw_fields, self.scores)
@@ -131,9 +131,9 @@ class Softmax:
 class PythonPolicy:
     """A policy made by `target`, a factory `package.module:factory` that is called once with `options`.
 
-    What it returns is called with `Decisions` of many events, and gives one distribution for each of them: as many
-    probabilities as the event has actions, in their order. It is asked again for each half of the events when it
-    raises, so that one bad event costs no other; hence its answers must not depend on how events are put together.
+    It returns the policy, which is called with `Decisions` of many events and returns one distribution for each, with
+    one probability for each action of the event. When it raises, it is called again for each half of the
+    events, so that a bad event affects no other; hence its answers must not depend on how events are batched.
 
     >>> from streameval.ope.policies.python import Decisions, Policy
     >>> def cautious(first: float) -> Policy:
@@ -151,7 +151,7 @@ class PythonPolicy:
     reads: ClassVar[str] = ""
 
     def prepare(self) -> Ask:
-        """What answers for this policy; ConfigError when there is no such code, or when it cannot be made."""
+        """The function that asks the user's code; ConfigError when it cannot be imported or made."""
         policy = load(self.target, self.options)
         return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
 
@@ -174,7 +174,7 @@ def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, A
 
 
 def fields_read(policies: Iterable[Any]) -> tuple[str, ...] | None:
-    """The fields with scores that these policies read; None when none of them looks at more than action sets."""
+    """The fields with scores that these policies read; None when none of them reads more than action sets."""
     reading = [policy.reads for policy in policies if policy.reads is not None]
     return tuple(dict.fromkeys(name for name in reading if name)) if reading else None
 
@@ -198,7 +198,7 @@ def _highest(sets: ActionSets, scores: Array) -> Array:
 
 
 def _scores(sets: ActionSets, raw_fields: RawFields, name: str) -> Answer:
-    """The scores as rows; 0 for an event that has no usable ones."""
+    """The scores as rows; 0 for an event without usable ones."""
     scores, faults = np.zeros(len(sets.propensities)), {}
     given: Sequence[Any] = raw_fields.scores.get(name) or [None] * len(sets.index)
     for event in np.flatnonzero(sets.sizes).tolist():

@@ -1,4 +1,4 @@
-"""Code of others: found by its name, and asked so that its faults stay its own."""
+"""Policies in the user's code: found by name, and called so that a failure affects that policy alone."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ LONGEST_DETAIL = 200  # characters of what an exception says
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What n events could choose from, as a policy in code sees it: lists of n.
+    """The decisions of n events, for a policy in code: lists of n.
 
-    contexts: what was known at decision time, as Python values; None where the event does not say
+    contexts: the contexts as Python values; None where the event has none
     actions: the actions to choose from; their positions where events came as arrays
     features: [actions, d] one row for each action; None where the event has none
     """
@@ -36,7 +36,7 @@ Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
 def load(target: str, options: Mapping[str, Any]) -> Policy:
-    """The policy that a factory makes; ConfigError says what is wrong with either."""
+    """The policy that a factory makes; ConfigError when either is wrong."""
     factory = find(target)
     try:
         policy: Policy = factory(**options)
@@ -90,7 +90,7 @@ def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple
 
 
 def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
-    """What a policy answers: one for each event; none, or another number, if it fails for one of many."""
+    """The answers of a policy: one for each event; none, or another number, if it fails for one of many."""
     alone = len(decisions.actions) == 1
     try:
         answers = list(policy(decisions))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
-from typing import Any, ClassVar
+from itertools import chain, pairwise
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -13,6 +13,42 @@ from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.common.component import Component, strict
 from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import NOTHING, Requirements
+
+
+class LoggedActions(NamedTuple):
+    """Consecutive events for a reward model: whole blocks, or fewer events than one, which it need not learn from.
+
+    `sets`: the actions of n events. `reward`, `weight` [n]: the rewards of the logged actions, and the inverse sampling
+    probabilities. `raw_fields`: names of actions and contexts, for models that need them.
+    """
+
+    sets: ActionSets
+    reward: Array
+    weight: Array
+    block: int
+    reward_range: tuple[float, float]
+    raw_fields: RawFields | None = None
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks; an unfinished one counts."""
+        return max(1, len(self.reward) // self.block)
+
+    @property
+    def rows(self) -> list[slice]:
+        """The rows of actions of each block."""
+        ends = self.sets.offsets[:: max(1, len(self.sets.index) // self.blocks)].tolist()
+        return [slice(first, last) for first, last in pairwise(ends)]
+
+    @property
+    def names(self) -> list[Any]:
+        """The name of the action in each row; its position where the event has none."""
+        if self.raw_fields is None:
+            starts = np.repeat(self.sets.offsets[:-1], self.sets.sizes)
+            positions: list[Any] = (np.arange(len(self.sets.propensities)) - starts).tolist()
+            return positions
+        named = zip(self.raw_fields.actions, self.sets.sizes.tolist(), strict=True)
+        return list(chain.from_iterable(actions or range(size) for actions, size in named))
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -40,20 +76,10 @@ class RewardModel(Component):
         """The state before the first event."""
         raise NotImplementedError
 
-    def fold(
-        self,
-        state: State,
-        sets: ActionSets,
-        reward: Array,
-        weight: Array,
-        block: int,
-        reward_range: tuple[float, float],
-        raw_fields: RawFields | None = None,
-    ) -> tuple[Array, State]:
-        """Predictions for all rows of `sets`, each from the blocks before its own, and the state after these events.
+    def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
+        """Predictions for all rows of actions, each from the blocks before its own, and the state after these events.
 
-        `reward` and `weight` are [n]. The events are whole blocks, or fewer than one, from which nothing
-        needs to be learned. Predictions are finite and inside the reward range, or 0 for rows that cannot be predicted.
+        Predictions are finite and inside the reward range, or 0 for rows that cannot be predicted.
         """
         raise NotImplementedError
 
@@ -70,18 +96,3 @@ class RewardModel(Component):
         """The inverse of `to_state`."""
         state: State = from_plain(saved)
         return state
-
-
-def block_ends(sets: ActionSets, blocks: int) -> list[int]:
-    """The first row of each block, and the end of the last one."""
-    ends: list[int] = sets.offsets[:: max(1, len(sets.index) // blocks)].tolist()
-    return ends
-
-
-def action_names(sets: ActionSets, raw_fields: RawFields | None) -> list[Any]:
-    """The name of the action in each row; its position where the event has none."""
-    if raw_fields is None:
-        places: list[Any] = (np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)).tolist()
-        return places
-    named = zip(raw_fields.actions, sets.sizes.tolist(), strict=True)
-    return list(chain.from_iterable(actions or range(size) for actions, size in named))

@@ -15,10 +15,10 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
-from streameval.events import ActionSets, RawFields
+from streameval.events import ActionSets
 from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.policies.python import find
-from streameval.ope.reward_models.base import RewardModel, block_ends
+from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
 """The failures of a model, a closed list. The first three count predictions, the last one events."""
@@ -49,7 +49,7 @@ class ExternalModel(RewardModel):
         """A new model; ConfigError when there is no such code."""
         raise NotImplementedError
 
-    def inputs_of(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Any] | Array:
+    def inputs_of(self, log: LoggedActions) -> Sequence[Any] | Array:
         """The input of the model for each row."""
         raise NotImplementedError
 
@@ -59,28 +59,17 @@ class ExternalModel(RewardModel):
     def start(self) -> State:
         return {"model": None, "taught": np.zeros(2), "failures": dict.fromkeys(FAILURES, 0)}
 
-    def fold(
-        self,
-        state: State,
-        sets: ActionSets,
-        reward: Array,
-        weight: Array,
-        block: int,
-        reward_range: tuple[float, float],
-        raw_fields: RawFields | None = None,
-    ) -> tuple[Array, State]:
+    def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
         model = self.make() if state["model"] is None else state["model"]
-        work = _Work(model, state["taught"], dict(state["failures"]), reward_range)
-        known, inputs = self._known(sets), self.inputs_of(sets, raw_fields)
+        work = _Work(model, state["taught"], dict(state["failures"]), log.reward_range)
+        sets, reward, known, inputs = log.sets, log.reward, self._known(log.sets), self.inputs_of(log)
         prediction = np.zeros(len(sets.propensities))
-        blocks = max(1, len(reward) // block)
-        ends = block_ends(sets, blocks)
         logged = np.full(len(reward), -1)
         logged[sets.logged[0]] = sets.logged[1]
-        for index, events in enumerate(np.split(np.arange(len(reward)), blocks)):
-            rows = np.arange(ends[index], ends[index + 1])[known[ends[index] : ends[index + 1]]]
+        for part, events in zip(log.rows, np.split(np.arange(len(reward)), log.blocks), strict=True):
+            rows = np.arange(part.start, part.stop)[known[part]]
             prediction[rows] = work.predict(_chosen(inputs, rows), len(rows))
-            if len(reward) >= block:
+            if len(reward) >= log.block:
                 lessons = events[(logged[events] >= 0) & known[logged[events]]]
                 work.learn(_chosen(inputs, logged[lessons]), reward[lessons])
         return prediction, {"model": work.model, "taught": work.taught, "failures": work.failures}
@@ -196,5 +185,6 @@ class PythonModel(ExternalModel):
             )
         return model
 
-    def inputs_of(self, sets: ActionSets, raw_fields: RawFields | None) -> Array:
-        return np.empty((len(sets.propensities), 0)) if sets.features is None else sets.features
+    def inputs_of(self, log: LoggedActions) -> Array:
+        features = log.sets.features
+        return np.empty((len(log.sets.propensities), 0)) if features is None else features

@@ -15,6 +15,7 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.recent_moments import fading_of
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.reward_models import AnyRewardModel
+from streameval.ope.reward_models.base import LoggedActions
 
 
 class RewardModelAccuracy(msgspec.Struct, frozen=True):
@@ -62,8 +63,9 @@ def fold(
         prediction[events[evidence.actions.sets.owner]] = learned.actions.prediction
         return evidence.with_predictions(prediction), after
     actions = evidence.actions
-    reward, weight, block = evidence.reward, evidence.sampling_weight, evidence.block
-    prediction, after = model.fold(state["model"], actions.sets, reward, weight, block, reward_range, raw_fields)
+    reward, weight, block = evidence.reward, evidence.event_weight, evidence.block
+    log = LoggedActions(actions.sets, reward, weight, block, reward_range, raw_fields)
+    prediction, after = model.fold(state["model"], log)
     known: Mask = actions.sets.index >= 0
     if Requirement.FEATURES in model.needs:
         known = known & actions.has_features

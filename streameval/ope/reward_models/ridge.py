@@ -11,18 +11,17 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import Requirement, Requirements
-from streameval.ope.reward_models.base import RewardModel
+from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 
 @dataclass(frozen=True, config=strict)
 class Ridge(RewardModel):
     """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
 
-    Old events fade with `horizon` (events), `penalty` keeps coefficients small while little is known. The coefficients
-    change at block ends only, so an event's own reward never touches its own prediction. Predictions are kept inside
-    the reward range; whatever the features are, they are finite.
+    Old events decay with `horizon` (events), `penalty` keeps coefficients small while there are few events. The
+    coefficients change at block ends only, so no reward affects its own prediction. Predictions are finite and inside
+    the reward range.
 
     Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10.
     """
@@ -36,20 +35,12 @@ class Ridge(RewardModel):
         return frozenset({Requirement.FEATURES})
 
     def start(self) -> State:
-        """Nothing is known, not even the number of features."""
+        """The state before the first event; the number of features is unknown."""
         return {"square": None, "product": None}
 
-    def fold(
-        self,
-        state: State,
-        sets: ActionSets,
-        reward: Array,
-        weight: Array,
-        block: int,
-        reward_range: tuple[float, float],
-        raw_fields: RawFields | None = None,
-    ) -> tuple[Array, State]:
-        """Rows without features are predicted as 0 and teach nothing."""
+    def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
+        """Rows without features are predicted as 0, and nothing is learned from them."""
+        sets, reward = log.sets, log.reward
         if sets.features is None:
             return np.zeros(len(sets.propensities)), state
         design = _design(sets.features, state)
@@ -58,15 +49,12 @@ class Ridge(RewardModel):
         events, rows = sets.logged
         learned = np.zeros((len(reward), design.shape[1]))
         learned[events] = design[rows] * known[rows, None]
-        blocks = max(1, len(reward) // block)
-        squares, products = _block_products(learned, reward, weight, blocks)
-        coefficients, state = self._follow(state, squares, products, block)
+        squares, products = _block_products(learned, reward, log.weight, log.blocks)
+        coefficients, state = self._follow(state, squares, products, log.block)
         prediction = np.empty(len(design))
-        ends = sets.offsets[:: len(reward) // blocks]
-        for index in range(blocks):
-            part = slice(ends[index], ends[index + 1])
-            prediction[part] = design[part] @ coefficients[index]
-        low, high = reward_range
+        for part, solution in zip(log.rows, coefficients, strict=True):
+            prediction[part] = design[part] @ solution
+        low, high = log.reward_range
         return np.where(known, np.clip(prediction, low, high), 0.0), state
 
     def _follow(self, state: State, squares: Array, products: Array, block: int) -> tuple[Array, State]:
@@ -84,7 +72,7 @@ class Ridge(RewardModel):
 
 
 def _design(features: Array, state: State) -> Array:
-    """The features with a leading 1, as wide as what is known already; more features than that are a mistake."""
+    """The features with a leading 1, as wide as those learned so far; NaN where the width differs."""
     width = features.shape[1] if state["product"] is None else len(state["product"]) - 1
     design = np.full((len(features), width + 1), np.nan)
     design[:, 0] = 1.0
@@ -98,14 +86,14 @@ LARGEST_FEATURE = 1e30
 
 
 ROUNDING = 1e-12
-"""What is added to the diagonal of a matrix of correlations: more than rounding, less than anyone could notice."""
+"""Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
 
 
 def _solved(squares: Array, products: Array) -> Array:
-    """Coefficients of each of some regressions, [blocks, d, d] and [blocks, d].
+    """The coefficients of each of some regressions, from [blocks, d, d] and [blocks, d].
 
-    Beside large features (times, identifiers) the penalty drowns in rounding, and collinear ones make the matrix
-    singular. So features are brought to one scale first, and their correlations kept a little below 1.
+    With large features (times, identifiers) the penalty is lost in rounding, and collinear features make the matrix
+    singular. So features are scaled first, and their correlations kept a little below 1.
     """
     scale = np.sqrt(np.diagonal(squares, axis1=1, axis2=2))
     correlations = squares / (scale[:, :, None] * scale[:, None, :]) + ROUNDING * np.eye(scale.shape[1])

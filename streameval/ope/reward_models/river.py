@@ -13,27 +13,24 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.errors import ConfigError
-from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.requirements import NOTHING, Requirement, Requirements
-from streameval.ope.reward_models.base import action_names
+from streameval.ope.reward_models.base import LoggedActions
 from streameval.ope.reward_models.external import ExternalModel, Learner
 
 Input = Literal["features", "action", "context"]
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
-"""Numbers, which may be scaled, and marks of what something is, which are 1."""
+"""Numbers, which may be scaled, and indicators of texts and names, which are 1."""
 
 
 @dataclass(frozen=True, config=strict)
 class RiverModel(ExternalModel):
     """A regressor of the river library, by the name it has there, e.g. `linear_model.BayesianLinearRegression`.
 
-    `parameters` are those of its constructor; one that is itself `{model: NAME, parameters: {...}}` is made first, so
-    that ensembles and optimizers can be had. `inputs`: what it sees of an action: its `features`, the `action`'s name
-    as a mark, and the numbers and texts of the event's `context`. `scale`: numbers are brought to mean 0 and variance
-    1.
+    `parameters` are those of its constructor; one that is itself `{model: NAME, parameters: {...}}` is made first, for
+    ensembles and optimizers. `inputs`: the inputs made of an action: its `features`, an indicator of the `action`'s
+    name, and the numbers and texts of the event's `context`. `scale`: numbers are scaled to mean 0 and variance 1.
 
-    It works on one action after the other and takes some ten microseconds or more for each of them, so that it suits
-    streams of some thousand actions a second.
+    It takes ten microseconds or more for each action, so that it suits streams of some thousand actions a second.
 
     Source: Montiel et al., River: machine learning for streaming data in Python, JMLR 2021.
     """
@@ -53,7 +50,7 @@ class RiverModel(ExternalModel):
         return bool({"action", "context"} & set(self.inputs))
 
     def make(self) -> Learner:
-        from river.base import Regressor  # slow to import, and rarely wanted
+        from river.base import Regressor  # slow to import, and rarely used
         from river.preprocessing import StandardScaler
 
         regressor = _made(self.model, self.parameters)
@@ -61,7 +58,8 @@ class RiverModel(ExternalModel):
             raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
-    def inputs_of(self, sets: ActionSets, raw_fields: RawFields | None) -> Sequence[Described]:
+    def inputs_of(self, log: LoggedActions) -> Sequence[Described]:
+        sets, raw_fields = log.sets, log.raw_fields
         contexts = raw_fields.contexts if raw_fields and "context" in self.inputs else [None] * len(sets.index)
         described = [_of_context(context) for context in contexts]
         rows = [described[event] for event in sets.owner.tolist()]
@@ -72,13 +70,12 @@ class RiverModel(ExternalModel):
                 ({**row[0], **dict(zip(keys, v, strict=True))}, row[1]) for row, v in zip(rows, values, strict=True)
             ]
         if "action" in self.inputs:
-            names = action_names(sets, raw_fields)
-            rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, names, strict=True)]
+            rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, log.names, strict=True)]
         return rows
 
 
 class _OneByOne:
-    """A river regressor as a learner of many."""
+    """A river regressor that learns many actions at once."""
 
     def __init__(self, regressor: Any, scaler: Any) -> None:
         self.regressor, self.scaler = regressor, scaler
@@ -107,7 +104,7 @@ def _made(name: str, parameters: Mapping[str, Any]) -> Any:
     }
     try:
         return getattr(importlib.import_module(f"river.{module}"), attribute)(**given)
-    except Exception as error:  # what a constructor makes of its parameters is its own affair
+    except Exception as error:  # a constructor may raise anything
         raise ConfigError(
             f"river's {name} cannot be made with the parameters {dict(parameters)}: {type(error).__name__}: {error}",
             hint=EXAMPLE,
@@ -139,4 +136,4 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, float | str]]:
 
 
 LARGEST = 1e30
-"""Numbers beyond it, and what is no number, are left out."""
+"""Larger numbers, infinities and NaN are left out."""

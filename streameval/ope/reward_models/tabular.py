@@ -14,28 +14,27 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path, from_plain, to_plain
 from streameval.common.component import strict
-from streameval.events import ActionSets, RawFields
 from streameval.events.action_sets import Index
-from streameval.ope.reward_models.base import RewardModel, action_names, block_ends
+from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 MOST_ACTIONS = 100_000
-"""Actions seen after so many others share the mean of all, so that names that never return cannot fill the memory."""
+"""Actions beyond this number share the mean of all, so that names that never return cannot fill the memory."""
 
 
 @dataclass(frozen=True, config=strict)
 class Tabular(RewardModel):
     """The mean reward of each action, whatever the context; for catalogues of no more than 100,000 actions.
 
-    `shrinkage` k > 0: an action begins with k events of the mean reward of all, `(sum of its rewards + k mean) / (n +
-    k)`. Old events fade with `horizon` (events). Means change at block ends only. Actions are told apart by their names
-    in `actions`; by their positions where events came as arrays.
+    `shrinkage` k > 0: an action starts with k events of the mean reward of all, `(sum of its rewards + k mean) / (n +
+    k)`. Old events decay with `horizon` (events). Means change at block ends only. Actions are identified by their
+    names in `actions`, or by their positions where events came as arrays.
 
     Two events of two actions: the second one finds action 0 with one reward of 1, drawn half-way to the mean of all.
 
     >>> sets = ActionSets(np.array([0, 0]), np.array([0, 2, 4]), np.full(4, 0.5), None, np.empty((4, 0)))
     >>> table = Tabular(shrinkage=1)
     >>> start, reward, weight = table.start(), np.array([1.0, 0.0]), np.ones(2)
-    >>> table.fold(start, sets, reward, weight, block=1, reward_range=(0, 1))[0]
+    >>> table.fold(start, LoggedActions(sets, reward, weight, block=1, reward_range=(0, 1)))[0]
     array([0., 0., 1., 1.])
 
     Source: Efron & Morris 1975, for why means that are drawn together err less.
@@ -52,36 +51,26 @@ class Tabular(RewardModel):
     def start(self) -> State:
         return {"names": {}, "sums": np.zeros((0, 2)), "total": np.zeros(2)}
 
-    def fold(
-        self,
-        state: State,
-        sets: ActionSets,
-        reward: Array,
-        weight: Array,
-        block: int,
-        reward_range: tuple[float, float],
-        raw_fields: RawFields | None = None,
-    ) -> tuple[Array, State]:
-        names, codes = _coded(state["names"], sets, raw_fields)
+    def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
+        sets, reward, weight, blocks = log.sets, log.reward, log.weight, log.blocks
+        names, codes = _coded(state["names"], log)
         events, rows = sets.logged
-        blocks = max(1, len(reward) // block)
         learned = np.stack([weight, weight * reward], axis=1)
         learned[sets.index < 0] = 0.0
         logged = np.zeros(len(reward), dtype=np.int64)
         logged[events] = codes[rows]
-        fading = (1 - 1 / self.horizon) ** block
+        fading = (1 - 1 / self.horizon) ** log.block
         totals = decayed_path(state["total"], learned.reshape(blocks, -1, 2).sum(axis=1), fading)
         before = np.concatenate([state["total"][None], totals[:-1]])
-        sums = np.zeros((len(names) + 1, 2))  # the last row is of all that are not in the table
+        sums = np.zeros((len(names) + 1, 2))  # the last row is for all that are not in the table
         sums[: len(state["sums"])] = state["sums"]
         prediction = np.empty(len(codes))
-        ends = block_ends(sets, blocks)
-        for index, part in enumerate(np.split(np.arange(len(reward)), blocks)):
-            inside = slice(ends[index], ends[index + 1])
-            prediction[inside] = self._means(sums, before[index])[codes[inside]]
+        parts = np.split(np.arange(len(reward)), blocks)
+        for inside, part, total in zip(log.rows, parts, before, strict=True):
+            prediction[inside] = self._means(sums, total)[codes[inside]]
             sums *= fading
             np.add.at(sums, logged[part], learned[part])
-        return np.clip(prediction, *reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
+        return np.clip(prediction, *log.reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
 
     def _means(self, sums: Array, total: Array) -> Array:
         mean = total[1] / total[0] if total[0] > 0 else 0.0
@@ -98,10 +87,10 @@ class Tabular(RewardModel):
         return {**state, "names": {name: row for row, name in enumerate(json.loads(state["names"]))}}
 
 
-def _coded(known: Mapping[Any, int], sets: ActionSets, raw_fields: RawFields | None) -> tuple[Mapping[Any, int], Index]:
-    """The table's rows by name, with those of the logged actions, and the row of each action: -1 for one without."""
-    names = action_names(sets, raw_fields)
-    logged = [names[row] for row in sets.logged[1].tolist()]
+def _coded(known: Mapping[Any, int], log: LoggedActions) -> tuple[Mapping[Any, int], Index]:
+    """The rows of the table by name, including the logged actions, and the row of each action: -1 for none."""
+    names = log.names
+    logged = [names[row] for row in log.sets.logged[1].tolist()]
     fresh = [name for name in dict.fromkeys(logged) if name not in known][: MOST_ACTIONS - len(known)]
     table = {**known, **dict(zip(fresh, count(len(known)), strict=False))} if fresh else known
     return table, np.fromiter(map(table.get, names, repeat(-1)), dtype=np.int64, count=len(names))

@@ -31,6 +31,7 @@ from streameval.ope.reward_models import (
     Tabular,
     tabular,
 )
+from streameval.ope.reward_models.base import LoggedActions
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import StreamevalCollector
 from streameval.service.status import DaemonStatus
@@ -166,7 +167,7 @@ def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
     assert sets is not None
     weight = np.random.default_rng(8).choice([1.0, 2.0], len(batch))
     model = Tabular(shrinkage=3.0, horizon=500.0)
-    found, _ = model.fold(model.start(), sets, batch.reward, weight, BLOCK, (0.0, 1.0))
+    found, _ = model.fold(model.start(), LoggedActions(sets, batch.reward, weight, BLOCK, (0.0, 1.0)))
     for event in range(len(batch)):
         done = event // BLOCK * BLOCK
         age = event // BLOCK - 1 - np.arange(done) // BLOCK
