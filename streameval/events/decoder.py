@@ -204,13 +204,13 @@ class RewardDecoder:
 
 def _without_faults(checked: Sequence[Any], messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
     """Return what is not a `Fault`; add each fault to `rejected` at the place of its message."""
-    if not any(item.__class__ is Fault for item in checked):
-        return list(checked)
-    places = [place for place in range(len(messages)) if place not in rejected]
-    for place, item in zip(places, checked, strict=True):
-        if isinstance(item, Fault):
-            rejected[place] = rejection(*item, messages[place] or b"")
-    return [item for item in checked if not isinstance(item, Fault)]
+    faulty = [row for row, item in enumerate(checked) if item.__class__ is Fault]
+    if faulty:
+        places = [place for place in range(len(messages)) if place not in rejected]
+        for row in faulty:
+            place, fault = places[row], checked[row]
+            rejected[place] = rejection(fault.reason, fault.detail, messages[place] or b"")
+    return [item for item in checked if item.__class__ is not Fault]
 
 
 def _in_order(rejected: Mapping[int, Rejected], origin: Origin | None) -> tuple[Rejected, ...]:

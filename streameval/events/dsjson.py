@@ -150,13 +150,18 @@ class DsjsonDecoder(JsonDecoder):
                 found = _entries(outcome.probabilities, outcome.actions)
                 raise _UnusableError("malformed", f"_outcomes[{place}]._p: {found}")
         if line.cost is not None or line.original_cost is not None:
-            slots = [self._slot(line.baseline, place, outcome) for place, outcome in enumerate(line.outcomes)]
+            slots = [self._slot(line, place, outcome) for place, outcome in enumerate(line.outcomes)]
             return Slate(**_common_fields(line), reward=self._reward(line), slots=slots)
         if not line.outcomes:
             raise _UnusableError("malformed", "_outcomes: empty")
         first = line.outcomes[0]
-        reward = self._reward(first, "_outcomes[0].")
-        return self._event(line, reward, first.actions[0], first.probabilities[0], first.actions, first.probabilities)
+        return Event(
+            **_common_fields(line),
+            **self._choice(line, 0, first.actions, first.probabilities),
+            action=first.actions[0],
+            propensity=first.probabilities[0],
+            reward=self._reward(first, "_outcomes[0]."),
+        )
 
     def _bandit(self, line: Interaction) -> Event:
         reward, action = self._reward(line), line.action
@@ -170,7 +175,12 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
         if line.probabilities is not None and len(line.probabilities) != len(line.actions or ()):
             raise _UnusableError("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
-        return self._event(line, reward, action, line.probability, line.actions, line.probabilities)
+        choice = self._choice(line, 0, line.actions, line.probabilities)
+        return Event(**_common_fields(line), **choice, action=action, propensity=line.probability, reward=reward)
+
+    def _slot(self, line: Interaction, place: int, outcome: Outcome) -> Slot:
+        choice = self._choice(line, place, outcome.actions, outcome.probabilities)
+        return Slot(**choice, action=outcome.actions[0], propensity=outcome.probabilities[0])
 
     def _reward(self, costs: Interaction | Outcome, where: str = "") -> float:
         cost: Cost = getattr(costs, COSTS[self.reward_field])
@@ -179,44 +189,20 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("missing_field", f"{where}{field}: missing")
         return 0.0 - cost
 
-    def _event(
-        self,
-        line: Interaction,
-        reward: float,
-        action: int,
-        probability: float | None,
-        actions: list[int] | None,
-        probabilities: list[float] | None,
-    ) -> Event:
-        order = _sorted_positions(actions or ())
-        return Event(
-            **_common_fields(line),
-            action=action,
-            propensity=probability,
-            reward=reward,
-            policies=self._baseline(line.baseline, 0, actions, order),
-            actions=[actions[place] for place in order] if actions is not None else None,
-            propensities=[probabilities[place] for place in order] if probabilities is not None else None,
-        )
-
-    def _slot(self, baseline: list[int] | None, place: int, outcome: Outcome) -> Slot:
-        order = _sorted_positions(outcome.actions)
-        return Slot(
-            action=outcome.actions[0],
-            propensity=outcome.probabilities[0],
-            policies=self._baseline(baseline, place, outcome.actions, order),
-            actions=[outcome.actions[each] for each in order],
-            propensities=[outcome.probabilities[each] for each in order],
-        )
-
-    def _baseline(self, baseline: list[int] | None, slot: int, actions: list[int] | None, order: Sequence[int]) -> Any:
-        """The `policies` of an event or slot: the distribution of the baseline, if the log has its action."""
+    def _choice(
+        self, line: Interaction, slot: int, actions: list[int] | None, probabilities: list[float] | None
+    ) -> dict[str, Any]:
+        """The lists over actions sorted by number; the baseline is 1 for its action, if the log has it in this slot."""
+        order = sorted(range(len(actions or ())), key=(actions or []).__getitem__)
+        names, logged = [actions[place] for place in order] if actions is not None else None, line.baseline or []
         cell: Any = NAN
-        if baseline and actions and slot < len(baseline) and baseline[slot] in actions:
-            cell = [float(actions[place] == baseline[slot]) for place in order]
-        if self._policies_type is None:
-            return {BASELINE: cell} if baseline else None
-        return self._policies_type(*[cell if name == BASELINE else NAN for name in self.policies or ()])
+        if names and slot < len(logged) and logged[slot] in names:
+            cell = [float(action == logged[slot]) for action in names]
+        policies: Any = {BASELINE: cell} if logged else None
+        if self._policies_type is not None:
+            policies = self._policies_type(*[cell if name == BASELINE else NAN for name in self.policies or ()])
+        propensities = [probabilities[place] for place in order] if probabilities is not None else None
+        return {"actions": names, "propensities": propensities, "policies": policies}
 
 
 def _common_fields(line: Interaction) -> dict[str, Any]:
@@ -228,10 +214,6 @@ def _common_fields(line: Interaction) -> dict[str, Any]:
         "timestamp": NAN if moment is None else moment.timestamp(),
         "sampling_probability": 1.0 - (line.dropped or 0.0),
     }
-
-
-def _sorted_positions(actions: Sequence[int]) -> list[int]:
-    return sorted(range(len(actions)), key=actions.__getitem__)
 
 
 def _unreadable(message: bytes, error: Exception) -> Fault:
