@@ -48,7 +48,8 @@ FormatOfEvents = Annotated[
         "--format", help="Format of the events. Default: from the file extension, else from the source settings."
     ),
 ]
-Servers = Annotated[str, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")]
 
 
 def _version(wanted: bool) -> None:
@@ -95,14 +96,15 @@ def run(
     SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
     --backfill, it first gets the events since FROM, each once.
     """
-    from streameval.config.model import Config
-    from streameval.service.http.auth import Security
-    from streameval.service.http.server import HttpServer
-    from streameval.service.logging import configure_logging
     from streameval.service.signals import early_hangups
-    from streameval.service.startup import daemon as daemon_of
 
-    with early_hangups() as hangups:
+    with early_hangups() as hangups:  # from here on a SIGHUP does not end the process
+        from streameval.config.model import Config
+        from streameval.service.http.auth import Security
+        from streameval.service.http.server import HttpServer
+        from streameval.service.logging import configure_logging
+        from streameval.service.startup import daemon as daemon_of
+
         settings = Config.load(config)
         source = settings.required_source()
         configure_logging(log_level, log_format)
@@ -120,7 +122,7 @@ def demo(
         int | None, typer.Option(min=1, help="Stop after this many events and compare the estimates with the truth.")
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the status page; 0 takes any free port.")] = 9108,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")] = 1,
+    seed: Seed = 1,
     rate: Annotated[float, typer.Option(min=0, help="Events per second; 0 is as fast as possible.")] = 2000.0,
 ) -> None:
     """Run a complete demonstration on this machine.
@@ -138,7 +140,7 @@ def replay(
     config: ConfigPath,
     files: EventFiles,
     events_format: FormatOfEvents = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the Report as JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     decisions: Annotated[
         bool,
         typer.Option(
@@ -193,7 +195,7 @@ def plan(
     power: Annotated[float, typer.Option(min=0, max=1, help="Probability of detecting a lift of that size.")] = 0.8,
     estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plan with.")] = None,
     events_format: FormatOfEvents = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Plot the detectable lift against the number of events.")
     ] = None,
@@ -252,7 +254,7 @@ def simulate(
         Path | None, typer.Argument(metavar="FILE", help="File to write; .gz compresses. Default: stdout.")
     ] = None,
     events: Annotated[int, typer.Option(min=1, help="Number of events.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")] = 1,
+    seed: Seed = 1,
     drift: Annotated[Drift, typer.Option(help="How user preferences change.")] = "smooth",
     span: Annotated[int, typer.Option(min=1, help="Events between one user cluster and the next.")] = 100_000,
     candidates: Annotated[int, typer.Option(min=1, max=100, help="Number of candidates.")] = 3,
@@ -294,7 +296,9 @@ def produce(
     topic: Annotated[
         str, typer.Argument(metavar="TOPIC", help="Topic; created if it does not exist.", show_default=False)
     ],
-    bootstrap_servers: Servers = "localhost:9092",
+    bootstrap_servers: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas.")
+    ] = "localhost:9092",
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions if the topic is created.")] = 1,
 ) -> None:
     """Send a file of events to a Kafka topic.
@@ -322,7 +326,7 @@ def show(
             metavar="SNAPSHOT", help="A snapshot file, or a state.dir (its newest snapshot).", show_default=False
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a snapshot of the daemon.
 

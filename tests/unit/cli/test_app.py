@@ -118,10 +118,11 @@ def test_replay_prints_a_table(run: Run, files: Path) -> None:
     assert lines[4] == "challenger ips cumulative 1.333 – +0.667 – 3 2.000"
 
 
-def test_replay_reads_standard_input(files: Path) -> None:
-    command = [STREAMEVAL, "replay", "c.yaml", "-", "--json"]
-    done = subprocess.run(command, cwd=files, input=EVENT.encode(), capture_output=True, check=True)
-    assert json.loads(done.stdout)["events"]["accepted"] == 1
+def test_replay_reads_standard_input(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (files / "one.ndjson").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        outcome = run("replay", "c.yaml", "-", "--json")
+    assert json.loads(outcome.out)["events"]["accepted"] == 1
 
 
 def test_rejected_events_are_summarised_by_reason_with_an_example(run: Run, files: Path) -> None:
@@ -317,11 +318,11 @@ def test_an_unexpected_exception_is_reported_as_a_bug(run: Run, files: Path, mon
     assert outcome.err.endswith("error: this is a bug in streameval\nhint: please report it, with the lines above\n")
 
 
-def test_shell_completion_is_offered() -> None:
-    environment = os.environ | {"_STREAMEVAL_COMPLETE": "source_bash"}
-    command = [STREAMEVAL]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "complete -o default -F _streameval_completion streameval" in done.stdout
+def test_shell_completion_is_offered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_STREAMEVAL_COMPLETE", "source_bash")
+    outcome = run()
+    assert outcome.code == 0
+    assert "complete -o default -F _streameval_completion streameval" in outcome.out
 
 
 def test_a_hangup_while_the_daemon_starts_is_heeded_when_it_runs(files: Path) -> None:
