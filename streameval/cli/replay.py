@@ -13,9 +13,9 @@ from streameval.config.errors import did_you_mean, expecting, one_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Rejected
+from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import FileSource
 from streameval.ingest.files.tables import read_table
-from streameval.ingest.files.tail import check
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 from zipfile import BadZipFile
 
 import msgspec
@@ -24,6 +24,7 @@ from pydantic import (
 
 from streameval.common.text import counted
 from streameval.errors import InputError
+from streameval.ingest.backfill_reader import BackfillReader
 from streameval.ingest.base import (
     BackfillStart,
     Offsets,
@@ -37,9 +38,6 @@ from streameval.ingest.base import (
 )
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
 from streameval.simulation.stream import BATCH, BLOCK
-
-if TYPE_CHECKING:
-    from streameval.ingest.backfill_reader import BackfillReader
 
 TOPIC = "simulated"
 SPACING = 0.001

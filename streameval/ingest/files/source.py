@@ -29,8 +29,7 @@ from streameval.ingest.base import (
     StrictModel,
     WireFormat,
 )
-from streameval.ingest.files.lines import bytes_of
-from streameval.ingest.files.tail import START, FileIdentity, TailedFile, check, resume
+from streameval.ingest.files.lines import START, FileIdentity, TailedFile, bytes_of, check, resume
 
 MOST_BYTES = 32 * 2**20
 """Bytes of a file after which a batch is returned even if it has few lines."""

@@ -16,8 +16,8 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.diagnosis import explain, parse
+from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import ColumnNames, FileSource
-from streameval.ingest.files.tail import check
 
 BATCH_ROWS = 2000
 READ_AHEAD = 64 * 1024

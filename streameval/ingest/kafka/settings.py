@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AwareDatetime,
@@ -19,6 +19,7 @@ from pydantic import (
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
+from streameval.ingest.backfill_reader import BackfillReader
 from streameval.ingest.base import (
     DEDUPE_WINDOW,
     BackfillStart,
@@ -34,9 +35,6 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.stages import EventOrder, EventTimeOrder, RewardJoin
-
-if TYPE_CHECKING:
-    from streameval.ingest.backfill_reader import BackfillReader
 
 MEBIBYTE = 1024 * 1024
 
@@ -252,8 +250,6 @@ class KafkaSettings(KafkaConnection, SourceSettings):
 
     def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
         """A second reader from `start` to `live`; an offset applies to decisions, rewards are read from the first."""
-        from streameval.ingest.backfill_reader import BackfillReader
-
         if not isinstance(start, int):
             return BackfillReader(self.model_copy(update={"start": start}).open(), first_of=self.topic)
         here = {partition: position for (topic, partition), position in live.items() if topic == self.topic}

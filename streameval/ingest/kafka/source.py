@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
-from typing import NamedTuple
 
 import structlog
 
@@ -188,12 +187,14 @@ class KafkaSource:
         reader.check_topic()
         first = reader.client.offsets(resume, "earliest", CONNECT_TIMEOUT)
         end = reader.client.offsets(resume, "latest", CONNECT_TIMEOUT)
-        for partition, place in resume.items():
+        for partition, diverged_at in resume.items():
             position = self._progress.positions[partition]
-            gap = find_gap(position, place, first[partition], end[partition], same_log=reader.topic_id is not None)
-            if gap.resume_at != position:  # else a false alarm, as from a new leader that has not caught up
-                self._loss.record(gap.kind, gap.lost, partition=partition, position=position, resume_at=gap.resume_at)
-            reader.seek({partition: gap.resume_at})
+            kind, lost, resume_at = find_gap(
+                position, diverged_at, first[partition], end[partition], same_log=reader.topic_id is not None
+            )
+            if resume_at != position:  # else a false alarm, as from a new leader that has not caught up
+                self._loss.record(kind, lost, partition=partition, position=position, resume_at=resume_at)
+            reader.seek({partition: resume_at})
 
     def _restart_from_beginning(self) -> None:
         """The topic is another one of the same name: read it from its first message."""
@@ -221,15 +222,7 @@ class KafkaSource:
             self._reader = None
 
 
-class Gap(NamedTuple):
-    """What became of the messages at a position, how many are known to be lost, and where to continue."""
-
-    kind: str
-    lost: int
-    resume_at: int
-
-
-def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> Gap:
+def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:
     """Why a log of the offsets `first` to `end` (exclusive) no longer has `position`, and where to continue.
 
     A log that ends before `position` was truncated there; unless it is known to be the same log, it is taken for a
@@ -243,18 +236,21 @@ def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, sa
         end: The next offset of the log.
         same_log: Whether the log is known to be the one that was read.
 
+    Returns:
+        One of `GAPS`, how many messages are known to be lost, and the offset at which to continue.
+
     >>> find_gap(3, None, first=10, end=20, same_log=True)
-    Gap(kind='deleted', lost=7, resume_at=10)
+    ('deleted', 7, 10)
     >>> find_gap(30, None, first=10, end=20, same_log=True)
-    Gap(kind='cut', lost=0, resume_at=20)
+    ('cut', 0, 20)
     >>> find_gap(30, None, first=10, end=20, same_log=False)
-    Gap(kind='replaced', lost=0, resume_at=10)
+    ('replaced', 0, 10)
     """
     if diverged_at is not None:
-        return Gap("cut" if diverged_at < position else "deleted", max(0, diverged_at - position), diverged_at)
+        return "cut" if diverged_at < position else "deleted", max(0, diverged_at - position), diverged_at
     if position <= end:
-        return Gap("deleted", max(0, first - position), max(position, first))
-    return Gap("cut", 0, end) if same_log else Gap("replaced", 0, first)
+        return "deleted", max(0, first - position), max(position, first)
+    return ("cut", 0, end) if same_log else ("replaced", 0, first)
 
 
 class MultiSource:
