@@ -20,7 +20,7 @@ from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.plan import Candidates, Pair, Plan
 from streameval.ope.evaluator.promotion_lift import PromotionLift
-from streameval.ope.evaluator.report_rows import ReportRows
+from streameval.ope.evaluator.report_rows import report_rows
 from streameval.ope.evaluator.state import EvaluatorState, count, newest
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement
@@ -128,7 +128,7 @@ class Evaluator:
     @property
     def promotion_lifts(self) -> tuple[Pair, ...]:
         """The estimators and averages, by label, whose lifts promotion may use, the preferred one first."""
-        return () if self._lift is None else tuple(lift.pair for lift in self._lift.chosen)
+        return () if self._lift is None else self._lift.pairs
 
     def continued(self, plan: Plan) -> Evaluator:
         """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
@@ -281,18 +281,10 @@ class Evaluator:
         estimates: list[Estimate] = []
         for grid, grid_state, seen in shown:
             by_slot = Requirement.SLOTS in grid.needs
-            rows = ReportRows(
-                policies=self.policies,
-                estimators=grid.estimators,
-                reward_range=plan.reward_range,
-                confidence=plan.confidence,
-                largest_weight=counts["largest_slate_weight" if by_slot else "largest_weight"],
-                supported=supported,
-                seen=seen,
-                slot_ratios=learned["slates"]["ratios"] if by_slot else None,
-            )
+            largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
+            ratios = learned["slates"]["ratios"] if by_slot else None
             for reading in grid.read(grid_state, tail, plan.errors):
-                estimates += rows.of(reading)
+                estimates += report_rows(plan, grid, reading, largest, supported, seen, ratios)
         predicts = any(Requirement.PREDICTION in grid.needs for grid, _, _ in shown)
         decisions, checks, transitions = self._decide(estimates, now)
         return Report(
@@ -320,7 +312,7 @@ class Evaluator:
         state = self._state
         if self._lift is None or state.promotion is None:
             return (), (), ()
-        figures = TrustFigures(state.arrivals, state.newest, estimates, now, has_lift=bool(self._lift.chosen))
+        figures = TrustFigures(state.arrivals, state.newest, estimates, now, has_lift=bool(self._lift.pairs))
         return decide(self._lift.monitor, state.promotion, figures)
 
     def _policy_counts(self, present: Array) -> Iterator[PolicyCounts]:

@@ -1,4 +1,4 @@
-"""Deciding: which lift the rules of promotion look at, and how an evaluator hands it to them."""
+"""The lifts that promotion may decide by."""
 
 from __future__ import annotations
 
@@ -7,93 +7,55 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, per_block
+from streameval.common.arrays import State, per_block
 from streameval.events import EventBatch
 from streameval.ope.evaluator.grid import Folded, Grid
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.plan import Pair, Plan
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Requirements
 from streameval.ope.policies import LOGGING
 from streameval.ope.promotion import LiftSeries, PromotionMonitor
 
 
 @dataclass(frozen=True)
-class ChosenLift:
-    """A lift that may be decided by: that of one estimator on one mixture, in one of the grids.
-
-    `pair`: their labels. `estimator`: its place among the `estimators` of the grid.
-    """
-
-    grid: int
-    pair: tuple[str, str]
-    estimator: int
-    estimators: int
-    needs: Requirements
-
-    @classmethod
-    def of(cls, grids: Sequence[Grid]) -> tuple[ChosenLift, ...]:
-        """The lifts that may be decided by, the preferred one first, each with needs of its own.
-
-        Of the estimators on a mixture that are not biased by intent, the preferred one decides among those that have
-        the evidence. One whose needs include those of a preferred one is left out: it never has evidence that the other
-        has not.
-        """
-        every = [
-            (
-                estimator.preference,
-                cls(place, (estimator.label, average.label), column, len(grid.estimators), grid.needs),
-            )
-            for place, grid in enumerate(grids)
-            for average in grid.averages
-            if average.mixes_components
-            for column, estimator in enumerate(grid.estimators)
-            if not estimator.is_biased_by_design
-        ]
-        chosen: list[ChosenLift] = []
-        for _, lift in sorted(every, key=lambda each: each[0]):
-            if not any(better.needs <= lift.needs for better in chosen):
-                chosen.append(lift)
-        return tuple(chosen)
-
-    @property
-    def name(self) -> str:
-        """The name of the lift: the estimator and the average."""
-        return f"{self.pair[0]} on {self.pair[1]}"
-
-    def path(self, evidence: Evidence, folded: Sequence[Folded]) -> LiftSeries:
-        """The lift after each of some blocks, from how all mixtures fared."""
-        _, lift_paths, kept = folded[self.grid]
-        if not kept.any():
-            nothing = np.empty((0, evidence.importance_weight.shape[1] - 1))
-            return LiftSeries(nothing, nothing, nothing, nothing, kept)
-        path = lift_paths[self.pair[1]]
-        value, se2, spread2 = map(self._column, (path.value, path.sampling_variance, path.memory_spread))
-        both = evidence.restricted_to(self.needs).paired_with_production().sample_weight
-        counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
-        return LiftSeries(value, se2, spread2, counts[kept], kept)
-
-    def _column(self, values: Array) -> Array:
-        return values[:, self.estimator :: self.estimators]
-
-
-@dataclass(frozen=True)
 class PromotionLift:
-    """A promotion monitor, and the lifts that it follows: see `ChosenLift.of`.
+    """The lifts that promotion may decide by, the preferred one first, and the monitor that follows them.
 
-    For each candidate the preferred lift decides that could use at least 90 % of the latest events that any of the
-    lifts could use (an average with a horizon of 10,000 events); it yields when it could use less than half of them.
-    All lifts are followed all along. A candidate must hold from zero again when another lift takes over.
+    A lift is that of an estimator that is not biased by design, on an average that mixes components. It is left out
+    where a preferred estimator needs no more of the events, so that it never lacks evidence that this one has.
+
+    For each candidate, promotion decides by the preferred lift among those that could use at least 90 % of the recent
+    events (an average with a horizon of 10,000 events) that any of the lifts could use. It changes to another lift when
+    this one could use less than half of them. All lifts are followed all the time. After a change a candidate must hold
+    from zero.
+
+    `pairs`: the estimator and the average of each lift, by their labels. `places`: where their grids are in `grids`.
     """
 
     monitor: PromotionMonitor
-    chosen: tuple[ChosenLift, ...]
+    grids: tuple[Grid, ...]
+    pairs: tuple[Pair, ...]
+    places: tuple[int, ...]
 
     @classmethod
     def of(cls, plan: Plan, grids: Sequence[Grid] | None = None) -> PromotionLift | None:
-        """What decides for a plan; None when nothing is to be decided. `grids`: those of the plan, if known."""
+        """The lifts of a plan, whose grids are `grids`; None when there is nothing to decide."""
         if plan.promotion is None or len(plan.policies) < 2:
             return None
-        chosen = ChosenLift.of(plan.grids() if grids is None else grids)
+        grids = plan.grids() if grids is None else tuple(grids)
+        possible = [
+            (estimator.preference, place, (estimator.label, average.label))
+            for place, grid in enumerate(grids)
+            for average in grid.averages
+            if average.mixes_components
+            for estimator in grid.estimators
+            if not estimator.is_biased_by_design
+        ]
+        pairs: list[Pair] = []
+        places: list[int] = []
+        for _, place, pair in sorted(possible, key=lambda lift: lift[0]):
+            if not any(grids[better].needs <= grids[place].needs for better in places):
+                pairs.append(pair)
+                places.append(place)
         monitor = PromotionMonitor(
             plan.promotion,
             plan.policies,
@@ -102,11 +64,32 @@ class PromotionLift:
             plan.reward_range,
             plan.confidence,
             plan.block,
-            tuple(lift.name for lift in chosen),
+            tuple(f"{estimator} on {average}" for estimator, average in pairs),
         )
-        return cls(monitor, chosen)
+        return cls(monitor, tuple(grids), tuple(pairs), tuple(places))
 
     def fold(self, state: State, events: EventBatch, evidence: Evidence, folded: Sequence[Folded]) -> State:
-        """The state of the monitor after these whole blocks."""
-        paths = [lift.path(evidence, folded) for lift in self.chosen]
-        return self.monitor.fold(state, evidence, paths, events.timestamp, events.propensity)
+        """The state of the monitor after whole blocks; `folded` [grids]: the grids after the same blocks."""
+        lifts = [
+            self._series(self.grids[place], folded[place], pair, evidence)
+            for pair, place in zip(self.pairs, self.places, strict=True)
+        ]
+        return self.monitor.fold(state, evidence, lifts, events.timestamp, events.propensity)
+
+    def _series(self, grid: Grid, folded: Folded, pair: Pair, evidence: Evidence) -> LiftSeries:
+        """One lift after each of the blocks that its grid kept."""
+        if not folded.kept.any():
+            nothing = np.empty((0, len(grid.candidates) - 1))
+            return LiftSeries(nothing, nothing, nothing, nothing, folded.kept)
+        path = folded.lift_paths[pair[1]]
+        labels = [estimator.label for estimator in grid.estimators]
+        columns = slice(labels.index(pair[0]), None, len(labels))
+        both = evidence.restricted_to(grid.needs).paired_with_production().sample_weight
+        counts = np.count_nonzero(per_block(both, evidence.blocks), axis=-1).astype(float)
+        return LiftSeries(
+            path.value[:, columns],
+            path.sampling_variance[:, columns],
+            path.memory_spread[:, columns],
+            counts[folded.kept],
+            folded.kept,
+        )
