@@ -42,28 +42,33 @@ def report_rows(
     bounds = _clipped(*interval.bounds(reading, request), plan.reward_range)
     moments = reading.moments
     largest = np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
-    values = zip(*map(_known, (moments.value, *bounds)), strict=True)
-    weights = (moments.effective_sample_size, moments.importance_weight_mean, largest)
-    diagnostics = zip(*map(_known, weights), strict=True)
-    lifts = [(None, None, None)] * len(grid.estimators) + _lifts(plan, grid, read, request, largest_weight[0])
+    numbers = (moments.value, *bounds, moments.effective_sample_size, moments.importance_weight_mean, largest)
+    rows = zip(*map(_known, numbers), strict=True)
+    lifts = [(None, None, None)] * len(grid.estimators) + _lifts(plan, grid, read, request, float(largest_weight[0]))
     details = {name: _known(column) for name, column in _details(grid, read, supported).items()}
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
-    for column, ((place, estimator), value, diagnostic, lift) in enumerate(
-        zip(pairs, values, diagnostics, lifts, strict=True)
-    ):
+    for column, ((place, estimator), row, lift) in enumerate(zip(pairs, rows, lifts, strict=True)):
         if not seen[place]:
             continue
+        value, lower, upper, effective_sample_size, weight_mean, weight_max = row
+        lift_value, lift_lower, lift_upper = lift
         slots = {} if slot_ratios is None else {"slot_ratio_means": _known(np.array(mean_ratios(slot_ratios[place])))}
         yield Estimate(
             plan.policies[place],
             estimator.label,
             read.average.label,
-            *value,
+            value,
+            lower,
+            upper,
             interval.kind,
             interval.anytime,
             "estimand" if estimator.is_biased_by_design else interval.covers,
-            *diagnostic,
-            *lift,
+            effective_sample_size,
+            weight_mean,
+            weight_max,
+            lift_value,
+            lift_lower,
+            lift_upper,
             details={
                 **{name: numbers[column] for name, numbers in details.items()},
                 **interval.details(),
@@ -88,8 +93,8 @@ def _request(plan: Plan, grid: Grid, read: GridReading, largest_weight: Array) -
 
 
 def _lifts(
-    plan: Plan, grid: Grid, read: GridReading, request: IntervalRequest, heaviest: Array
-) -> list[tuple[float | None, ...]]:
+    plan: Plan, grid: Grid, read: GridReading, request: IntervalRequest, heaviest: float
+) -> list[tuple[float | None, float | None, float | None]]:
     """Value and interval of each lift, within plus and minus the width of the reward range."""
     estimators = len(grid.estimators)
     first, others = slice(None, estimators), slice(estimators, None)
