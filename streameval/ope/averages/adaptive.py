@@ -1,4 +1,4 @@
-"""Averages whose memory adapts itself to how fast the world moves."""
+"""Averages whose memory adapts to the drift rate."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Objective = Literal["mse", "published"]
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Adaptive(KernelAverage):
-    """What adaptive window and adaptive decay share: the drift rate, the objective, the variance it weighs against.
+    """The objective that adaptive window and adaptive decay share.
 
-    `drift_span` (events): how far apart the two values are whose distance is the drift. `objective`: `mse` minimises
-    `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default weight
-    5e-5), which does not look at the variance.
+    `drift_span` (events): the distance between the two values whose difference is the drift. `objective`: `mse`
+    minimises `bias_weight bias^2 + variance` (default weight 1); `published` is the rule of the published code (default
+    weight 5e-5), which ignores the variance.
     """
 
     merges: ClassVar[bool] = False
@@ -57,8 +57,8 @@ class Adaptive(KernelAverage):
 class AdaptiveWindow(Adaptive):
     """A window whose length follows the drift: between 500 and 500,000 events, 10,000 until the drift is known.
 
-    `growth`: `by_event` lets a window that shrank grow back by one event per event, because what lies before a change
-    stays stale; `immediate` lets it reach back at once. Kept as buckets of one block each.
+    `growth`: `by_event` lets a window that shrank grow back by one event per event, because events before a change stay
+    stale; `immediate` lets it reach back at once. Kept as buckets of one block each.
 
     Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
     """
@@ -128,9 +128,9 @@ class AdaptiveWindow(Adaptive):
 class AdaptiveDecay(Adaptive):
     """A decay whose alpha follows the drift: horizons between 500 and 500,000 events, 10,000 until the drift is known.
 
-    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen,
-    what is old is outweighed within one new horizon. What one alpha has faded stays faded, so there is no growth to
-    choose. `bias`: the published bound on the bias, which explodes for small t, or the exact one (better early).
+    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen, newer
+    events outweigh older ones within one new horizon. `bias`: the published bound on the bias, which explodes for small
+    t, or the exact one (better early).
 
     Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
     """

@@ -1,7 +1,4 @@
-"""Blocks: the terms of consecutive events, cut into the blocks at whose ends everything adaptive may change.
-
-Series: the numbers of each event that are summed, every product of them kept once.
-"""
+"""Blocks: the terms of consecutive events, cut into blocks; everything adaptive changes at their ends only."""
 
 from __future__ import annotations
 
@@ -36,16 +33,16 @@ from streameval.ope.averages.variance import (
 from streameval.ope.evidence.evidence import Evidence
 
 Places: TypeAlias = NDArray[np.int64]
-"""Where the series of some rows lie, [estimators, rows]."""
+"""The places of the series of some rows, [estimators, rows]."""
 
 SAMPLED = 97
-"""One event in so many tells quickly which series cannot be equal."""
+"""One event in this many is compared first, to find series that cannot be equal."""
 
 
 class ProductTable:
     """Products of numbers per event, [events, policies], each kept once however many estimators need it.
 
-    What is equal is kept once, too: with rewards of 0 and 1 many a product equals one of its factors.
+    Equal products are kept once: with rewards of 0 and 1 many a product equals one of its factors.
     """
 
     ONE = 0
@@ -59,7 +56,7 @@ class ProductTable:
         self._production: list[Array] = []
 
     def place(self, *factors: Array | None) -> int:
-        """Where the product of these factors, at most two, lies; None counts as 1."""
+        """The place of the product of at most two factors; None counts as 1."""
         given = tuple(self._equal.get(id(factor), factor) for factor in factors if factor is not None)
         key = tuple(sorted(map(id, given)))
         if key not in self._places:
@@ -67,7 +64,7 @@ class ProductTable:
         return self._places[key]
 
     def _keep(self, factors: tuple[Array, ...]) -> int:
-        """Where the product lies, which may have been kept already as something else."""
+        """The place of the product, or of an equal one that is kept already."""
         sample = _product([factor[::SAMPLED] for factor in factors]).tobytes()
         alike = self._alike.setdefault(sample, [])
         if alike:
@@ -82,15 +79,15 @@ class ProductTable:
         return alike[-1]
 
     def rows(self, u: Array, v: Array | None, unsupported: Array | None) -> list[int]:
-        """The places of what a column sums, in the order of `MomentRow`; what is not known as that of 1."""
+        """The places of the rows of a column, in the order of `MomentRow`; unknown ones have that of 1."""
         w = self._importance
         terms = ((u,), (v,), (u, u), (u, v), (v, v))
         return [self.place(*product) for product in ((), *terms, (w,), (w, w), (unsupported,), (u, w))]
 
     def pair_rows(self, u: Array, v: Array | None) -> list[int]:
-        """The places of what a column and production, the first policy, sum together, in the order of `PairRow`.
+        """The places of the pair rows of a column and production, the first policy, in the order of `PairRow`.
 
-        The sum of squared averaging weights, which is none of these, has that of 1.
+        The sum of squared averaging weights is no product of these; it has the place of 1.
         """
         w, pu, pv = self._importance, self._of_production(u), None if v is None else self._of_production(v)
         terms = dict(zip(TERMS, (u, v, pu, pv), strict=True))
@@ -120,7 +117,7 @@ class ProductTable:
 
 
 def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
-    """The product of two factors, or of three; of one alone itself, of none 1."""
+    """The product of up to three factors."""
     if len(factors) > 1:
         product = np.multiply(factors[0], factors[1], out=out)
         return product if len(factors) == 2 else np.multiply(product, factors[2], out=product)
@@ -131,18 +128,17 @@ def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
 
 
 TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
-"""The rows that moments and spreads begin with."""
+"""The first rows of moments and spreads."""
 
 
 class Blocks:
     """Series of numbers per event, [blocks, policies, series, events], from which all sums over a block are made.
 
-    A column is one policy under one estimator, policy by policy: column `policy * E + estimator` of E estimators. The
-    blocks are whole, or there is one that is not finished. `shared`: the series weighed only where production is
-    there, too; None where that makes no difference. `sums`, `pairs`: of which series the rows of moments, and those of
-    pairs, are sums; no pairs where no lift is asked for. `knows_support`: whether that of the unsupported probability
-    is one of them. `signs` [blocks, events, 64]: those of the units that events belong to; None while none
-    has named one.
+    A column is one policy under one estimator: column `policy * E + estimator` of E estimators. The blocks are whole,
+    or there is one unfinished block. `shared`: the series on the events that production has, None if it has all.
+    `sums`, `pairs`: the series summed by the rows of moments, and of pairs (None without lifts). `knows_support`:
+    whether there is a series of the unsupported probability. `signs` [blocks, events, 64]: of the events' units; None
+    before the first unit.
     """
 
     def __init__(
@@ -170,9 +166,9 @@ class Blocks:
         paired: bool = True,
         signs: Array | None = None,
     ) -> Blocks:
-        """The blocks of these terms `(u, v)`; all arrays are [events, policies].
+        """The blocks of terms `(u, v)`; all arrays are [events, policies].
 
-        `paired`: with the products that lifts over the first policy need. `signs` [events, 64]: of the events' units.
+        `paired`: with the products for lifts over the first policy. `signs` [events, 64]: of the events' units.
         """
         series = ProductTable(importance)
         sums = [series.rows(u, v, unsupported) for u, v in terms]
@@ -205,10 +201,10 @@ class Blocks:
         ).at(evidence.timestamp)
 
     times: Array
-    """When each event happened, in seconds, [blocks, events]; set where somebody may ask."""
+    """The time of each event in seconds, [blocks, events]; set by `at`."""
 
     def at(self, times: Array | None) -> Blocks:
-        """The same blocks, of events that happened at these times [n]; None: nobody knows when."""
+        """The same blocks with the times of events [n]; None: unknown."""
         known = np.full(self.size * len(self), np.nan) if times is None else times
         self.times = known.reshape(len(self), -1)
         return self
@@ -234,7 +230,7 @@ class Blocks:
         return self._with(lambda series: _split(series, resolution))
 
     def _with(self, change: Callable[[Array], Array]) -> Blocks:
-        """The same with all series [blocks, policies, series, events] changed alike; nothing is known of units."""
+        """The same with a change to all series [blocks, policies, series, events], without units."""
         return Blocks(
             change(self.weighted),
             change(self.importance[:, :, None])[:, :, 0],
@@ -279,7 +275,7 @@ class Blocks:
 
     @cached_property
     def clusters(self) -> ClusterRows | None:
-        """What units add to the spread of each block; None while no event has named one."""
+        """The rows of units in the spread of each block; None before the first unit."""
         if self.signs is None:
             return None
         covered = self.signs[:, :1, 0] != 0
@@ -303,7 +299,7 @@ class Blocks:
         return self._weighed(powers(alpha, self.size))
 
     def weighed(self, weights: Array) -> Array:
-        """Moments of each block in which events count so much [blocks, events], [blocks, columns, rows]."""
+        """Moments of each block under these weights [blocks, events], [blocks, columns, rows]."""
         return self._weighed(weights[:, None, None])
 
     def _weighed(self, kernel: Array) -> Array:
@@ -319,7 +315,7 @@ class Blocks:
     ) -> Array:
         """Moments from the sums of all series and of `q^2`, and from the largest values, per estimator or one for all.
 
-        `shared`: the sums over the events that production has, too.
+        `shared`: the sums over the events that production has.
         """
         blocks, policies = self.weighted.shape[:2]
         moments = np.empty((blocks, policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
@@ -372,7 +368,7 @@ class Blocks:
 
 
 def _weights(weighted: Array) -> Array:
-    """The averaging weights, [blocks, policies, events]; one row for all where every event counts once."""
+    """The averaging weights, [blocks, policies, events]; one row for all if every event counts once."""
     weights = weighted[:, :, ProductTable.ONE]
     return np.ones((1, 1, weights.shape[-1])) if (weights == 1.0).all() else weights
 
@@ -390,9 +386,9 @@ def _kernel_sums(weighted: Array, kernel: Array) -> Array:
 
 
 def _chosen(summed: Array, places: Places) -> Array:
-    """Of sums [blocks, policies, series, kernels] those at these places, [blocks, policies, estimators, rows].
+    """The sums [blocks, policies, series, kernels] at these places, [blocks, policies, estimators, rows].
 
-    Each estimator has a kernel of its own, or one serves all.
+    Each estimator has its own kernel, or there is one for all.
     """
     blocks, policies, series, kernels = summed.shape
     own = np.arange(len(places))[:, None] if kernels > 1 else 0
@@ -406,7 +402,7 @@ def _split(series: Array, resolution: int) -> Array:
 
 
 def powers(base: Array, count: int) -> Array:
-    """`base^(count - 1) .. base^0` on a new last axis, by doubling: what is left of each of `count` events.
+    """`base^(count - 1) .. base^0` on a new last axis, by doubling.
 
     >>> powers(np.array(2.0), 5)
     array([16.,  8.,  4.,  2.,  1.])

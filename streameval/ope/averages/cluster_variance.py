@@ -1,24 +1,20 @@
-"""Clusters: how far events of one unit (a user, a session) are alike, however they lie among the others.
+"""Cluster variance: the correlation of events of one unit (a user, a session), wherever they are in the stream.
 
-With the residual `e` of each event, its averaging weight `q` and the signs `s_k` of its unit, 64 of them, each 1 or -1
-at random, `(sum q s_k e)^2` has the expectation `sum over units of (sum of q e in the unit)^2`, the cluster-robust
-sum of squares; the mean over k is this within `sqrt(2 / 64)`. The sums are linear: they are kept for the terms that
-residuals are made of, added block by block, faded, and put together once the estimate is known. It is the wild
-cluster bootstrap with Rademacher weights, in one pass.
+With the residual `e` of each event, its averaging weight `q` and the 64 random signs `s_k` of its unit, `(sum q s_k
+e)^2` has the expectation `sum over units of (sum of q e in the unit)^2`, the cluster-robust sum of squares; the mean
+over k is this within `sqrt(2 / 64)`. The sums are linear: they are kept for the terms of residuals, block by block, and
+combined once the estimate is known. It is the wild cluster bootstrap with Rademacher weights, in one pass.
 
-Blocks see what a unit does not: what all events of the same minutes share. Units see what blocks do not: sessions that
-go on side by side through many blocks. Both together, what both see taken off once, is the variance of Cameron,
-Gelbach & Miller for clusters in two directions:
+Blocks detect what all events of the same minutes share; units detect parallel sessions over many blocks. Together they
+give the variance of Cameron, Gelbach & Miller for clusters in two directions:
 
     blocks + units - (units inside of blocks)
 
-In simulations of sessions of 20 events with an intra-class correlation of .2, one after the other or 50 at a time, with
-or without shocks that the events of a block share, its standard errors were right within 7 % and normal intervals
-covered 93 to 96 % of the time. The larger of both variances alone fell to 80 % of the error, and 88 % coverage, where
-sessions side by side meet shocks.
+In simulations of sessions of 20 events with an intra-class correlation of .2, consecutive or 50 in parallel, with or
+without shocks to whole blocks, its standard errors were right within 7 % and normal intervals covered 93 to 96 %. The
+larger of both variances fell to 80 % of the error, and 88 % coverage, for parallel sessions with shocks.
 
-Sums over events fade with `f` and are those of squares; the signed sums fade with `sqrt f`, so that their squares fade
-alike.
+Sums over events fade with `f`; signed sums fade with `sqrt f`, so that their squares fade with `f`.
 
 Source: Cameron, Gelbach & Miller, Bootstrap-based improvements for inference with clustered errors, 2008; Robust
 inference with multiway clustering, 2011; for signs in one pass, Alon, Matias & Szegedy, The space complexity of
@@ -38,7 +34,7 @@ from streameval.events.origin import NO_IDENTITY, Identity, mix64
 from streameval.ope.averages.moments import TERMS, fold_sums
 
 SIGNS = 64
-"""The noise of a variance from so many signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
+"""The noise of a variance from 64 signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
 STEP = np.uint64(0x9E3779B97F4A7C15)
 OWN = 2
 """A column's own terms, u and v; those of the pair with production follow."""
@@ -53,16 +49,16 @@ ALONE = OWN_SQUARES.stop + OWN * SIGNS
 PAIRED = PAIR_SQUARES.stop + len(TERMS) * SIGNS
 """Rows of a column whose pair has the same events: signed sums of u, v, pu, pv."""
 APART = PAIRED + OWN * SIGNS
-"""Rows of a column some of whose events production lacks: u and v on those that both have follow."""
+"""Rows of a column with events that production lacks: signed sums of u and v on the events of both follow."""
 
 
 def start_signs() -> State:
-    """Before the first event; no unit has been seen."""
+    """The state before the first event."""
     return {"events": 0, "seen": False}
 
 
 def unit_signs(state: State, units: Identity | None, events: int, block: int) -> tuple[Array | None, State]:
-    """The signs of the next events [events, 64] and the memory after them.
+    """The signs of the next events [events, 64], and the state after them.
 
     `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then a unit of its own. All is 0
     before the first block in which an event has a unit; None until there is such a block.
@@ -90,14 +86,14 @@ def signs_of(units: Identity) -> Array:
 
 
 class ClusterSums(NamedTuple):
-    """What some events say, [..., estimators]: `products` of signed sums, and these sums themselves, term by term."""
+    """Sums over some events, [..., estimators, rows]: `products` of signed sums, and the sums themselves."""
 
     products: Array
     signed: Array
 
     @classmethod
     def of(cls, weighted: Array, signs: Array, terms: NDArray[np.int64]) -> ClusterSums:
-        """Those of each block, from series [blocks, policies, series, events] and the signs [blocks, events, 64].
+        """The sums of each block, from series [blocks, policies, series, events] and signs [blocks, events, 64].
 
         `terms` [estimators, terms]: the places of each estimator's terms among the series.
         """
@@ -113,21 +109,21 @@ class ClusterSums(NamedTuple):
 
 
 class ClusterRows(NamedTuple):
-    """The rows that blocks add, [blocks, columns, rows]: of those that fade as squares do, and of the signed sums."""
+    """The rows of blocks, [blocks, columns, rows]: those that fade as squares do, and the signed sums."""
 
     squares: Array
     signed: Array
 
     @classmethod
     def of(cls, own: ClusterSums, weight_square: Array) -> ClusterRows:
-        """Those of columns without a pair; `weight_square` [blocks, policies]: their sums of `q^2`."""
+        """The rows of columns without a pair; `weight_square` [blocks, policies]: their sums of `q^2`."""
         return cls(_with_weight(weight_square, own.products), own.signed)._by_column()
 
     @classmethod
     def of_pairs(
         cls, own: ClusterSums, weight_square: Array, shared: ClusterSums | None, shared_square: Array
     ) -> ClusterRows:
-        """Those of columns and their pairs; `shared`: on the events that production has too, None where it has all."""
+        """The rows of columns with a pair; `shared`: sums over the events that production has, None if it has all."""
         alone = own.products[..., [0, 1, len(TERMS)]]
         pair = own if shared is None else shared
         squares = [_with_weight(weight_square, alone), _with_weight(shared_square, pair.products)]
@@ -140,7 +136,7 @@ class ClusterRows(NamedTuple):
         return ClusterRows(*(part.reshape(len(part), -1, part.shape[-1]) for part in self))
 
     def widened(self, width: int) -> ClusterRows:
-        """With as many rows as there are in a state that has seen more."""
+        """The same in `width` rows."""
         missing = width - self.squares.shape[-1] - self.signed.shape[-1]
         if not missing:
             return self
@@ -175,7 +171,7 @@ def path(state: Array, blocks: ClusterRows, factor: float) -> Array:
 
 
 def merge(earlier: Array, later: Array, factor: float) -> Array:
-    """The rows of two parts of a stream; `factor`: how much the later part has faded the earlier one."""
+    """The rows of two parts of a stream; `factor`: by which the later part fades the earlier one."""
     width = max(earlier.shape[-1], later.shape[-1])
     earlier, later = _widened(earlier, width), _widened(later, width)
     squares = _squares(earlier)
@@ -185,13 +181,13 @@ def merge(earlier: Array, later: Array, factor: float) -> Array:
 
 
 def _alike(state: Array, blocks: ClusterRows) -> tuple[Array, ClusterRows]:
-    """Both with as many rows as the one that has more."""
+    """Both with the larger number of rows."""
     width = max(state.shape[-1], blocks.squares.shape[-1] + blocks.signed.shape[-1])
     return _widened(state, width), blocks.widened(width)
 
 
 def without_pairs(rows: Array) -> Array:
-    """The rows of columns that go on while their pairs begin anew: from here on these have other events."""
+    """The rows when pairs start from zero: from here on they have other events than their columns."""
     if rows.shape[-1] <= ALONE:
         return rows
     kept = np.zeros((*rows.shape[:-1], APART))
@@ -201,7 +197,7 @@ def without_pairs(rows: Array) -> Array:
 
 
 def excess(rows: Array, form: Array) -> tuple[Array, Array]:
-    """What units add to the sum of squares of residuals beyond blocks, and the `sum q^2` of the events behind it.
+    """The part of units in the sum of squares of residuals beyond blocks, and the `sum q^2` of its events.
 
     The residual is a weighted sum of terms: `form` [..., 2] of u and v, or [..., 4] of TERMS.
     """
@@ -230,7 +226,7 @@ def _squares(rows: Array) -> slice:
 
 
 def _widened(rows: Array, width: int) -> Array:
-    """The same with more rows: nothing yet, or a column and its pair that had the same events so far."""
+    """The same with more rows: zeros, or those of a column and a pair with the same events so far."""
     if rows.shape[-1] == width:
         return rows
     if not rows.shape[-1]:

@@ -37,11 +37,9 @@ UNKNOWN_DRIFT_RATE = DriftRate(np.array(np.nan), np.array(np.nan))
 
 @dataclass(frozen=True, slots=True)
 class DriftRateEstimator:
-    """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown until `span` events have
-    passed.
+    """`k = |V(t) - V(t - span)| / span`, averaged over the last five block ends; unknown for the first `span` events.
 
-    `V` is smoothed by a window of 10,000 events or by a decay of 0.99995. The variance is that of the last 100,000
-    events.
+    `V` is smoothed by a window of 10,000 events or a decay of 0.99995. The variance is over the last 100,000 events.
     """
 
     smoothing: Literal["window", "decay"]
@@ -142,7 +140,7 @@ def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
 SHORTEST, LONGEST = 500, 500_000
 """Limits of a window, and of the horizon `1 / (1 - alpha)` of a decay, in events."""
 PUBLISHED_UNIT = 100
-"""The published rule takes the drift per batch of 100 interactions."""
+"""The published rule uses the drift per batch of 100 interactions."""
 GRID = np.geomspace(SHORTEST, LONGEST, 65)
 BETWEEN = np.concatenate([np.log(GRID[:1]), np.log(GRID[1:] * GRID[:-1]) / 2, np.log(GRID[-1:])])
 """Logarithms of horizons half way between neighbours on the grid, and of its ends."""
@@ -170,7 +168,7 @@ def _exact_bias(alpha: Array, fading: Array, t: Array) -> Array:
 
 
 def published_window(scaled_rate: Array) -> Array:
-    """`sqrt(2 / (lambda k))`, the window of the published code, before it is kept within its limits.
+    """`sqrt(2 / (lambda k))`, the window of the published code, before its limits apply.
 
     >>> published_window(np.array([250 * 1e-4])).round(6)
     array([8.944272])
@@ -190,8 +188,7 @@ def published_decay(scaled_rate: Array) -> Array:
 
 
 def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
-    """The window that minimises `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the real root of `tau^2 (tau - 1) = 2 s2 /
-    (lambda k^2)`.
+    """The minimum of `lambda (k (tau - 1) / 2)^2 + s2 / tau`: the root of `tau^2 (tau - 1) = 2 s2 / (lambda k^2)`.
 
     >>> tau = mse_window(np.array([1e-5]), np.array([1.0]), bias_weight=1.0)
     >>> float((tau**2 * (tau - 1) / 2e10).round(9)[0])
@@ -208,8 +205,8 @@ def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
 def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Literal["published", "exact"]) -> Array:
     """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
 
-    At one t the best horizon `1 / (1 - alpha)` depends on the single number `s2 / (lambda k^2)`, and grows with it. On
-    a grid of horizons, the numbers at which two neighbours are equally good are known; it is interpolated between them.
+    At a given t the best horizon `1 / (1 - alpha)` depends on `s2 / (lambda k^2)` alone, and grows with it. It is
+    interpolated between the values at which two neighbours on a grid of horizons are equally good.
 
     >>> k, variance, t = np.array([[1e-6]]), np.array([[1.0]]), np.array([1e7])
     >>> horizon = 1 / (1 - mse_decay(k, variance, 1.0, t, "exact"))

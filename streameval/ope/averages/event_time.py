@@ -1,8 +1,8 @@
-"""Averages on event time: windows and decays that are measured by the clock, not by the number of events.
+"""Windows and decays in event time: measured by the clock, not by the number of events.
 
-Time is what the events say it is: the clock shows the newest time that a tenth of a block has reached, and goes on at
-the ends of blocks. So one timestamp from the next century does not make all others old; what is dated after the clock
-counts as of now. Events that came late count as of the time they are dated. Without a timestamp they do not count.
+The clock shows the newest timestamp that a tenth of a block has reached, and advances at the ends of blocks: a few
+timestamps far in the future do not make all other events old. Events with a timestamp after the clock count as of now,
+late events as of their timestamp, and events without a timestamp do not count.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import ALL_ROWS, fade, fold, merge, nothing, total
 
 BUCKETS = 100
-"""A window is kept in so many buckets of equal time."""
+"""The number of buckets of equal time in a window."""
 REACHED_BY = 0.1
 """The clock shows a time that this share of a block has reached."""
 FEW_RUNS = 8
-"""Up to so many runs of events of one bucket are summed run by run, else event by event."""
+"""Up to this many runs of events of one bucket are summed run by run, else event by event."""
 NEVER = -math.inf
 
 NO_BUCKET = int(np.iinfo(np.int64).min)
@@ -34,10 +34,7 @@ NO_BUCKET = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True)
 class TimedWindow(Kernel):
-    """The events of the last `span` seconds count alike, to a hundredth of it: those of between 99 and 100 hundredths.
-
-    Kept as sums over buckets of time, whose number does not depend on how many events come.
-    """
+    """The events of the last 99 to 100 hundredths of `span` seconds count alike; kept as sums over buckets of time."""
 
     span: float
 
@@ -149,7 +146,7 @@ class TimedDecay(Kernel):
         return {**later, **merged}, float(_passed(earlier["clock"], np.array([clock]))[0]), self.horizon
 
     def _weights(self, blocks: Blocks, clocks: Array) -> Array:
-        """What each event counts at the end of its block, [blocks, events]."""
+        """The weight of each event at the end of its block, [blocks, events]."""
         with np.errstate(invalid="ignore"):
             weights = self._faded(clocks[:, None] - np.minimum(blocks.times, clocks[:, None]))
         return np.nan_to_num(weights)
@@ -173,7 +170,7 @@ def _by_number(blocks: Blocks, block: int, numbers: NDArray[np.int64]) -> Iterat
 
 
 def _clocks(state: State, blocks: Blocks) -> Array:
-    """The time at the end of each block, [blocks]; that of a few events is only believed where there is none before."""
+    """The clock at the end of each block, [blocks]; a few events move it only if it has no time yet."""
     times = np.where(np.isnan(blocks.times), NEVER, blocks.times)
     enough = min(state["enough"], blocks.size)
     if enough < state["enough"] and state["clock"] > NEVER:
@@ -183,21 +180,21 @@ def _clocks(state: State, blocks: Blocks) -> Array:
 
 
 def _passed(before: float, clocks: Array) -> Array:
-    """Seconds that each block took; 0 where there was no time before."""
+    """Seconds that each block took; 0 if there was no time before."""
     earlier = np.append(before, clocks[:-1])
     known = np.isfinite(earlier)
     return np.where(known, clocks - np.where(known, earlier, 0.0), 0.0)
 
 
 def _horizon(before: float, clocks: Array, seconds: float, blocks: Blocks) -> Array:
-    """So many seconds in events, at the pace of each block: [blocks, columns]."""
+    """A number of seconds in events, at the rate of each block: [blocks, columns]."""
     with np.errstate(divide="ignore"):
         events = blocks.size * seconds / _passed(before, clocks)
     return np.repeat(events[:, None], blocks.moments.shape[1], axis=1)
 
 
 def _add(kept: State, number: int, events: int, moments: Array) -> None:
-    """Add to a bucket, in place of an older one that lies there."""
+    """Add to a bucket, which replaces an older one in its place."""
     place = number % BUCKETS
     if kept["numbers"][place] > number:
         return

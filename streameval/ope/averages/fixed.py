@@ -1,4 +1,4 @@
-"""Averages whose memory is fixed beforehand: everything, a window, a decay."""
+"""Averages whose memory is fixed beforehand: all events, a window, a decay."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from streameval.ope.averages.moments import fade, fold, merge, nothing, total
 
 DEFAULT_TAU, DEFAULT_ALPHA = 10_000, 0.9999
 BUCKETS = 100
-"""A window is kept in about this many buckets unless its resolution says otherwise."""
+"""A window without a resolution is kept in about this many buckets."""
 
 
 @dataclass(frozen=True, config=strict)
 class Cumulative(KernelAverage):
     """All events since the start count alike.
 
-    The smallest variance there is, and the value of a world that stands still; in a moving one it follows ever more
-    slowly.
+    The average with the smallest variance, for a stationary world; it follows drift ever more slowly.
     """
 
     kind: Literal["cumulative"] = field(default="cumulative", kw_only=True, repr=False)

@@ -1,15 +1,12 @@
-"""Moments: the weighted sums that an average keeps of the terms, and how they are added, faded and read.
+"""Moments: the weighted sums of terms that an average keeps, and how they are added, faded and read.
 
-An event with averaging weight `q` (1, times the inverse sampling probability, times what the average makes of its
-age) adds to each column (one policy under one estimator) the numbers of `MomentRow`, the last three of which are
-maxima; the sums of `PairRow` follow them, where a lift is asked for. Nothing is ever subtracted: importance weights are
-heavy-tailed, and taking an old value back out of a floating-point sum destroys it.
+An event with averaging weight `q` (the inverse sampling probability times the weight of its age) adds to each column
+(one policy under one estimator) the numbers of `MomentRow`, the last three of which are maxima. Where lifts are needed,
+the sums of `PairRow` follow. Nothing is ever subtracted: importance weights are heavy-tailed, and taking an old value
+out of a floating-point sum destroys it.
 
-Pairs: what the terms of a policy and of production say together, on the events that both have.
-
-The lift of a policy is the difference of two estimates from the same events. Its variance needs the products of both
-terms `(u, v)` and `(pu, pv)`, of the policy and of production; the sums below are kept beside the moments, and beside
-the spread, of every column. They cover the events since production has been what it is.
+A lift is the difference of two estimates from the same events. Its variance needs the products of both terms, `(u, v)`
+of the policy and `(pu, pv)` of production, over the events that have both since production last changed.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ PRODUCTS = tuple(combinations_with_replacement(TERMS, 2))
 class PairRow(IntEnum):
     """Places on the last axis of an array of pair sums; ten products follow the first five, in the order of PRODUCTS.
 
-    All events count `q` times; `w` is the importance weight of the policy.
+    Events count `q` times; `w` is the importance weight of the policy.
     """
 
     WEIGHT = 0
@@ -52,17 +49,17 @@ SQUARES = slice(PairRow.FIRST_PRODUCT, PairRow.WEIGHT_SQUARE)
 """The sums of their products."""
 PAIR_ROWS = len(PairRow) + len(PRODUCTS) - 1
 SPREAD_PAIR_ROWS = PairRow.WEIGHT_SQUARE + 1
-"""Of a spread, the rows without importance weights."""
+"""The rows without importance weights, which a spread has too."""
 
 
 def ratios(pairs: Array) -> tuple[Array, Array]:
-    """Both estimates: of the policy and of production, on the same events."""
+    """The estimates of the policy and of production, on the same events."""
     own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
     return own, ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
 
 
 def gap(pairs: Array) -> Array:
-    """The lift `U / V - PU / PV`, 0 where it is mere rounding; NaN where there is no evidence."""
+    """The lift `U / V - PU / PV`, 0 where it is only rounding; NaN without evidence."""
     own, production = ratios(pairs)
     lift = own - production
     return np.where(np.abs(lift) <= ROUNDING * (np.abs(own) + np.abs(production)), 0.0, lift)
@@ -71,8 +68,7 @@ def gap(pairs: Array) -> Array:
 def linear_form(pairs: Array) -> Array:
     """The linearised difference of one event as a weighted sum of its TERMS, [..., 4].
 
-    `(u - E v) / mean(v) - (pu - P pv) / mean(pv)`, the delta method around both estimates E and P; for plain means
-    the difference of the terms less its own mean.
+    `(u - E v) / mean(v) - (pu - P pv) / mean(pv)`, the delta method around both estimates E and P.
     """
     own, production = ratios(pairs)
     scale = ratio(pairs[..., PairRow.WEIGHT], pairs[..., PairRow.V])
@@ -129,7 +125,7 @@ ALL_ROWS = ROWS + PAIR_ROWS
 SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
 MAXIMA = slice(MomentRow.LARGEST_WEIGHT, ROWS)
 PAIRS = slice(ROWS, ALL_ROWS)
-"""What follows the moments of a column: the pair sums of its lift."""
+"""The pair sums of the lift of a column."""
 SQUARE_WEIGHTS = [MomentRow.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]
 """Sums of squared averaging weights, which fade twice as fast."""
 FADING_MAXIMA = slice(MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE)
@@ -152,14 +148,14 @@ def merge(older: Array, newer: Array) -> Array:
 
 
 def without_pairs(array: Array) -> Array:
-    """The same moments, and nothing of the pairs."""
+    """The same moments with pair sums of 0."""
     kept = array.copy()
     kept[..., PAIRS] = 0.0
     return kept
 
 
 def total(parts: Array) -> Array:
-    """Moments of all parts along the first axis together; of no parts: nothing."""
+    """Moments of all parts along the first axis together."""
     merged = np.asarray(parts.sum(axis=0))
     merged[..., MAXIMA] = parts[..., MAXIMA].max(axis=0, initial=0.0)
     return merged
@@ -179,9 +175,9 @@ def fade(moments: Array, factor: Array | float) -> Array:
 
 
 def fold(state: Array, blocks: Array, factors: Array) -> Array:
-    """Moments after each of `blocks` [B, columns, rows] was added in turn, the past having faded by its factor first.
+    """The loop `state = merge(fade(state, factor), block)` over `blocks` [B, columns, rows], all blocks at once.
 
-    `factors` is [B] or [B, columns]. Equals the loop `state = merge(fade(state, factor), block)`, all blocks at once.
+    `factors` is [B] or [B, columns].
     """
     whole, later = _products(factors)
     new = weighted_sum(blocks, later)
@@ -228,12 +224,12 @@ class Moments:
 
     @property
     def value(self) -> Array:
-        """`U / V`: the estimate. Not known once the evidence has faded below what floating point can square."""
+        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square."""
         return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, ratio(self[MomentRow.U], self[MomentRow.V]), np.nan)
 
     @property
     def count(self) -> Array:
-        """`n_eff = S0^2 / S2`: the number of equally weighted events that would average as well."""
+        """`n_eff = S0^2 / S2`: the number of equally weighted events with the same variance."""
         return ratio(self[MomentRow.WEIGHT] ** 2, self[MomentRow.WEIGHT_SQUARE])
 
     @property
@@ -261,7 +257,7 @@ class Moments:
 
     @property
     def unsupported_probability(self) -> Array:
-        """Mean probability that the policy gives to actions the logging policy never takes."""
+        """Mean probability that the policy gives to actions that are never logged."""
         return ratio(self[MomentRow.UNSUPPORTED], self[MomentRow.WEIGHT])
 
     @property
@@ -301,7 +297,7 @@ class LiftMoments(Moments):
 
 
 def _differences(pairs: Array) -> dict[MomentRow, Array]:
-    """The sums that a difference of terms has in the place of a term."""
+    """The sums of a difference of terms, in the rows of a term."""
     products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
     return {
         MomentRow.WEIGHT: pairs[..., PairRow.WEIGHT],
@@ -320,7 +316,7 @@ def _differences(pairs: Array) -> dict[MomentRow, Array]:
 def variance(sums: Array) -> Array:
     """Variance of the term from sums whose first rows are those of `MomentRow` up to `VV`, around their own value.
 
-    What is left of a constant by rounding counts as 0: an average that adapts to it would depend on how sums were cut.
+    Only rounding is left of a constant. It counts as 0: else an adaptive average would depend on how sums were cut.
     """
     value = ratio(sums[..., MomentRow.U], sums[..., MomentRow.V])
     size = sums[..., MomentRow.UU] + value * value * sums[..., MomentRow.VV]

@@ -1,4 +1,4 @@
-"""A ring of bucket sums: the recent past at a fixed resolution, added up and never subtracted from."""
+"""A ring of bucket sums: the recent past at a fixed resolution, only ever added up."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Spread: the sums that variances are made of, kept over a long past that fades at block ends.
 
-A variance comes from a horizon ten times longer than the estimate's. Few large importance weights make an estimate
-and its own variance fail together: without the longer memory, 88 % of nominal 95 % intervals cover in a world that
-stands still.
+A variance comes from a horizon ten times longer than the estimate's: with few large importance weights, an estimate and
+a variance from the same events fail together (88 % coverage of nominal 95 % intervals in a stationary world).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from streameval.ope.averages.blocks import Blocks
 
 LONGER = 10
-"""How many times longer the horizon of the variance is than the estimate's."""
+"""The horizon of the variance as a multiple of the estimate's."""
 FEWEST_BLOCKS = 10
-"""A variance of block sums from fewer blocks says nothing."""
+"""Fewer blocks give no variance of block sums."""
 
 
 class VarianceRow(IntEnum):
@@ -59,9 +58,9 @@ SPREAD_PAIRS = slice(VarianceRow.PAIR_BLOCKS + 1, VarianceRow.PAIR_BLOCKS + 1 + 
 BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
 """Sums over blocks of the products of the block's sums of TERMS."""
 ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
-"""The rows of `clusters` follow, once an event has named its unit."""
+"""The rows of `cluster_variance` follow once an event has a unit."""
 WITHIN = slice(0, VarianceRow.BLOCK_UU)
-"""The rows that a block which is not finished adds to."""
+"""The rows to which the unfinished block adds."""
 
 
 def nothing(columns: int, paired: bool = True) -> Array:
@@ -102,7 +101,7 @@ def merge(earlier: Array, later: Array, events: float, horizon: float) -> Array:
 
 
 def without_pairs(array: Array) -> Array:
-    """The same spread, and nothing of the pairs."""
+    """The same spread with pair sums of 0."""
     known = known_rows(array)
     kept = array[..., :known].copy()
     kept[..., SPREAD_ROWS:] = 0.0
@@ -110,14 +109,14 @@ def without_pairs(array: Array) -> Array:
 
 
 def known_rows(array: Array) -> int:
-    """How many of its rows say nothing of units."""
+    """The number of rows before those of units."""
     width = array.shape[-1]
     return SPREAD_ROWS if width in (SPREAD_ROWS, SPREAD_ROWS + cluster_variance.ALONE) else ALL_SPREAD_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class VarianceMoments:
-    """An array of spreads [..., rows], read by name. What is not known is NaN.
+    """An array of spreads [..., rows], read by name; NaN where unknown.
 
     Five terms 0, 0, 0, 1, 4:
 
@@ -158,11 +157,11 @@ class VarianceMoments:
 
     @property
     def design_effect(self) -> Array:
-        """Variance of block sums over what independent events would give; NaN before ten blocks.
+        """Variance of block sums over that of independent events; NaN before ten blocks.
 
-        Events of one session are alike; then the average of n of them is known less well than n independent ones would
-        make it, by this factor. Both variances are taken around the same value, over the same events. Where events name
-        their units, what units that lie in many blocks add to it is known: see `clusters`.
+        Events of one session are correlated, which inflates the variance of their mean by this factor. Both variances
+        are taken around the same value, over the same events. Where events have units, the factor includes units that
+        spread over many blocks (see `cluster_variance`).
         """
         value = ratio(self[VarianceRow.U], self[VarianceRow.V])
         between = (
@@ -176,11 +175,11 @@ class VarianceMoments:
 
     @property
     def knows_units(self) -> bool:
-        """Whether an event has named its unit."""
+        """Whether an event has had a unit."""
         return bool(self.array.shape[-1] > known_rows(self.array))
 
     def _of_units(self, form: Array, single: Array) -> Array | float:
-        """What units add to the design effect; `single`: the square of the residual of one event, `form` its terms."""
+        """The part of units in the design effect; `single`: the square of one event's residual, `form` its terms."""
         if not self.knows_units:
             return 0.0
         added, squares = cluster_variance.excess(self.array[..., known_rows(self.array) :], form)
@@ -207,7 +206,7 @@ class LiftVarianceMoments(VarianceMoments):
 
     @property
     def never_varied(self) -> Mask:
-        """Whether both terms have always been the same, so that their difference could be nothing else."""
+        """Whether both terms have always been the same."""
         own, production = residual_squares(self.array[..., SPREAD_PAIRS])
         return np.asarray((own == 0) & (production == 0))
 
@@ -221,6 +220,6 @@ class LiftVarianceMoments(VarianceMoments):
 
 
 def _effect(between: Array, within: Array, blocks: Array) -> Array:
-    """Variance of block sums over what independent events would give; NaN where blocks are few."""
+    """Variance of block sums over that of independent events; NaN with few blocks."""
     effect = ratio(between, within) * ratio(blocks, blocks - 1)
     return np.where(blocks >= FEWEST_BLOCKS, effect, np.nan)
