@@ -77,32 +77,6 @@ def exchange(ring: Array, written: int, values: Array) -> Array:
     return before
 
 
-def take_policies(state: Any, policies: int, index: Sequence[int | None], fresh: Any) -> Any:
-    """The same state for other policies.
-
-    Axis 0 of every array inside `state` counts columns, policy by policy: `policies` times any number of them. All else
-    is shared by the policies.
-
-    `index`: the place of each policy in `state`; None for a new one, whose columns are those of the first policy in
-    `fresh`, a state before the first event. Columns that have grown since then start at 0.
-
-    >>> state, fresh = {"events": 7, "sums": np.array([1.0, 2.0, 3.0, 4.0])}, {"events": 0, "sums": np.zeros(4)}
-    >>> take_policies(state, 2, [1, None], fresh)
-    {'events': 7, 'sums': array([3., 4., 0., 0.])}
-    """
-    if isinstance(state, dict):
-        return {key: take_policies(value, policies, index, fresh[key]) for key, value in state.items()}
-    if isinstance(state, list):
-        return [take_policies(value, policies, index, new) for value, new in zip(state, fresh, strict=True)]
-    if not isinstance(state, np.ndarray):
-        return state
-    by_policy = _by_policy(state, policies)
-    first = fresh[: by_policy.shape[1]]
-    new = first if first.shape == by_policy.shape[1:] else np.zeros_like(by_policy[0])
-    columns = [new if place is None else by_policy[place] for place in index]
-    return np.concatenate(columns) if columns else state[:0]
-
-
 def map_arrays(function: Callable[[NDArray[Any]], NDArray[Any]], state: Any) -> Any:
     """The same state with `function` applied to every array inside it."""
     if isinstance(state, dict):
@@ -112,23 +86,26 @@ def map_arrays(function: Callable[[NDArray[Any]], NDArray[Any]], state: Any) -> 
     return function(state) if isinstance(state, np.ndarray) else state
 
 
-def take_columns(state: Any, policies: int, kept: Sequence[int]) -> Any:
-    """The same state with some of the columns of each policy; its arrays are as those of `take_policies`.
+def take_columns(state: Any, policies: int, index: Sequence[int], columns: Sequence[int] | None = None) -> Any:
+    """The same state for some of its policies, and for some of the columns of each.
 
-    >>> take_columns({"sums": np.array([1.0, 2.0, 3.0, 4.0])}, 2, kept=[1])
+    Axis 0 of every array inside `state` counts columns, policy by policy: `policies` times any number of them. All else
+    is shared by the policies.
+
+    >>> take_columns({"events": 7, "sums": np.array([1.0, 2.0, 3.0, 4.0])}, policies=2, index=[1])
+    {'events': 7, 'sums': array([3., 4.])}
+    >>> take_columns({"sums": np.array([1.0, 2.0, 3.0, 4.0])}, policies=2, index=[0, 1], columns=[1])
     {'sums': array([2., 4.])}
     """
 
     def take(array: NDArray[Any]) -> NDArray[Any]:
-        taken = _by_policy(array, policies).take(kept, axis=1)
-        return taken.reshape(policies * len(kept), *array.shape[1:])
+        by_policy = array.reshape(policies, len(array) // max(policies, 1), *array.shape[1:])
+        taken = by_policy.take(np.asarray(index, dtype=int), axis=0)
+        if columns is not None:
+            taken = taken.take(np.asarray(columns, dtype=int), axis=1)
+        return taken.reshape(taken.shape[0] * taken.shape[1], *array.shape[1:])
 
     return map_arrays(take, state)
-
-
-def _by_policy(array: NDArray[Any], policies: int) -> NDArray[Any]:
-    """An array [policies x columns, ...] as [policies, columns, ...]."""
-    return array.reshape(policies, len(array) // max(policies, 1), *array.shape[1:])
 
 
 def to_plain(value: Any, *, lasting: bool = False) -> Any:

@@ -13,9 +13,9 @@ from typing import ClassVar, NamedTuple, TypeAlias
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, map_arrays, take_columns, take_policies
+from streameval.common.arrays import Array, State, take_columns
 from streameval.common.component import Component, strict
-from streameval.ope.averages import moments, variance
+from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.averages.moments import Moments
@@ -225,17 +225,10 @@ class Average(Component):
         """
         raise TypeError(f"{self.kind} depends on the order of events: two of its states cannot be merged")
 
-    def select_policies(self, state: State, layout: ColumnLayout, index: Sequence[int | None], fresh: State) -> State:
-        """The state for other policies, production first.
-
-        `index`: their places in `layout`, None for a new one, which starts as the first policy of `fresh`, a state of
-        as many policies before the first event. Where production is another policy than before, lifts start from zero.
-        """
-        raise NotImplementedError
-
-    def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
-        """The state for some of the estimators of `layout`."""
-        raise NotImplementedError
+    def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
+        """The state for some of the policies and estimators of `layout`; production stays the first policy."""
+        selected: State = take_columns(state, layout.policies, policies, estimators)
+        return selected
 
     def to_state(self, state: State) -> State:
         """The state as it is kept in a file."""
@@ -251,10 +244,7 @@ KernelReading: TypeAlias = tuple[Array, Array | None, dict[str, Array]]
 
 
 class Kernel:
-    """The weights that an average gives to events by their age, and the moments under them.
-
-    The state of a kernel has its arrays of moments, [columns, ..., rows], under `moments`.
-    """
+    """The weights that an average gives to events by their age, and the moments under them."""
 
     def start_kernel(self, columns: int, block: int) -> State:
         """The state before the first event."""
@@ -314,18 +304,6 @@ class KernelAverage(Average, Kernel):
         kernel, since, horizon = self.kernel.merge_kernels(earlier["kernel"], later["kernel"])
         spread = variance.merge(earlier["spread"], later["spread"], since, LONGER * horizon)
         return {"kernel": kernel, "spread": spread}
-
-    def select_policies(self, state: State, layout: ColumnLayout, index: Sequence[int | None], fresh: State) -> State:
-        if index[0] != 0:
-            kernel = state["kernel"]
-            kernel = {**kernel, "moments": map_arrays(moments.without_pairs, kernel["moments"])}
-            state = {"kernel": kernel, "spread": variance.without_pairs(state["spread"])}
-        selected: State = take_policies(state, layout.policies, index, fresh)
-        return selected
-
-    def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
-        selected: State = take_columns(state, layout.policies, kept)
-        return selected
 
     def to_state(self, state: State) -> State:
         return {**state, "kernel": self.kernel.kernel_to_state(state["kernel"])}

@@ -138,7 +138,7 @@ class Blocks:
     or there is one unfinished block. `shared`: the series on the events that production has, None if it has all.
     `sums`, `pairs`: the series summed by the rows of moments, and of pairs (None without lifts). `knows_support`:
     whether there is a series of the unsupported probability. `signs` [blocks, events, 64]: of the events' units; None
-    before the first unit.
+    before the first unit. `times` [blocks, events]: in seconds, NaN if unknown.
     """
 
     def __init__(
@@ -150,10 +150,12 @@ class Blocks:
         pairs: Places | None = None,
         shared: Array | None = None,
         signs: Array | None = None,
+        times: Array | None = None,
     ) -> None:
         self.weighted = weighted  # the series times the averaging weight
         self.importance, self.knows_support = importance, knows_support
         self.sums, self.pairs, self.shared, self.signs = sums, pairs, shared, signs
+        self.times = np.full((len(self), self.size), np.nan) if times is None else times
 
     @classmethod
     def of(
@@ -165,10 +167,12 @@ class Blocks:
         terms: Sequence[tuple[Array, Array | None]],
         paired: bool = True,
         signs: Array | None = None,
+        times: Array | None = None,
     ) -> Blocks:
         """The blocks of terms `(u, v)`; all arrays are [events, policies].
 
-        `paired`: with the products for lifts over the first policy. `signs` [events, 64]: of the events' units.
+        `paired`: with the products for lifts over the first policy. `signs` [events, 64]: of the events' units. `times`
+        [events]: seconds, None if unknown.
         """
         series = ProductTable(importance)
         sums = [series.rows(u, v, unsupported) for u, v in terms]
@@ -183,6 +187,7 @@ class Blocks:
             np.array(pairs) if paired else None,
             None if alike else series.weighted(both, blocks),
             None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
+            None if times is None else times.reshape(blocks, -1),
         )
 
     @classmethod
@@ -197,17 +202,9 @@ class Blocks:
             evidence.unsupported,
             terms,
             paired,
-            signs=evidence.signs if paired else None,
-        ).at(evidence.timestamp)
-
-    times: Array
-    """The time of each event in seconds, [blocks, events]; set by `at`."""
-
-    def at(self, times: Array | None) -> Blocks:
-        """The same blocks with the times of events [n]; None: unknown."""
-        known = np.full(self.size * len(self), np.nan) if times is None else times
-        self.times = known.reshape(len(self), -1)
-        return self
+            evidence.signs if paired else None,
+            evidence.timestamp,
+        )
 
     def __len__(self) -> int:
         return int(self.weighted.shape[0])

@@ -150,24 +150,24 @@ def _with_weight(weight_square: Array, products: Array) -> Array:
 
 def fold(state: Array, blocks: ClusterRows, factors: Array) -> Array:
     """Add the rows of blocks to a past that fades by these factors, [blocks] or [blocks, columns]."""
-    state, blocks = _alike(state, blocks)
-    squares = _squares(state)
-    parts = (
-        fold_sums(state[..., squares], blocks.squares, factors),
-        fold_sums(state[..., squares.stop :], blocks.signed, np.sqrt(factors)),
-    )
+    (squares, signed), added = _aligned(state, blocks)
+    parts = fold_sums(squares, added.squares, factors), fold_sums(signed, added.signed, np.sqrt(factors))
     return np.concatenate(parts, axis=-1)
 
 
 def path(state: Array, blocks: ClusterRows, factor: float) -> Array:
     """The rows after each of the blocks, [blocks, columns, rows]."""
-    state, blocks = _alike(state, blocks)
-    squares = _squares(state)
-    parts = (
-        decayed_path(state[..., squares], blocks.squares, factor),
-        decayed_path(state[..., squares.stop :], blocks.signed, factor**0.5),
-    )
+    (squares, signed), added = _aligned(state, blocks)
+    parts = decayed_path(squares, added.squares, factor), decayed_path(signed, added.signed, factor**0.5)
     return np.concatenate(parts, axis=-1)
+
+
+def _aligned(state: Array, blocks: ClusterRows) -> tuple[tuple[Array, Array], ClusterRows]:
+    """Squares and signed sums of a state, and blocks, all with the larger number of rows."""
+    width = max(state.shape[-1], blocks.squares.shape[-1] + blocks.signed.shape[-1])
+    state = _widened(state, width)
+    squares = _squares(state)
+    return (state[..., squares], state[..., squares.stop :]), blocks.widened(width)
 
 
 def merge(earlier: Array, later: Array, factor: float) -> Array:
@@ -178,22 +178,6 @@ def merge(earlier: Array, later: Array, factor: float) -> Array:
     fading = np.full(earlier.shape[-1], factor**0.5)
     fading[squares] = factor
     return np.asarray(earlier * fading + later)
-
-
-def _alike(state: Array, blocks: ClusterRows) -> tuple[Array, ClusterRows]:
-    """Both with the larger number of rows."""
-    width = max(state.shape[-1], blocks.squares.shape[-1] + blocks.signed.shape[-1])
-    return _widened(state, width), blocks.widened(width)
-
-
-def without_pairs(rows: Array) -> Array:
-    """The rows when pairs start from zero: from here on they have other events than their columns."""
-    if rows.shape[-1] <= ALONE:
-        return rows
-    kept = np.zeros((*rows.shape[:-1], APART))
-    for own in (OWN_SQUARES, MINE):
-        kept[..., own] = rows[..., own]
-    return kept
 
 
 def excess(rows: Array, form: Array) -> tuple[Array, Array]:

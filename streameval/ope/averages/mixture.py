@@ -26,7 +26,6 @@ from streameval.common.arrays import (
     exchange,
     ratio,
     take_columns,
-    take_policies,
 )
 from streameval.common.component import strict
 from streameval.ope.averages import variance
@@ -44,8 +43,6 @@ MEMORY = 100_000.0
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
-
-
 DRIFT_SPAN = 50_000
 FEWEST_POOLED = 3
 DIAGNOSTICS = {
@@ -53,9 +50,9 @@ DIAGNOSTICS = {
     MomentRow.IMPORTANCE_SQUARE: "square",
     MomentRow.UNSUPPORTED: "unsupported",
 }
-"""What is known of a policy's weights, and under which name each decay keeps its sum."""
-TERM_ROWS = [MomentRow.U, MomentRow.UU, MomentRow.TERM_IMPORTANCE]
-"""What each decay keeps of an estimator's whole term."""
+"""The sums of a policy's weights that each decay keeps, by their key in a state."""
+TERM_ROWS = [MomentRow.U, MomentRow.UU]
+"""The sums of an estimator's whole term that each decay keeps."""
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
 
 
@@ -94,9 +91,9 @@ class Mixture(Average):
         if layout.policies < 2 or context.evidence is None:
             return {"values": values, "lifts": lifts}, None
         differences, parts = lift_blocks(context.terms, context.evidence, path, layout)
-        effects = np.fmax(1.0, self.design_effects(lifts, differences))
+        effects = VarianceMoments(variance.path(lifts["spread"], differences, MEMORY)).design_effect
         lifts, lift_path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
-        lift_path = lift_path._replace(sampling_variance=lift_path.sampling_variance * effects)
+        lift_path = lift_path._replace(sampling_variance=lift_path.sampling_variance * np.fmax(1.0, effects))
         return {"values": values, "lifts": lifts}, lift_path
 
     def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
@@ -104,24 +101,18 @@ class Mixture(Average):
         lift = self._read_columns(state["lifts"], lift_layout(context.layout))
         return self._read_columns(state["values"], context.layout, lift)
 
-    def select_policies(self, state: State, layout: ColumnLayout, index: Sequence[int | None], fresh: State) -> State:
-        values, lifts = state["values"], fresh["lifts"]
-        if index[0] != 0:
-            values = {**values, "spread": variance.without_pairs(values["spread"])}
-        elif layout.policies > 1:
-            candidates = [None if place is None else place - 1 for place in index[1:]]
-            lifts = take_policies(state["lifts"], layout.policies - 1, candidates, lifts)
-        return {"values": take_policies(values, layout.policies, index, fresh["values"]), "lifts": lifts}
-
-    def select_estimators(self, state: State, layout: ColumnLayout, kept: Sequence[int]) -> State:
+    def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
         first = np.cumsum([0, *layout.components])
-        components = [place for each in kept for place in range(first[each], first[each + 1])]
-        columns = {"overlap": [0], "terms": kept, "spread": kept}
+        components = [place for each in estimators for place in range(first[each], first[each + 1])]
+        columns = {"overlap": [0], "terms": estimators, "spread": estimators}
+        candidates = [place - 1 for place in policies[1:]]
+        parts = (("values", layout.policies, policies), ("lifts", layout.policies - 1, candidates))
         return {
             name: {
-                key: take_columns(value, policies, columns.get(key, components)) for key, value in state[name].items()
+                key: take_columns(value, count, kept, columns.get(key, components))
+                for key, value in state[name].items()
             }
-            for name, policies in (("values", layout.policies), ("lifts", layout.policies - 1))
+            for name, count, kept in parts
         }
 
     def start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
@@ -159,10 +150,6 @@ class Mixture(Average):
         ]
         state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
         return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
-
-    def design_effects(self, state: State, blocks: Blocks) -> Array:
-        """The design effect after each of these blocks, [blocks, columns], from the state before them."""
-        return VarianceMoments(variance.path(state["spread"], blocks, MEMORY)).design_effect
 
     def _advance(
         self, state: State, blocks: Blocks, parts: ComponentBlocks, part: slice, layout: ColumnLayout
@@ -226,7 +213,7 @@ class Mixture(Average):
         return np.where(np.isfinite(linear), linear, own)
 
     def _remember_values(self, state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
-        """Keep the estimates of a drift span; each compared with the one a span before is the drift then."""
+        """Keep the estimates of a drift span, and return the drift from one span before each."""
         past, values = state["past"].transpose(1, 2, 0), np.stack([mixed.value, mixed.sampling_variance], axis=1)[1:]
         before = exchange(past, state["events"] // state["block"], values)
         drift = _drift(before, values, len(past) * state["block"], layout)
@@ -300,14 +287,13 @@ def _known(state: State, layout: ColumnLayout) -> Mask:
 
 
 def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
-    """The mixed kernel's moments, for each estimator that of the component remembered shortest.
+    """The moments under the mixed kernel; of an estimator's components, under the one with the shortest memory.
 
-    Of single terms it does not know the largest. Their squares are those that the kernel saw, moved to the estimate.
-    Terms and weights are said to be unrelated, so that nobody corrects the estimate by the mean weight: part of it are
-    pseudo-events, which weigh nothing, and that of a ratio has been corrected already.
+    The largest term is unknown. Squares of terms are those under the kernel, moved to the estimate. Terms and weights
+    are reported as uncorrelated, so that no interval corrects the estimate by the mean weight: pseudo-events have no
+    weights, and a ratio is corrected already.
     """
-    count = layout.columns
-    moments = np.full((count, ROWS), np.nan)
+    moments = np.full((layout.columns, ROWS), np.nan)
     known = _known(state, layout)
     moments[:, MomentRow.WEIGHT] = moments[:, MomentRow.V] = np.where(known, 1.0, 0.0)
     moments[:, MomentRow.U] = np.where(known, _over_components(mixed.value, layout, np.add), 0.0)
@@ -319,7 +305,7 @@ def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
     shortest = _shortest(mixed, layout)
     kernel = mixed.kernel[shortest]
     seen = (kernel * state["weight"][shortest]).sum(axis=-1)
-    term, square, _ = ratio((kernel[:, None] * state["terms"]).sum(axis=-1), seen[:, None]).T
+    term, square = ratio((kernel[:, None] * state["terms"]).sum(axis=-1), seen[:, None]).T
     value, weight = moments[:, MomentRow.U], moments[:, MomentRow.IMPORTANCE]
     moments[:, MomentRow.UU] = square - term**2 + value**2
     moments[:, MomentRow.TERM_IMPORTANCE] = value * weight
@@ -327,7 +313,7 @@ def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
 
 
 def _shortest(mixed: BankReading, layout: ColumnLayout) -> NDArray[np.intp]:
-    """For each column the place of its component that is remembered shortest, by the squares of its kernel."""
+    """For each column the place of the component with the shortest memory, by the squares of its kernel."""
     squares = np.nan_to_num(mixed.squares).reshape(layout.policies, layout.parts)
     first = np.cumsum([0, *layout.components])
     chosen = [start + squares[:, start:stop].argmax(axis=1) for start, stop in pairwise(first)]
@@ -342,49 +328,39 @@ def lift_layout(layout: ColumnLayout) -> ColumnLayout:
 def lift_blocks(
     terms: Sequence[Terms], evidence: Evidence, path: MixturePath, layout: ColumnLayout
 ) -> tuple[Blocks, ComponentBlocks]:
-    """The differences of all terms to those of production, as blocks, and of their components.
+    """The differences of all terms, and of their components, to those of production, on the events that both have.
 
-    A component of production is taken from that of each policy, on the events that both have. A ratio is linearised
-    around the estimates before the block, as the mixture does itself. What is estimated begins at 0: nobody is
-    presumed to differ from production.
+    A ratio is linearised around the estimates before the block, as in the mixture of values. The prior of a lift is 0.
     """
     shared, recent = evidence.paired_with_production(), evidence.recent
-    by_estimator = [term.parts(recent.reward) for term in terms]
-    centres = _spread_over_events(path.value_before, evidence, layout)
-    denominators = _spread_over_events(path.denominator_before, evidence, layout)
-    places = iter(range(layout.parts))
+    centres, denominators = (
+        np.repeat(values.reshape(evidence.blocks, -1, layout.parts), len(evidence.reward) // evidence.blocks, axis=0)
+        for values in (path.value_before, path.denominator_before)
+    )
+    components = [component for term in terms for component in term.parts(recent.reward)]
     differences = [
-        [
-            _difference(component, centres[..., place], denominators[..., place])
-            for component, place in zip(some, places, strict=False)
-        ]
-        for some in by_estimator
+        _difference(component, centres[..., place], denominators[..., place])
+        for place, component in enumerate(components)
     ]
-    every = [difference for some in differences for difference in some]
-    known = np.logical_and.reduce([np.isfinite(each) for each in every])
+    known = np.logical_and.reduce([np.isfinite(difference) for difference in differences])
     present = np.where(known, shared.sample_weight, 0.0)
     weighing = (evidence.blocks, present, shared.importance_weight, None)
     square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
     parts = ComponentBlocks(
-        Blocks.of(*weighing, [(np.where(known, each, 0.0), None) for each in every], paired=False),
+        Blocks.of(*weighing, [(np.where(known, difference, 0.0), None) for difference in differences], paired=False),
         np.zeros((len(square), square.shape[1] * layout.parts)),
         np.repeat(square, layout.parts, axis=1),
     )
-    whole = [(np.where(known, sum(some), 0.0), None) for some in differences]
+    ends = pairwise(np.cumsum([0, *layout.components]))
+    whole = [(np.where(known, sum(differences[first:stop]), 0.0), None) for first, stop in ends]
     return Blocks.of(*weighing, whole, paired=False, signs=evidence.signs), parts
 
 
-def _spread_over_events(values: Array, evidence: Evidence, layout: ColumnLayout) -> Array:
-    """Values per block [blocks, P * parts] repeated for each of its events, [n, P, parts]."""
-    by_policy = values.reshape(len(values), -1, layout.parts)
-    return np.repeat(by_policy, len(evidence.reward) // evidence.blocks, axis=0)
-
-
 def _difference(component: TermPart, centre: Array, denominator: Array) -> Array:
-    """A component of all policies less that of the first, [n, P - 1]; of a ratio, its linearised value.
+    """A component of all policies less that of the first, [n, P - 1]; a ratio is linearised.
 
-    Of a ratio, what is mere rounding is 0: a reward that is always the same would else make a lift of 1e-17, on one
-    side of 0 for ever, as the estimates around which both are linearised differ in their last digit.
+    Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side of 0, as
+    the estimates around which both are linearised differ in their last digit.
     """
     u, v = component.numerator, component.denominator
     if v is None:
@@ -410,7 +386,7 @@ class BankReading(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecayBank:
-    """What the decays hold at some moments, on the first axis; [moments, columns] or [moments, columns, decays]."""
+    """The sums of the decays at some moments, [moments, columns] or [moments, columns, decays]."""
 
     events: list[int]
     weight: Array
@@ -445,19 +421,19 @@ class DecayBank:
 
     @cached_property
     def pseudo_events(self) -> Array:
-        """How many pseudo-events are left of each decay's start; none without a start-up value."""
+        """The pseudo-events left of each decay's start; none without a start-up value."""
         left = PSEUDO_EVENTS * np.exp(-np.array(self.events)[:, None, None] / HORIZONS)
         return np.where(np.isnan(self.prior)[..., None], 0.0, left)
 
     @cached_property
     def estimates(self) -> Array:
-        """What each decay estimates; NaN before there is anything."""
+        """The estimate of each decay; NaN before the first event."""
         pseudo = self.pseudo_events
         return ratio(self.total + pseudo * np.nan_to_num(self.prior)[..., None], self.weight + pseudo)
 
     @cached_property
     def noise(self) -> Array:
-        """Variance of one event's term, with a prior second moment that the first events are held against."""
+        """Variance of one event's term, with a prior second moment."""
         recent, prior = self.recent, NOISE_EVENTS * np.exp(-np.array(self.events)[:, None] / MEMORY)
         weight, mean = (
             recent[..., VarianceRow.WEIGHT],
@@ -488,7 +464,7 @@ def path(state: Array, steps: Array, fading: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _lags(count: int, fading: tuple[float, ...]) -> Array:
-    """How much is left at moment b of what came at moment a, for each decay, [decays, b, a]."""
+    """The share at moment b of what was added at moment a, for each decay, [decays, b, a]."""
     lag = np.subtract.outer(np.arange(count), np.arange(count))
     return np.where(lag >= 0, np.array(fading)[:, None, None] ** np.maximum(lag, 0), 0.0)
 

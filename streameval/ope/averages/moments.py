@@ -147,13 +147,6 @@ def merge(older: Array, newer: Array) -> Array:
     return merged
 
 
-def without_pairs(array: Array) -> Array:
-    """The same moments with pair sums of 0."""
-    kept = array.copy()
-    kept[..., PAIRS] = 0.0
-    return kept
-
-
 def total(parts: Array) -> Array:
     """Moments of all parts along the first axis together."""
     merged = np.asarray(parts.sum(axis=0))

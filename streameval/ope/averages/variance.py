@@ -100,14 +100,6 @@ def merge(earlier: Array, later: Array, events: float, horizon: float) -> Array:
     return np.concatenate([earlier[..., :known] * factor + later[..., :known], units], axis=-1)
 
 
-def without_pairs(array: Array) -> Array:
-    """The same spread with pair sums of 0."""
-    known = known_rows(array)
-    kept = array[..., :known].copy()
-    kept[..., SPREAD_ROWS:] = 0.0
-    return np.concatenate([kept, cluster_variance.without_pairs(array[..., known:])], axis=-1)
-
-
 def known_rows(array: Array) -> int:
     """The number of rows before those of units."""
     width = array.shape[-1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, take_policies, to_plain
+from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
 from streameval.ope.averages import AnyAverage, Context, Reading
 from streameval.ope.averages.base import ColumnLayout, MixturePath
 from streameval.ope.averages.blocks import Blocks
@@ -198,50 +198,34 @@ class Grid:
         }
         return {**state, "averages": averages, "watched": watched}
 
-    def select_policies(self, state: State, index: Sequence[int | None], block: int) -> State:
-        """The state for other policies, production first; `index`: their places here, None for a new one.
+    def select(self, state: State, part: Grid, index: Sequence[int]) -> State:
+        """The state of `part`, a grid of some of these policies, estimators and averages.
 
-        Lifts, and all else that compares policies with production, are kept where production stays the first policy,
-        and start from zero otherwise.
+        Args:
+            state: of this grid
+            part: a grid with the same `needs` and production
+            index: the places of its policies in this grid, production first
         """
-        fresh, policies = replace(self, candidates=(True,) * len(index)).start(block), len(self.candidates)
-        shared = {name: state[name] for name in ("seen", "estimators", "drift")}
+        if index[0] != 0:
+            raise ValueError("lifts are over production: it must stay the first policy")
+        policies, kept = len(self.candidates), [self.estimators.index(estimator) for estimator in part.estimators]
         return {
-            **take_policies(shared, policies, index, fresh),
-            "averages": {
-                average.label: average.select_policies(
-                    state["averages"][average.label], self.layout, index, fresh["averages"][average.label]
-                )
-                for average in self.averages
+            "seen": state["seen"][list(index)],
+            "estimators": {
+                estimator.label: take_columns(state["estimators"][estimator.label], policies, index)
+                for estimator in part.estimators
             },
-            "watched": {
-                label: take_policies(
-                    state["watched"][label] if index[0] == 0 else watch.without_lifts(state["watched"][label]),
-                    policies,
-                    index,
-                    fresh["watched"][label],
-                )
-                for label, watch in self._trackers.items()
-            },
-        }
-
-    def restrict(self, state: State, part: Grid) -> State:
-        """The state of `part`, a grid of some of these estimators on some of these averages."""
-        kept = [self.estimators.index(estimator) for estimator in part.estimators]
-        return {
-            "seen": state["seen"],
-            "estimators": {estimator.label: state["estimators"][estimator.label] for estimator in part.estimators},
             "drift": {
-                name: take_columns(state["drift"][name], len(self.candidates), kept) for name in part._drift_estimators
+                name: take_columns(state["drift"][name], policies, index, kept) for name in part._drift_estimators
             },
             "averages": {
-                average.label: average.select_estimators(state["averages"][average.label], self.layout, kept)
+                average.label: average.select(state["averages"][average.label], self.layout, index, kept)
                 for average in part.averages
             },
             "watched": {
-                label: watch.of_some(state["watched"][label])
+                label: take_columns(watch.of_some(state["watched"][label]), policies, index)
                 if label in self._trackers
-                else watch.start(len(part.candidates))
+                else watch.start(len(index))
                 for label, watch in part._trackers.items()
             },
         }

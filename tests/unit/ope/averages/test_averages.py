@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import field
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import State, to_plain
+from streameval.common.arrays import Array, State, to_plain
+from streameval.common.component import strict
 from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -28,11 +31,13 @@ from streameval.ope.averages import (
 from streameval.ope.averages import (
     drift_rate as choice,
 )
-from streameval.ope.averages.base import ColumnLayout
+from streameval.ope.averages.base import ColumnLayout, KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
+from streameval.ope.averages.moments import nothing
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.intervals import Normal
 from streameval.ope.report import Estimate
 from support.reference import brute_force
 from support.strategies import examples
@@ -568,3 +573,64 @@ def test_published_decay_and_window_agree_on_what_they_follow() -> None:
     scaled = np.array([1e-9, 1e-7, 1e-5])
     horizons = 1 / (1 - choice.published_decay(scaled))
     np.testing.assert_allclose(horizons, choice.published_window(scaled) / 2 + 0.5, rtol=1e-9)
+
+
+@dataclass(frozen=True, config=strict)
+class LastBlock(KernelAverage):
+    """The events of the last whole block."""
+
+    kind: Literal["last_block"] = field(default="last_block", kw_only=True, repr=False)
+
+    def start_kernel(self, columns: int, block: int) -> State:
+        return {"moments": nothing(columns)}
+
+    def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, float]:
+        return {"moments": blocks.moments[-1]}, blocks.size
+
+    def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
+        return state["moments"], None, {}
+
+
+def test_an_average_is_one_class() -> None:
+    stream = random_stream(8, 90, missing=0.2)
+    evaluator = evaluated(stream, estimators=[IPS(), SNIPS()], averages=[LastBlock(), Cumulative()], block=BLOCK)
+    last = evaluated(stream[60:80], estimators=[IPS(), SNIPS()], averages=[Cumulative()], block=BLOCK).report()
+    for estimator in ("ips", "snips"):
+        found = evaluator.report().get(CANDIDATE, estimator, "last_block")
+        expected = last.get(CANDIDATE, estimator, "cumulative")
+        assert (found.value, found.lift) == (close(expected.value), close(expected.lift))
+        assert found.kind == "empirical_likelihood"
+    with pytest.raises(ValueError, match="does not measure drift"):
+        Evaluator([CANDIDATE], averages=[LastBlock()], intervals={"last_block": Normal(drift="include")})
+    with pytest.raises(ValueError, match="confidence_sequence fits"):
+        Evaluator([CANDIDATE], averages=[LastBlock()], intervals={"last_block": "confidence_sequence"})
+
+
+def test_a_state_for_some_policies_and_estimators_is_that_of_an_average_that_had_no_others() -> None:
+    rng, blocks = np.random.default_rng(3), 7
+    weight, reward = rng.gamma(2.0, 0.5, (blocks * BLOCK, 3)), rng.uniform(size=(blocks * BLOCK, 1))
+    weight[:, 0] = 1.0
+
+    def state(average: Average, policies: list[int], ratios: list[bool]) -> State:
+        w = weight[:, policies]
+        terms = [(w * reward, w if ratio else None) for ratio in ratios]
+        folded_blocks = Blocks.of(blocks, np.ones_like(w), w, np.zeros_like(w), terms)
+        layout = ColumnLayout((1,) * len(ratios), (False, *[True] * (len(policies) - 1)))
+        rates = {}
+        if average.drift is not None:
+            rates[average.drift], _ = average.drift.fold(average.drift.start(layout.columns, BLOCK), folded_blocks)
+        return average.fold(average.start(layout, BLOCK), folded_blocks, Context(layout, rates))[0]
+
+    layout = ColumnLayout((1, 1), (False, True, True))
+    for average in (Cumulative(), Window(tau=70, resolution=1), Decay(), AdaptiveWindow(), AdaptiveDecay()):
+        selected = average.select(state(average, [0, 1, 2], [False, True]), layout, [0, 2], [1])
+        assert_same(selected, state(average, [0, 2], [True]))
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -33,7 +33,6 @@ from streameval.events.origin import fingerprints
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages import cluster_variance as clusters
 from streameval.ope.averages.cluster_variance import (
-    ALONE,
     PAIRED,
     SIGNS,
     ClusterRows,
@@ -330,7 +329,6 @@ def test_parts_of_a_stream_are_merged() -> None:
     assert clusters.merge(early, late, factor**6) == pytest.approx(whole, rel=1e-9, abs=1e-12)
     assert clusters.path(early, rows[1], factor)[-1] == pytest.approx(whole, rel=1e-9, abs=1e-12)
     assert clusters.merge(nothing, nothing, 0.5).shape == (3, 0)
-    assert clusters.without_pairs(np.ones((3, ALONE))).all()
 
 
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
