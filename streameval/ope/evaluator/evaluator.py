@@ -239,7 +239,7 @@ class Evaluator:
         signs, units = unit_signs(learned["units"], events.unit, len(events), plan.block)
         evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)
         after = {**learned, "units": units}
-        if any(grid.mixes for grid in self._grids):
+        if any(grid.mixes_components for grid in self._grids):
             evidence, after["recent"] = evidence.with_recent_means(learned["recent"])
         if self._predicts:
             blocks = self._predicted_blocks(evidence)

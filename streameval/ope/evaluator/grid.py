@@ -76,7 +76,7 @@ class Grid:
         return ColumnLayout(tuple(estimator.parts for estimator in self.estimators), self.candidates)
 
     @property
-    def mixes(self) -> bool:
+    def mixes_components(self) -> bool:
         """Whether an average keeps components apart, and starts from recent evidence."""
         return any(average.mixes_components for average in self.averages)
 
@@ -223,7 +223,7 @@ class Grid:
                 for average in part.averages
             },
             "watched": {
-                label: take_columns(watch.of_some(state["watched"][label]), policies, index)
+                label: take_columns(watch.select_groups(state["watched"][label]), policies, index)
                 if label in self._trackers
                 else watch.start(len(index))
                 for label, watch in part._trackers.items()

@@ -82,7 +82,7 @@ class EvaluatorState:
             },
         }
         unused = {
-            "recent": not any(grid.mixes for grid in grids),
+            "recent": not any(grid.mixes_components for grid in grids),
             "slates": not any(Requirement.SLOTS in grid.needs for grid in grids),
             "predictions": not any(Requirement.PREDICTION in grid.needs for grid in grids),
         }
@@ -108,14 +108,11 @@ class EvaluatorState:
 
     def _selected_grid(self, before: Plan, part: Grid, index: Sequence[int]) -> State:
         """The state of a grid that lies in one of the grids of `before`."""
-        grid, state = next(
-            (grid, state)
+        return next(
+            grid.select(state, part, index)
             for grid, state in zip(before.grids(), self.grids, strict=True)
             if set(part.estimators) <= set(grid.estimators) and set(part.averages) <= set(grid.averages)
         )
-        if list(index) != list(range(len(before.policies))):
-            state = grid.select_policies(state, index, before.block)
-        return replace(grid, candidates=part.candidates).restrict(state, part)
 
     def to_state(self, plan: Plan, grids: Sequence[Grid]) -> State:
         """The same as a plain value; `grids`: those of the plan."""

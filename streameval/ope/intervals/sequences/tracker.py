@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -101,11 +101,7 @@ class SequenceTracker:
             groups[group.label] = {"centre": centre, "span": span}
         return {"sampling": fold_sampling(state["sampling"], evidence.sample_weight), "groups": groups}
 
-    def without_lifts(self, state: State) -> State:
-        """The state when production changes: values continue, lifts start from zero."""
-        return {**state, "groups": _values_only(state["groups"])}
-
-    def of_some(self, state: State) -> State:
+    def select_groups(self, state: State) -> State:
         """The state of this tracker, taken from that of one with more estimators."""
         return {**state, "groups": {group.label: state["groups"][group.label] for group in self.groups}}
 
@@ -141,14 +137,3 @@ class SequenceTracker:
             details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
         lower, upper, lift_lower, lift_upper = bounds.reshape(len(SIDES), -1)
         return TrackedBounds(lower, upper, lift_lower, lift_upper, details, estimates.reshape(len(SIDES), -1))
-
-
-def _values_only(memory: Any) -> Any:
-    """The same, with zeros for the lifts in [policies, sides, ...] arrays."""
-    if isinstance(memory, dict):
-        return {key: _values_only(each) for key, each in memory.items()}
-    if not isinstance(memory, np.ndarray):
-        return memory
-    kept = memory.copy()
-    kept[:, LIFT_LOWER:] = 0.0
-    return kept
