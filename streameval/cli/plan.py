@@ -33,10 +33,19 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.intervals import Normal
-from streameval.ope.power import CandidatePower, Exploration, LogSpan, PowerReport, TargetLift, outlook, smallest_lift
+from streameval.ope.power import (
+    CandidatePower,
+    Exploration,
+    LogSpan,
+    PowerReport,
+    TargetLift,
+    forecast_power,
+    smallest_lift,
+)
 from streameval.ope.power.forecast import USUAL
 
 if TYPE_CHECKING:
@@ -103,7 +112,7 @@ class Planning:
         warnings = list(self.replay.warnings(report))
         self.replay.require_events(report)
         planner = self.planner
-        found = outlook(
+        found = forecast_power(
             report, self.estimators, self.targets, self.power, planner.span, planner.exploration, self.horizons
         )
         return found, warnings
@@ -116,16 +125,16 @@ def _targets(lifts: Sequence[str]) -> list[TargetLift]:
         raise InputError(f"--lift: {error}", hint="write --lift 0.01, or --lift 5% of what production earns") from error
 
 
-def _estimators(plan: Plan, wanted: str | None) -> dict[str, str]:
-    """Kinds by label, the best to plan with first."""
+def _estimators(plan: Plan, wanted: str | None) -> dict[str, AnyEstimator]:
+    """The estimators by label, the preferred one first."""
     every = sorted(plan.estimators.values(), key=lambda each: each.preference)
-    kinds: dict[str, str] = {estimator.label: estimator.kind for estimator in every}
+    estimators = {estimator.label: estimator for estimator in every}
     if wanted is None:
-        return kinds
-    if wanted not in kinds:
-        hint = did_you_mean(wanted, kinds) or f"choose one of {', '.join(kinds)}"
+        return estimators
+    if wanted not in estimators:
+        hint = did_you_mean(wanted, estimators) or f"choose one of {', '.join(estimators)}"
         raise InputError(f"--estimator: '{wanted}' is not configured", hint=hint)
-    return {wanted: kinds[wanted]}
+    return {wanted: estimators[wanted]}
 
 
 def _horizons(plan: Plan) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The Report: one immutable value that everything outward reads (metrics, HTTP, tables, files)."""
+"""The Report: one immutable value, which metrics, HTTP, tables and files read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streameval.ope.intervals import Interval
 from streameval.ope.reward_models.online import RewardModelAccuracy
 
 THIN, RICHER = 100.0, 10.0
-"""Effective sample size under which a row is thin, and how many times as much another one must have."""
+"""Effective sample size below which a row is thin, and the factor by which another row must exceed it."""
 
 
 class EventCounts(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class EventCounts(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Events for which a policy in code had no distribution, for one reason, and what was wrong with the first."""
+    """Events for which a policy in code returned no valid distribution: a reason, the count and the first example."""
 
     reason: str
     count: int
@@ -33,8 +33,8 @@ class Failure(msgspec.Struct, frozen=True):
 class PolicyCounts(msgspec.Struct, frozen=True):
     """Events since the start that carried the policy's probability (`events`) and that did not (`missing`).
 
-    `failures`: why events are missing for a policy that is code. `drift_detections`: how often the drift
-    detector found that what the policy earns had changed; None without one.
+    `failures`: why events are missing for a policy in code. `drift_detections`: how often the drift detector found a
+    change in the policy's value; None without a detector.
     """
 
     policy: str
@@ -46,10 +46,9 @@ class PolicyCounts(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """One number and its honesty: the value of `policy` by `estimator` on `average`, with its interval and diagnostics.
+    """The value of `policy` by `estimator` on `average`, with its interval and diagnostics.
 
-    What is not known is None. `details` holds what the average and the interval have to say (tau, alpha, k, horizon,
-    ...).
+    Unknown numbers are None. `details`: diagnostics of the average and the interval (tau, alpha, k, horizon, ...).
     """
 
     policy: str
@@ -71,18 +70,18 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def interval(self) -> Interval:
-        """The interval around `value`; its ends are None while it is withheld."""
+        """The interval around `value`; its bounds are None while it is withheld."""
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
 
 
 class Decision(msgspec.Struct, frozen=True):
     """Whether a candidate may replace production by a promotion rule, and why (not).
 
-    `lift` and `lower` are what the rule estimates and what it holds against the margin. `events`: those that the
-    candidate has. `held`: for how many block ends in a row it has passed. `since_...`: when it became promotable, by
-    the rule and the weights alone, in events since the start and in epoch seconds; `first_...`: when it did so for the
-    first time, with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then.
-    `times`: how often it became promotable, `promotable_events`: for how many events in all it was.
+    `lift`: the estimated lift; `lower`: the bound that the rule compares with the margin. `events` of the candidate.
+    `held`: the number of block ends in a row at which it passed. `since_...`: when it became promotable, by the rule
+    and the weights alone, in events since the start and in epoch seconds; `first_...`: the same for the first time,
+    with the lift then; `lift_since`: the mean of the estimated lift at all block ends since then. `times`: how often it
+    became promotable; `promotable_events`: for how many events in total.
     """
 
     policy: str
@@ -104,7 +103,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
-    """Whether the numbers of a policy pass one check, and what was found; while one fails, nothing is promoted."""
+    """Whether a policy passes one trust check, and why; while one fails, nothing is promotable."""
 
     policy: str
     check: str
@@ -113,7 +112,7 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """A moment, in events since the start and in epoch seconds, since which a candidate is (not) promotable."""
+    """The moment, in events since the start and epoch seconds, when a candidate became promotable or ceased to be."""
 
     policy: str
     rule: str
@@ -138,7 +137,7 @@ class Report(msgspec.Struct, frozen=True):
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str) -> Estimate:
-        """The estimate with these three labels; KeyError names what there is."""
+        """The estimate with these three labels; KeyError lists the estimates there are."""
         for estimate in self.estimates:
             if (estimate.policy, estimate.estimator, estimate.average) == (policy, estimator, average):
                 return estimate
@@ -146,7 +145,7 @@ class Report(msgspec.Struct, frozen=True):
         raise KeyError(f"no estimate {policy}/{estimator}/{average}; there are {', '.join(labels)}")
 
     def thin(self) -> frozenset[tuple[str, str]]:
-        """Pairs of an estimator and an average that most events had nothing for, so that another one is shown instead.
+        """Pairs of an estimator and an average that most events had no evidence for, so that displays skip them.
 
         For production, such a pair has an effective sample size under 100, and another estimator on the same average
         has ten times as much.

@@ -1,10 +1,19 @@
-"""Power: how many events it takes to see a lift of so much, with what the log explores."""
+"""Statistical power: the events needed to detect a lift, given the exploration in the log."""
 
 from __future__ import annotations
 
 from streameval.ope.power.exploration import Exploration, ExplorationAdvice
-from streameval.ope.power.forecast import CandidatePower, EventsNeeded, Limit, LogSpan, PowerReport, TargetLift, outlook
-from streameval.ope.power.sample_size import events_needed, smallest_lift
+from streameval.ope.power.forecast import (
+    CandidatePower,
+    EventsNeeded,
+    Limit,
+    LogSpan,
+    PowerReport,
+    TargetLift,
+    events_needed,
+    forecast_power,
+    smallest_lift,
+)
 
 __all__ = [
     "Exploration",
@@ -16,6 +25,6 @@ __all__ = [
     "LogSpan",
     "TargetLift",
     "events_needed",
-    "outlook",
+    "forecast_power",
     "smallest_lift",
 ]

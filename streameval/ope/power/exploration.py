@@ -1,8 +1,8 @@
-"""Which part of the noise comes from actions that are logged rarely, and how much oftener would do.
+"""The share of the noise that comes from rarely logged actions, and the exploration that would reduce it.
 
 The noise of a lift is the variance of one event's paired difference; an event with importance weight w adds to it about
-`w^2`. Were actions with large weights taken c times as often, their weights would be c times smaller, and so would be
-their part of the noise, for the same rewards.
+`w^2`. If actions with large weights were taken c times as often, their weights and their share of the noise would be c
+times smaller, for the same rewards.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.policies import LOGGING, AnyPolicy, CodedPolicies
 
 EDGES = 2.0 ** np.arange(0, 24)
-"""Weights between which noise is told apart: up to 1, to 2, to 4, ..."""
+"""The bins of weights: up to 1, to 2, to 4, ..."""
 MOST_OF_IT = 0.8
-"""Noise that is blamed on large weights: less than so much of it can hardly be halved by them."""
+"""The share of the noise that large weights must have: less can hardly be halved by them."""
 RARE = 0.2
-"""Events that may be spent on what is rare now: more would no longer leave the rest of the log as it is."""
+"""The largest share of events to spend on rare actions: more would change the rest of the log."""
 TIMES = np.geomspace(1.05, 50, 400)
 FEWEST = 10
-"""Events that noise is blamed on: that of fewer may be one wrong propensity, and says nothing of actions."""
+"""The fewest events with large weights: the noise of fewer may be one wrong propensity."""
 
 
 class ExplorationAdvice(msgspec.Struct, frozen=True):
-    """Half as many events would do if actions whose weights lie above `over` were taken `times` as often.
+    """Half as many events suffice if actions with weights above `over` are taken `times` as often.
 
-    `events_share`: how many events have such weights now. `noise_share`: their part of the noise.
+    `events_share`: the share of events with such weights. `noise_share`: their share of the noise.
     """
 
     over: float
@@ -43,7 +43,7 @@ class ExplorationAdvice(msgspec.Struct, frozen=True):
 class Exploration:
     """Sums over events by the size of their weights, of all policies, production first.
 
-    `coded`: the policies that are code, which are asked about every event.
+    `coded`: the policies in code, which are evaluated on every event.
     """
 
     def __init__(self, policies: Sequence[str], coded: Mapping[str, AnyPolicy], reward_range: tuple[float, float]):
@@ -53,7 +53,7 @@ class Exploration:
         self._sampling = np.zeros((len(self.policies), 3))
 
     def update(self, batch: EventBatch) -> None:
-        """Take some events; those whose reward is out of range do not count."""
+        """Add events; those with a reward out of range are ignored."""
         low, high = self.reward_range
         batch = batch.take((batch.reward >= low) & (batch.reward <= high))
         if not len(batch):
@@ -70,15 +70,14 @@ class Exploration:
                 self._sums[place, :, row] += np.bincount(octave, weights=q * column, minlength=len(EDGES) + 1)
 
     def unevenness(self, policy: str) -> float:
-        """`n sum(q^2) / (sum q)^2`: how many times as many events it takes because they stand for different numbers of
-        events; 1 where all of them were sampled alike."""
+        """`n sum(q^2) / (sum q)^2`: the factor by which uneven sampling increases the events needed."""
         events, total, squares = self._sampling[self.policies.index(policy)]
         return float(events * squares / total**2) if total > 0 else 1.0
 
-    def relief(self, policy: str) -> ExplorationAdvice | None:
-        """What more exploration would halve the events needed; None where that cannot be said.
+    def advice(self, policy: str) -> ExplorationAdvice | None:
+        """The exploration that would halve the events needed; None where no such advice can be given.
 
-        It takes a few events with most of the noise, and a way to half of it that leaves the rest of the log as it is.
+        A few events must have most of the noise, and halving it must leave the rest of the log nearly unchanged.
         """
         sums = self._sums[self.policies.index(policy)]
         events, noise = sums[:, 0], _noise(sums)
@@ -95,7 +94,7 @@ class Exploration:
 
 
 def _columns(weight: Array, other: Array, reward: Array) -> list[Array]:
-    """What is summed: 1, the weights with and without reward, and their products with 1, r and r^2."""
+    """The columns to sum: 1, the weights with and without reward, and their products with 1, r and r^2."""
     products = (weight * weight, weight * other, other * other)
     powers = (np.ones_like(reward), reward, reward * reward)
     means = [weight, weight * reward, other, other * reward]
@@ -116,7 +115,7 @@ def _noise(sums: Array) -> Array:
 
 
 def _halving(share: float, part: float) -> float | None:
-    """How many times as often: the rest of the events becomes rarer, and its weights larger, by as much."""
+    """The factor that halves the noise; the rest of the events becomes rarer by as much, and its weights larger."""
     fits = TIMES * share <= RARE
     noise = part / TIMES + (1 - part) * (1 - share) / np.maximum(1 - TIMES * share, 1e-9)
     enough = TIMES[fits & (noise <= 0.5)]

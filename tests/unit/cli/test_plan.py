@@ -34,7 +34,7 @@ def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
     assert "0.05 (+" in outcome.out
     assert "(+10%)" in outcome.out
     assert " hours" in outcome.out
-    assert "nobody: no forecast: no event has a probability of it" in outcome.out
+    assert "nobody: no forecast: no event carries its probability" in outcome.out
     assert "window: worth at most 10,000 events, so it detects no lift under" in outcome.out
     assert "warning: no event has a probability of the policy 'nobody'" in outcome.err
 
@@ -56,7 +56,7 @@ def test_json_has_every_number_of_the_table(run: Run) -> None:
     assert first["needed"][0]["seconds"] == pytest.approx(first["needed"][0]["events"] / 2, rel=0.01)
     assert 0 < first["effective_share"] < 1
     assert first["lift_lower"] < first["lift"] < first["lift_upper"]
-    assert nobody["reason"] == "no event has a probability of it"
+    assert nobody["reason"] == "no event carries its probability"
     assert nobody["needed"] == []
 
 

@@ -17,7 +17,7 @@ from streameval.cli.plots.values import Picture
 from streameval.common.arrays import from_plain
 from streameval.events import JsonDecoder
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.power import Exploration, LogSpan, TargetLift, outlook
+from streameval.ope.power import Exploration, LogSpan, TargetLift, forecast_power
 from streameval.ope.report import Decision
 from streameval.service.status_page.overview import Choice
 
@@ -140,12 +140,13 @@ def test_what_is_shown_first_is_not_what_one_event_says(log: Log) -> None:
 
 def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
     for batch, planned in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
-        kinds = {name: name for name in ("stratified_dr", "stratified_ips", "snips", "ips")}
+        every = (se.StratifiedDR(), se.StratifiedIPS(), se.SNIPS(), se.IPS())
+        estimators = {each.label: each for each in every}
         planner = se.Evaluator(["better", "worse"], averages=[se.Cumulative()], intervals={"cumulative": "normal"})
         planner.update(batch)
         exploration = Exploration(("logging", "better", "worse"), {}, (0.0, 1.0))
         exploration.update(batch)
-        found = outlook(planner.report(), kinds, [TargetLift.read("0.01")], 0.8, LogSpan(), exploration, {})
+        found = forecast_power(planner.report(), estimators, [TargetLift.read("0.01")], 0.8, LogSpan(), exploration, {})
         assert [each.estimator for each in found.candidates] == [planned, planned]
 
 

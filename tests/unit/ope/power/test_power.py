@@ -21,7 +21,7 @@ from streameval.ope.power import (
     PowerReport,
     TargetLift,
     events_needed,
-    outlook,
+    forecast_power,
     smallest_lift,
 )
 from streameval.ope.power.forecast import USUAL
@@ -74,8 +74,10 @@ def looked_at(
     exploration.update(events)
     times = events.timestamp
     span = LogSpan(float(times.min()), float(times.max()), len(times))
-    kinds = {chosen.label: chosen.kind}
-    return outlook(evaluator.report(), kinds, wishes, wanted.get("power", 0.8), span, exploration, {"window": 10_000.0})
+    estimators = {chosen.label: chosen}
+    return forecast_power(
+        evaluator.report(), estimators, wishes, wanted.get("power", 0.8), span, exploration, {"window": 10_000.0}
+    )
 
 
 def needed(events: EventBatch, lift: float, estimator: AnyEstimator) -> EventsNeeded:
@@ -218,7 +220,7 @@ def test_one_wrong_propensity_is_no_reason_to_explore_more() -> None:
     )
     exploration = Exploration(("logging", CANDIDATE), {}, (0.0, 1.0))
     exploration.update(wrong)
-    assert exploration.relief(CANDIDATE) is None
+    assert exploration.advice(CANDIDATE) is None
 
 
 def rows(events: int, **columns: object) -> EventBatch:
@@ -242,7 +244,7 @@ def test_a_policy_without_events_counts_as_sampled_evenly() -> None:
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
-        (rows(1_000, target=np.full(1_000, np.nan)), "no event has a probability of it"),
+        (rows(1_000, target=np.full(1_000, np.nan)), "no event carries its probability"),
         (rows(1_000, target=np.zeros(1_000)), "the log never takes an action that it would take"),
         (rows(1_000, reward=np.zeros(1_000)), "fewer than ten of its events have a reward"),
         (rows(1_000, target=MILD.log(1_000, seed=9).propensity), "it has not yet differed from production"),
@@ -269,4 +271,4 @@ def test_what_is_never_logged_is_no_question_of_how_many_events() -> None:
         timestamp=np.arange(events) / 10,
     )
     (candidate,) = looked_at(batch, [TargetLift(0.01)]).candidates
-    assert candidate.reason == "10.0% of what it does is never logged: no number of events tells what that earns"
+    assert candidate.reason == "10.0% of what it does is never logged: no number of events shows what that earns"
