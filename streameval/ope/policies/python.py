@@ -37,20 +37,25 @@ Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 def load(target: str, options: Mapping[str, Any]) -> Policy:
     """The policy that a factory makes; ConfigError when either is wrong."""
-    factory = find(target)
-    try:
-        policy: Policy = factory(**options)
-    except Exception as error:  # whatever it raises, it is not ours
-        raise ConfigError(
-            f"{target} fails with the options {dict(options)}: {_told(error)}",
-            hint="it is called once, with the options as keywords, and must return the policy",
-        ) from error
+    policy: Policy = make(target, options)
     if not callable(policy):
         raise ConfigError(
             f"{target} returns {type(policy).__name__}, which cannot be called",
             hint="a factory returns a callable that takes Decisions and gives one distribution for each of them",
         )
     return policy
+
+
+def make(target: str, options: Mapping[str, Any]) -> Any:
+    """What the factory `package.module:factory` makes of the options; ConfigError when it is missing or fails."""
+    factory = find(target)
+    try:
+        return factory(**options)
+    except Exception as error:  # a factory may raise anything
+        raise ConfigError(
+            f"{target} fails with the options {dict(options)}: {_told(error)}",
+            hint="it is called once, with the options as keywords",
+        ) from error
 
 
 def find(target: str) -> Callable[..., Any]:

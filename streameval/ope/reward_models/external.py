@@ -17,7 +17,7 @@ from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import ActionSets
 from streameval.ope.evidence.requirements import Requirement, Requirements
-from streameval.ope.policies.python import find
+from streameval.ope.policies.python import make
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
@@ -169,14 +169,7 @@ class PythonModel(ExternalModel):
         return frozenset({Requirement.FEATURES})
 
     def make(self) -> Learner:
-        factory = find(self.target)
-        try:
-            model: Learner = factory(**self.options)
-        except Exception as error:  # whatever it raises, it is not ours
-            raise ConfigError(
-                f"{self.target} fails with the options {dict(self.options)}: {type(error).__name__}: {error}",
-                hint="it is called with the options as keywords, and must return the model",
-            ) from error
+        model: Learner = make(self.target, self.options)
         missing = [name for name in ("predict", "learn") if not callable(getattr(model, name, None))]
         if missing:
             raise ConfigError(

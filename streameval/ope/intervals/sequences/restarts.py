@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,47 +15,28 @@ LEVELS = 24
 """Lengths among which the error is shared: epochs of 1, 2, 4, .. 2^23 blocks."""
 
 
-class RestartSchedule(Protocol):
-    """Adds up the sums of consecutive parts of the stream, as long as they belong to the stretch."""
-
-    def start(self, nothing: Array) -> State:
-        """The state before the first block; `nothing`: sums of no observations."""
-        ...
-
-    def parts(self, state: State, blocks: int) -> Iterator[int]:
-        """The lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
-        ...
-
-    def add(self, state: State, sums: Array, blocks: int) -> State:
-        """The state after a part."""
-        ...
-
-    def sums(self, state: State) -> Array:
-        """The sums over the stretch."""
-        ...
-
-    def share(self, state: State) -> float:
-        """The share of the error of the sequence that is about this stretch."""
-        ...
-
-
 @dataclass(frozen=True)
 class SinceStart:
     """All events since the start, by one sequence that has the whole error."""
 
     def start(self, nothing: Array) -> State:
+        """The state before the first block; `nothing`: sums of no observations."""
         return {"all": nothing}
 
     def parts(self, state: State, blocks: int) -> Iterator[int]:
+        """The lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
         yield blocks
 
     def add(self, state: State, sums: Array, blocks: int) -> State:
+        """The state after a part."""
         return {"all": state["all"] + sums}
 
     def sums(self, state: State) -> Array:
+        """The sums over the stretch."""
         return np.asarray(state["all"])
 
     def share(self, state: State) -> float:
+        """The share of the error of the sequence that is about this stretch."""
         return 1.0
 
 
@@ -115,6 +96,9 @@ class Restarted:
     def share(self, state: State) -> float:
         restart = max(1, int(state["blocks"]) // self.epoch)
         return 1 / (LEVELS * restart * (restart + 1))
+
+
+RestartSchedule: TypeAlias = SinceStart | Restarted
 
 
 def error_shares(error: float, ranks: Sequence[int], family_size: int | None = None) -> Array:

@@ -338,7 +338,6 @@ def test_contexts_are_decoded_only_for_policies_that_look_at_them(tmp_path: Path
         ("{a: {kind: python, target: 'no.such:f'}}", "a.target (line 1): the module no.such cannot be imported"),
         ("{logging: uniform}", "policies.candidates.logging (line 1): expected the name of a policy"),
         ("{}", "policies.candidates (line 1): expected a mapping that is not empty, found an empty mapping"),
-        ("{7: uniform}", "policies.candidates.7 (line 1): expected text, found 7"),
     ],
 )
 def test_a_problem_with_a_policy_has_its_place(tmp_path: Path, candidates: str, complaint: str) -> None:
