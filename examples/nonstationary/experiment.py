@@ -10,7 +10,7 @@ import numpy as np
 from contest import AB_TEST, Answer, Contestant, Floats, teams
 from numpy.typing import NDArray
 
-from streameval.simulation import Drift, DriftKind, World, scoring_batches, simulate
+from streameval.simulation import Drift, DriftKind, World, simulate
 from streameval.simulation.stream import BATCH
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
@@ -57,9 +57,14 @@ class Score(msgspec.Struct, frozen=True):
     phase_coverage: tuple[float | None, ...]
 
 
+def scored_batches(events: int) -> range:
+    """The batches after which a run of so many events is scored: 100, 110, ... (after 10,100, 11,100, ... events)."""
+    return range(100, events // BATCH, 10)
+
+
 def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events: int, seed: int) -> Track:
     """Feed a stream to the contestants, and read them after every batch at first, later on the scoring grid."""
-    asked = {*range(EARLY // BATCH), *scoring_batches(events)}
+    asked = {*range(EARLY // BATCH), *scored_batches(events)}
     watching, waiting = teams(contestants, world, seed), []
     count, truth, said = [], [], []
     describe = any(contestant.estimator.needs for contestant in contestants)

@@ -1,7 +1,7 @@
-"""Worlds with known truth and drift: a recommender whose users change their minds, and the exact value of every policy.
+"""Worlds with known values and drift: a recommender whose users change their preferences.
 
 Users belong to clusters. One interaction: a cluster is drawn from the mixture of the moment, a user from that cluster,
-one item that the user likes and 24 that the user does not; a policy takes one of the 25 and earns 1 for the liked one.
+one item that the user likes, and 24 others. A policy chooses one of the 25 and earns 1 for the liked one.
 The experiment is that of Jagerman, Markov and de Rijke, "When people change their mind" (WSDM 2019).
 """
 
@@ -12,8 +12,6 @@ from streameval.simulation.stream import (
     DriftKind,
     Moment,
     draw_block,
-    score,
-    scoring_batches,
     simulate,
     truth_after,
 )
@@ -26,8 +24,6 @@ __all__ = [
     "Moment",
     "World",
     "draw_block",
-    "score",
-    "scoring_batches",
     "simulate",
     "truth_after",
 ]

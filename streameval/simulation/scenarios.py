@@ -1,4 +1,4 @@
-"""Scenes of a study: a world, prepared from data or synthetic, and how fast it drifts."""
+"""Scenarios of a study: a world, prepared from data or synthetic, and the speed of its drift."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streameval.simulation import Drift, DriftKind, World
 
 @dataclass(frozen=True)
 class Scenario:
-    """A world, how many events its clusters take to hand over to one another, and whether they begin again."""
+    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
 
     name: str
     make: Callable[[], World]
@@ -23,12 +23,12 @@ class Scenario:
     cycle: bool = False
 
     def drift(self, kind: DriftKind, world: World) -> Drift:
-        """The drift of this scene in one of the settings."""
+        """The drift of this scenario in one of the settings."""
         return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
 
 
 def find_scenario(name_or_path: str, synthetic: Mapping[str, Scenario]) -> Scenario:
-    """One of the `synthetic` scenes by its name, or a prepared world from an `.npz` file; InputError for anything else.
+    """A `synthetic` scenario by name, or a prepared world from an `.npz` file. Raises InputError otherwise.
 
     >>> find_scenario("calm", {"calm": Scenario("calm", partial(World.synthetic, 1), span=5_000)}).span
     5000

@@ -1,4 +1,4 @@
-"""A stream of interactions in a world that drifts, and the truth at every moment of it."""
+"""A stream of interactions in a drifting world, and the true values at every moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DriftKind = Literal["smooth", "abrupt", "stationary"]
 BATCH = 100
 """Interactions that share one mixture of clusters."""
 BLOCK = 2_000
-"""Interactions drawn at once, from random numbers of their own: a stream can be entered at any block."""
+"""Interactions drawn at once from a seed of their own: a stream can start at any block."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Drift:
     """How the mixture of clusters moves with the number n of interactions so far.
 
     `smooth`: linearly from cluster k to cluster k + 1 within `span` interactions, and so on. `abrupt`: cluster k for
-    `span` interactions, then the next. `stationary`: all clusters alike. At the last cluster it stays, or with `cycle`
-    turns to the first again. Before the first interaction (n < 0) all clusters are alike.
+    `span` interactions, then the next. `stationary`: equal shares. After the last cluster it stays there, or with
+    `cycle` returns to the first one. Before the first interaction (n < 0) the shares are equal.
 
     >>> Drift("smooth", clusters=3, span=100).mixture([50, 100, 175, 900])
     array([[0.5 , 0.5 , 0.  ],
@@ -61,10 +61,9 @@ class Drift:
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """A batch and the value of each policy ([1 + candidates], the deployed logging policy first) around it.
+    """A batch and the value of each policy ([1 + candidates], the deployed logging policy first).
 
-    `drawn`: in the world that the events came from. `truth`: in the world as it is after them, which an estimate made
-    now is compared with.
+    `drawn`: in the world that the events came from. `truth`: in the world after them; estimates are compared with it.
     """
 
     events: EventBatch
@@ -73,9 +72,9 @@ class Moment:
 
 
 def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool = False) -> Iterator[Moment]:
-    """`n` interactions in batches of 100 (the last may be shorter), each with the truth about it.
+    """`n` interactions in batches of 100 (the last may be shorter), each with the true values.
 
-    A longer run begins with the events of a shorter one. `action_sets` adds features and whole distributions.
+    A longer run starts with the events of a shorter one. `action_sets` adds features and whole distributions.
     """
     for start in range(0, n, BLOCK):
         events = draw_block(world, drift, start // BLOCK, seed).columns(action_sets=action_sets)
@@ -93,32 +92,11 @@ def draw_block(world: World, drift: Drift, block: int, seed: int) -> Interaction
 
 
 def mixtures(drift: Drift, start: int, batches: int) -> Array:
-    """[batches, clusters]: a batch that begins after `start` interactions is drawn with the mixture of a batch ago.
-
-    The first batch of all is drawn from all clusters alike.
-    """
+    """[batches, clusters]: each batch is drawn with the mixture of the batch before it, the first with equal shares."""
     return drift.mixture(start - BATCH + BATCH * np.arange(batches))
 
 
 def truth_after(world: World, drift: Drift, n: int) -> dict[str, float]:
-    """The value of each policy at the moment when `n` interactions have happened, the logging policy as `logging`."""
+    """The value of each policy after `n` interactions, that of the logging policy as `logging`."""
     values = drift.mixture((n - 1) // BATCH * BATCH) @ world.value
     return dict(zip(("logging", *world.candidates), values.tolist(), strict=True))
-
-
-def scoring_batches(n: int) -> range:
-    """The batches after which a run of `n` interactions is scored: b = 100, 110, ... (after 100 (b + 1) interactions).
-
-    >>> scoring_batches(1_000_000)[-1], len(scoring_batches(1_000_000))
-    (9990, 990)
-    """
-    return range(100, n // BATCH, 10)
-
-
-def score(estimates: ArrayLike, truth: ArrayLike) -> float:
-    """Mean squared error over points and policies ([points, policies] both); nan when an estimate is.
-
-    >>> score([[0.5, 0.2]], [[0.4, 0.4]])
-    0.025
-    """
-    return float(np.mean((np.asarray(estimates, dtype=np.float64) - np.asarray(truth, dtype=np.float64)) ** 2))

@@ -1,7 +1,4 @@
-"""A recommender's world: clusters of users, items with features, linear policies, and interactions drawn from them.
-
-The exact value of a greedy policy, by counting action sets instead of drawing them.
-"""
+"""The world of a recommender: clusters of users, items with features, linear policies, and their exact values."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ Integers = NDArray[np.int64]
 
 
 def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, actions: int) -> Array:
-    """[likes]: the chance that each liked item has the best score among `actions - 1` items its user does not like.
+    """[likes]: the probability that a liked item has the best score among `actions - 1` items its user does not like.
 
-    The others are drawn without replacement. With `l` unliked items below the liked one, `e` level with it (ties are
-    broken by place, hence evenly), `N` unliked items in all, and sets of `A`:
+    The others are drawn without replacement. With `l` unliked items below the liked one, `e` of equal score (ties are
+    broken evenly), `N` unliked items in all, and sets of `A`:
     `sum_t C(e, t) C(l, A-1-t) / (t+1) / C(N, A-1) = (C(l+e+1, A) - C(l, A)) / (e+1) / C(N, A-1)`.
 
     One user who likes item 2 of 4, sets of 2: it beats the items 0 and 1, not item 3.
@@ -36,9 +33,9 @@ def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, 
     user = np.repeat(np.arange(len(liked)), liked)
     distinct, rank = np.unique(scores, return_inverse=True)
     own = rank[liked_items]
-    below, level = _below_and_level(np.sort(rank), own)
+    below, level = _below_and_equal(np.sort(rank), own)
     key = user * len(distinct) + own
-    liked_below, liked_level = _below_and_level(np.sort(key), key)
+    liked_below, liked_level = _below_and_equal(np.sort(key), key)
     lower = below - (liked_below - liked_start[user])
     equal = level - liked_level
     all_sets = _log_choose(len(scores) - liked[user], actions - 1)
@@ -47,7 +44,7 @@ def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, 
 
 
 def softmax(scores: Array) -> Array:
-    """Each row's probabilities, in proportion to exp(score).
+    """The probabilities of each row, in proportion to exp(score).
 
     >>> softmax(np.log([[1.0, 3.0]]))
     array([[0.25, 0.75]])
@@ -56,13 +53,13 @@ def softmax(scores: Array) -> Array:
     return np.asarray(unnormalised / unnormalised.sum(axis=1, keepdims=True))
 
 
-def _below_and_level(ordered: Integers, values: Integers) -> tuple[Integers, Integers]:
+def _below_and_equal(ordered: Integers, values: Integers) -> tuple[Integers, Integers]:
     below = np.searchsorted(ordered, values)
     return below, np.searchsorted(ordered, values, side="right") - below
 
 
 def _log_choose(n: Integers, k: int) -> Array:
-    """log of "n choose k", -inf where k > n."""
+    """The logarithm of "n choose k"; -inf where k > n."""
     log_factorial = np.array([math.lgamma(number + 1.0) for number in range(int(n.max()) + 1)])
     chosen = log_factorial[n] - log_factorial[np.maximum(n - k, 0)] - math.lgamma(k + 1.0)
     return np.where(n >= k, chosen, -np.inf)
@@ -73,12 +70,12 @@ _CORRECTION_SETS = 40_000
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Users with tastes, items with features, and linear policies: the logging policy first, then the candidates.
+    """Users with preferences, items with features, and linear policies: the logging policy, then the candidates.
 
-    `liked_items[liked_start[u]:liked_start[u + 1]]` is what user u likes; `theta` [1 + candidates, features] scores
-    items. An action set holds `actions` items, exactly one of which its user likes: choosing that one earns 1. The
-    logging policy takes its best item, or with chance `exploration` any item. Candidates are greedy, or with a
-    `temperature` softmax of score / temperature.
+    User u likes `liked_items[liked_start[u]:liked_start[u + 1]]`. `theta` [1 + candidates, features] scores items. An
+    action set holds `actions` items. The user likes exactly one of them; choosing it earns 1. The logging policy takes
+    its best item, or with probability `exploration` any item. Candidates are greedy, or with a `temperature` softmax
+    of score / temperature.
     """
 
     item_features: Array
@@ -103,7 +100,7 @@ class World:
         """A prepared world: `item_features`, `user_indptr`, `user_items`, `user_cluster`, `theta`, e.g. from `np.load`.
 
         `candidates` names the first rows of `theta` after row 0; default all, `candidate-1` and so on. Raises
-        ValueError when the arrays do not fit together.
+        ValueError if the arrays do not fit together.
         """
         theta = np.asarray(arrays["theta"], dtype=np.float64)
         features = np.asarray(arrays["item_features"], dtype=np.float64)
@@ -135,8 +132,8 @@ class World:
     ) -> World:
         """A world of the same structure that needs no data: candidate k is trained on the users of cluster k.
 
-        `contrast` is how far apart the tastes of clusters lie, against what all users have in common. There are at most
-        `clusters` candidates (default as many). Equal arguments make equal worlds.
+        `contrast`: distance between the preferences of clusters, relative to what all users share. There are at most
+        `clusters` candidates (by default as many). Equal arguments make equal worlds.
         """
         random = np.random.default_rng(seed)
         number = candidates if isinstance(candidates, int) else clusters
@@ -149,7 +146,7 @@ class World:
         catalogue = random.normal(size=(items, features))
         appeal = (taste[cluster] + 0.15 * random.normal(size=(users, features))) @ catalogue.T
         liked = np.argpartition(appeal + random.gumbel(size=appeal.shape), -likes, axis=1)[:, -likes:]
-        liked.sort(axis=1)  # a partition leaves them in an order that depends on the processor
+        liked.sort(axis=1)  # the order after a partition depends on the processor
         trained = np.stack([catalogue[liked[cluster == k]].mean(axis=(0, 1)) for k in range(clusters)])
         theta = np.vstack([trained.mean(axis=0), trained[: len(names)]])
         start = np.arange(users + 1) * likes
@@ -158,20 +155,20 @@ class World:
 
     @property
     def clusters(self) -> int:
-        """How many clusters of users there are."""
+        """The number of clusters."""
         return int(self.user_cluster.max()) + 1
 
     @cached_property
     def scores(self) -> Array:
-        """[1 + candidates, items]: what each policy thinks of each item."""
+        """[1 + candidates, items]: the score of each item under each policy."""
         return np.ascontiguousarray(self.theta @ self.item_features.T)
 
     @cached_property
     def value(self) -> Array:
         """[clusters, 1 + candidates]: expected reward of each policy as deployed, the exploring logging policy first.
 
-        Exact, by counting, for greedy candidates. For softmax candidates the exact greedy value plus the mean
-        difference of the two on 40,000 drawn action sets a cluster (standard error at most .002, mostly below .001).
+        Exact for greedy candidates, by counting action sets. For softmax candidates: the exact greedy value plus the
+        mean difference of the two on 40,000 action sets per cluster (standard error at most .002, mostly below .001).
         """
         of_user = [self._mean_over_likes(self._chance_of_best(scores)) for scores in self.scores]
         value = np.stack([[user[members].mean() for members in self._members] for user in of_user], axis=1)
@@ -238,9 +235,9 @@ class World:
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """What happened: the items on offer [n, actions], the logging policy's favourite, the action taken, its reward.
+    """Action sets [n, actions], the best item of the logging policy, the logged action, and its reward.
 
-    `best` and `action` are places in the action set.
+    `best` and `action` are positions in the action set.
     """
 
     world: World
@@ -253,24 +250,24 @@ class Interactions:
         return len(self.action)
 
     def propensity(self) -> Array:
-        """[n]: the chance with which the logging policy took the action it took."""
+        """[n]: the propensity of the logged action."""
         explored = self.world.exploration / self.world.actions
         return np.where(self.action == self.best, 1 - self.world.exploration, 0.0) + explored
 
     def propensities(self) -> Array:
-        """[n, actions]: the logging policy's distribution."""
+        """[n, actions]: the distribution of the logging policy."""
         explored = self.world.exploration / self.world.actions
         return _one_hot(self.best, self.world.actions) * (1 - self.world.exploration) + explored
 
     def distribution(self, candidate: int) -> Array:
-        """[n, actions]: what the candidate with that index (0-based) would do."""
+        """[n, actions]: the distribution of the candidate with that index (from 0)."""
         scores = self.world.scores[1 + candidate][self.items]
         if self.world.temperature is None:
             return _one_hot(scores.argmax(axis=1), self.world.actions)
         return softmax(scores / self.world.temperature)
 
     def probability(self, candidate: int) -> Array:
-        """[n]: the chance with which the candidate would have taken the action that was taken."""
+        """[n]: the probability of the logged action under the candidate."""
         if self.world.temperature is None:
             favourite = self.world.scores[1 + candidate][self.items].argmax(axis=1)
             return np.asarray(favourite == self.action, dtype=np.float64)

@@ -13,8 +13,6 @@ from streameval.simulation import (
     Moment,
     World,
     draw_block,
-    score,
-    scoring_batches,
     simulate,
     truth_after,
 )
@@ -247,14 +245,6 @@ def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pyte
     other = World.synthetic(3, clusters=2, users=20, items=60, features=4, likes=5)
     np.testing.assert_array_equal(other.liked_items, world.liked_items)
     np.testing.assert_array_equal(other.theta, world.theta)
-
-
-@pytest.mark.slow
-def test_the_score_is_the_mean_squared_error_on_990_points_of_a_full_run() -> None:
-    grid = scoring_batches(1_000_000)
-    assert (grid[0], grid[1], grid[-1], len(grid)) == (100, 110, 9_990, 990)
-    assert score([[1.0, 2.0], [3.0, 4.0]], [[1.0, 1.0], [1.0, 4.0]]) == pytest.approx(5 / 4)
-    assert np.isnan(score([[np.nan, 2.0]], [[1.0, 1.0]]))
 
 
 def test_a_hundred_thousand_compact_interactions_take_under_three_seconds() -> None:
