@@ -100,6 +100,19 @@ def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported(
     assert imported == declared
 
 
+def test_class_names_are_unique() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+def test_the_root_of_the_package_is_read_at_a_glance() -> None:
+    assert len([path for path in (ROOT / "streameval").iterdir() if path.name != "__pycache__"]) <= 12
+
+
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_a_module_can_be_read_in_one_sitting_and_a_function_on_one_screen(path: Path) -> None:
     text = path.read_text()

@@ -146,7 +146,7 @@ class CandidatePower(msgspec.Struct, frozen=True):
 
 
 class PowerReport(msgspec.Struct, frozen=True):
-    """What `streameval plan --json` prints."""
+    """The forecast for a log; `streameval plan --json` prints it."""
 
     production: str
     value: float | None

@@ -1,4 +1,4 @@
-"""What promotion needs of the events of each block: sums and maxima of weights and of weighted rewards."""
+"""Sums and maxima over the events of each block, of weights and of weighted rewards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streameval.common.arrays import Array, Mask, per_block
 from streameval.ope.evidence.evidence import Evidence
 
 ROUNDED = 1e-6
-"""The share by which propensities may be rounded (a logged one may disagree with its distribution by as much)."""
+"""The relative rounding error allowed in propensities: a logged one can differ from its distribution by this much."""
 
 
 class BlockSums(NamedTuple):
@@ -73,9 +73,10 @@ class BlockSums(NamedTuple):
 
 
 def differing(evidence: Evidence, before: Mask) -> Mask:
-    """Whether each candidate has differed from production until the end of each block, [blocks, candidates].
+    """Whether each candidate has differed from production by the end of each block, [blocks, candidates].
 
-    By more than rounding, in the weighted reward of any event that both have; `before` [candidates]: already.
+    A difference is one of the weighted reward of an event that both have, larger than rounding. `before` [candidates]:
+    whether it differed before.
     """
     path = np.repeat(before[None], evidence.blocks, axis=0)
     new = np.flatnonzero(~before)
@@ -93,7 +94,7 @@ def _products(one: Array, other: Array) -> Array:
 
 
 def running_sum(state: Array, steps: Array) -> Array:
-    """`state` plus the steps so far, after each step; one step after the other, however the steps are cut.
+    """`state` plus the steps so far, after each step; the result does not depend on how the steps are cut.
 
     >>> running_sum(np.array([10.0]), np.array([[1.0], [2.0]])).ravel()
     array([11., 13.])

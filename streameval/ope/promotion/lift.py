@@ -1,4 +1,4 @@
-"""The path of the lift: the paired difference to production after each block, and how well it is known."""
+"""The lift that rules read: the paired difference to production after each block, and its error."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from streameval.events.action_sets import Index
 from streameval.ope.promotion.block_sums import running_sum
 
 HORIZON = 30_000.0
-"""Horizon in events of how much a lift has moved, and of how far its decays disagree: both are noisy at any moment."""
+"""Horizon in events of the averages of `spread` and `moved`, which are noisy at any single moment."""
 SPREAD, MOVED = 2.0, 1.0 / 3.0
-"""How many times each counts as error."""
-
-
+"""The factors with which `spread` and `moved` enter the error."""
 RECENT = 10_000.0
-"""Horizon in events of how many events a lift could use."""
+"""Horizon in events of the number of events that a lift could use."""
 ENOUGH, TOO_FEW = 0.9, 0.5
-"""Share of the events that any lift could use: with so many a preferred lift takes over; with fewer it yields."""
+"""Shares of the events that any lift could use: a preferred lift takes over from the first, the deciding one yields
+below the second."""
 
 
 class LiftSeries(NamedTuple):
     """The paired difference to production on the mixture after each block; all are [blocks, candidates].
 
-    `value`: the lift. `se2`: its sampling variance, the design effect included; `spread2`: the square of how far the
-    decays disagree. `events`: how many events of the block both policies have. `kept` [all blocks]: which blocks these
-    are, where the others had no event that the estimator could use.
+    `value`: the lift. `se2`: its sampling variance, including the design effect. `spread2`: the squared disagreement
+    of the decays. `events` of the block that both policies have. `kept` [all blocks]: the blocks that are listed, if
+    others had no event that the estimator could use.
     """
 
     value: Array
@@ -39,10 +38,10 @@ class LiftSeries(NamedTuple):
 
 
 class LiftEstimate(NamedTuple):
-    """The lift after each block, and how well it is known; all are [blocks, candidates].
+    """The lift after each block and its error; all are [blocks, candidates].
 
-    `error2`, the squared error that more events make smaller: the sampling variance. `moving2`, the one that they do
-    not: because the world moves. `events` that both policies had until then.
+    `error2`: the sampling variance, which falls with more events. `moving2`: the squared error from a moving world,
+    which does not. `events` that both policies had until then.
     """
 
     value: Array
@@ -54,8 +53,8 @@ class LiftEstimate(NamedTuple):
 def start(candidates: int) -> State:
     """The state of one lift before the first event.
 
-    `sums`: of events, and of what is averaged, with its weight. `last`: what was `LiftEstimate` at the last block end.
-    `recent`: the decayed number of events that both policies have.
+    `sums` of events, and of the averaged values with their weights. `last`: the `LiftEstimate` of the last block end.
+    `recent`: the decayed number of events that both policies have. Candidates are axis 0.
     """
     last = np.column_stack([np.full((candidates, 3), np.nan), np.zeros(candidates)])
     return {"sums": np.zeros((candidates, 7)), "last": last, "recent": np.zeros(candidates)}
@@ -84,10 +83,10 @@ def follow(path: LiftSeries, state: State, block: int) -> tuple[Array, Array, St
 
 
 def choose(recent: Array, before: Index) -> tuple[Index, Mask]:
-    """Which lift decides after each block, and whether it is another one than before, both [blocks, candidates].
+    """The lift that decides after each block, and whether it differs from the one before, both [blocks, candidates].
 
-    `recent` [lifts, blocks, candidates]: how many of the latest events each could use, the preferred lift first;
-    `before`: which one decided until now, -1 while none did. A preferred lift takes over when it could use at least
+    `recent` [lifts, blocks, candidates]: the number of recent events each could use, the preferred lift first.
+    `before`: the lift that decided until now, -1 for none. A preferred lift takes over when it could use at least
     90 % of the events that any lift could use; the one that decides yields when it could use less than half of them.
 
     >>> counts = np.array([[[1.0], [40.0], [60.0], [90.0], [60.0], [49.0]], [[100.0]] * 6])
@@ -118,10 +117,10 @@ def _changes(recent: Array, most: Array, fit: Index, now: Index) -> Mask:
 
 
 def known(path: LiftSeries, before: Array, block: int) -> tuple[LiftEstimate, Array]:
-    """How well the lift is known after each of these blocks, and the sums after them.
+    """The lift and its error after each of these blocks, and the sums after them.
 
     `moving2 = (2 spread)^2 + (moved / 3)^2`. `spread^2` is the mean of the last 30,000 events, and so is `moved^2`, the
-    square of how far the lift was from its own mean of the last 30,000 events: what has moved much is known less.
+    squared distance of the lift from its own mean of the last 30,000 events: a lift that moves much is known less.
     """
     events = running_sum(before[:, 0], path.events)
     spread2, of_spread = lately(path.spread2, before[:, 1:3], block)

@@ -1,4 +1,4 @@
-"""Whether importance weights have mean 1, as they must: a bet against it, which a sound log does not let win."""
+"""A sequential test that importance weights have mean 1: a bet against it, which a sound log does not let win."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.promotion.block_sums import BlockSums, running_max
 
 MEMORY = 100_000.0
-"""Horizon in events of what the stakes are learned from."""
+"""Horizon in events of the sums that the stakes are computed from."""
 LARGEST_STAKE = 0.5
 RUINED = 1e-12
-"""What is left of a wealth that a weight beyond every bound has ruined."""
+"""The factor that remains of a wealth after a weight beyond every bound."""
 
 
 def start(policies: int) -> State:
-    """The memory of no bets."""
+    """The state before the first bet; policies are axis 0."""
     return {
         "bets": np.zeros((policies, 2)),
         "largest": np.ones(policies),
@@ -29,28 +29,29 @@ def start(policies: int) -> State:
 
 
 def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -> tuple[Array, Array, State]:
-    """The logarithm of what each block's bets made of the wealth, and how far weights of one unit are alike until then,
-    [blocks, policies] both; and the memory after them.
+    """Bet against a mean weight of 1.
 
-    Where propensities are right and every action that a policy takes can be logged, `E[w | the past] = 1`: the wealth
-    `prod (1 + stake q (w - 1))`, staked before each block, is a non-negative martingale, so that it ever exceeds
-    `1/error` with probability `error` at most (Ville), whatever the tails of `w`. No variance is trusted, which heavy
-    tails make meaningless: before the first large weight both the mean and its error look small.
+    With correct propensities and full support, `E[w | the past] = 1`. Then the wealth `prod (1 + stake q (w - 1))`,
+    with stakes set before each block, is a non-negative martingale: it ever exceeds `1/error` with probability at most
+    `error` (Ville), whatever the tails of `w`. The test uses no variance estimate, because before the first large
+    weight both the mean and its standard error look small.
 
-    The stake is about what would have won most until now, `sum y / sum y^2` of `y = q (w - 1)` over the last 100,000
-    events. With `Q` the largest sampling weight seen: above, at most `1 / (2 Q)`, since importance weights are not
-    negative (those of slates may be: what was seen below 0 counts). Below, at most `1 / (2 Q W)`, where `W` is the
-    largest of all weights seen and of `1 / p` of *all* events seen, so that a weight of more than `2 W` would be needed
-    to ruin the wealth. Such a weight asks for an action twice as rare as any that was logged before. Only there is this
-    a martingale in approximation; no test of a mean from below can do without some such bound, because the missing
-    weight may always hide in an event that is too rare to have been seen (Bahadur & Savage, 1956).
+    The stake is close to the one that would have won most so far, `sum y / sum y^2` of `y = q (w - 1)` over the last
+    100,000 events. It is limited so that no weight ruins the wealth: with `Q` the largest sampling weight seen, from
+    above by `1 / (2 Q)`, as importance weights are not negative (for slates the smallest weight seen counts too); from
+    below by `1 / (2 Q W)`, where `W` is the largest weight seen and the largest `1 / p` of *all* events seen. Only a
+    weight above `2 W` could ruin the wealth, from an action twice as rare as any logged before. In that respect the
+    process is only approximately a martingale. Every test of a mean from below needs such a bound, because the missing
+    weight can always be in an event too rare to have been seen (Bahadur & Savage, 1956).
 
-    A mean that is off by `d` is found after about `2 v (ln(1/error) + ln(n)/2) / d^2` events, `v` the variance of the
-    weights: propensities wrong by 10 % after some 3,000 events when v = 1, some 150,000 when v = 50.
+    A mean that is wrong by `d` is detected after about `2 v (ln(1/error) + ln(n)/2) / d^2` events, `v` the variance of
+    the weights: propensities wrong by 10 % after some 3,000 events if v = 1, some 150,000 if v = 50.
 
-    Where chance decides once for all events of a user or session, it is not so that `E[w | the past] = 1`: their
-    weights are alike, and their mean varies more. Where events name their `unit`, the design effect of the weights
-    tells by how much; the logarithm of the wealth is to be divided by it.
+    Weights of one user or session are correlated, so their mean varies more. If events carry their `unit`, divide the
+    logarithm of the wealth by the design effect of the weights.
+
+    Returns:
+        The log wealth gained in each block and the design effect until then, both [blocks, policies]; the next state.
 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """

@@ -50,7 +50,7 @@ class PromotionMonitor:
 
     @cached_property
     def context(self) -> RuleContext:
-        """What holds for every rule and every block."""
+        """The settings that hold for every rule and every block."""
         errors = self.promotion.errors(self.confidence, self.ranks)
         margin = self.promotion.margin
         return RuleContext(margin, self.confidence, errors, self.reward_range, self.block, self.logged)
@@ -199,8 +199,8 @@ class PromotionMonitor:
     def with_lifts(self, state: State, before: Sequence[str]) -> State:
         """The state when the lifts were others `before`; those with the same name are the same.
 
-        When the lift that decides is gone, the rules that need a lift start from zero. What they have proven of
-        averages stays: it does not depend on that lift.
+        When the lift that decides is gone, the rules that need a lift start from zero. Evidence about
+        the average lift stays: it does not depend on that lift.
         """
         if tuple(before) == self.lifts:
             return state

@@ -1,4 +1,4 @@
-"""What every promotion rule is, the judgement it returns, and the sentences that rules share."""
+"""The base of promotion rules, the judgement they return, and the sentences that they share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EARLY = -2.0
 
 
 class RuleContext(NamedTuple):
-    """What holds for every rule and every block.
+    """The settings that hold for every rule and every block.
 
     `errors` [candidates]: the error probability of each candidate. `logged`: production is the logging policy.
     """
@@ -138,7 +138,7 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
 
 
 def staying_reason(lower: float, margin: float) -> str:
-    """What keeps a candidate promotable whose bound is under the margin again.
+    """Why a candidate stays promotable although its bound is below the margin again.
 
     >>> staying_reason(0.0042, 0.0)
     'lower bound of lift 0.0042 over margin 0 by the narrower interval that keeps it promotable'
