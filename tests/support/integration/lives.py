@@ -134,7 +134,7 @@ def settled(roster: CohortEvaluator) -> Any:
     """The state of a roster with all whole blocks folded, however its events were cut into batches."""
     roster.report()
     state = from_plain(roster.state())
-    for member in state["members"]:
+    for member in state["cohorts"]:
         if member["evaluator"]["pending"] is not None:
             member["evaluator"]["pending"]["origin"] = None
     return state

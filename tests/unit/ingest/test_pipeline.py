@@ -230,7 +230,7 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
     roster, intake = continued.evaluator, continued.pipeline
     for late in continued.late:
-        roster.join(late)
+        roster.activate(late)
     second = [message(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
     roster.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.status()))
     roster.update(intake.take([], log.status(ended=True), 1e9))

@@ -301,7 +301,7 @@ def test_headers_tell_reason_and_origin() -> None:
 @pytest.mark.parametrize(
     ("source", "place", "told"),
     [
-        ({"kind": "file", "path": "log"}, "dead_letters.kind", "the source is no topic"),
+        ({"kind": "file", "path": "log"}, "dead_letters.kind", "the source is not a topic"),
         ({"topic": "rejected"}, "dead_letters.topic", "a topic that is not read"),
         ({"topic": "clicks", "rewards": {"topic": "rejected"}}, "dead_letters.topic", "a topic that is not read"),
     ],
