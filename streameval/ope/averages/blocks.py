@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, per_block
-from streameval.ope.averages.cluster_variance import ClusterRows, ClusterSums
+from streameval.ope.averages.cluster_variance import ClusterRows, Places
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     PAIR_SUMS,
@@ -31,9 +29,6 @@ from streameval.ope.averages.variance import (
     VarianceRow,
 )
 from streameval.ope.evidence.evidence import Evidence
-
-Places: TypeAlias = NDArray[np.int64]
-"""The places of the series of some rows, [estimators, rows]."""
 
 SAMPLED = 97
 """One event in this many is compared first, to find series that cannot be equal."""
@@ -278,13 +273,10 @@ class Blocks:
         covered = self.signs[:, :1, 0] != 0
         weight_square = self._weight_square[..., 0] * covered
         if self.pairs is None:
-            return ClusterRows.of(
-                ClusterSums.of(self.weighted, self.signs, self.sums[:, [MomentRow.U, MomentRow.V]]), weight_square
-            )
-        terms = self.pairs[:, PAIR_SUMS]
-        own = ClusterSums.of(self.weighted, self.signs, terms)
-        shared = None if self.shared is None else ClusterSums.of(self.shared, self.signs, terms)
-        return ClusterRows.of_pairs(own, weight_square, shared, self._shared_square[..., 0] * covered)
+            terms = self.sums[:, [MomentRow.U, MomentRow.V]]
+            return ClusterRows.of(self.weighted, self.signs, terms, weight_square)
+        terms, shared_square = self.pairs[:, PAIR_SUMS], self._shared_square[..., 0] * covered
+        return ClusterRows.of_pairs(self.weighted, self.shared, self.signs, terms, weight_square, shared_square)
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].

@@ -24,7 +24,7 @@ approximating the frequency moments, 1999.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from streameval.common.arrays import Array, State, decayed_path
 from streameval.events.origin import NO_IDENTITY, Identity, mix64
 from streameval.ope.averages.moments import TERMS, fold_sums
 
+Places: TypeAlias = NDArray[np.int64]
+"""The places of the series of some rows, [estimators, rows]."""
 SIGNS = 64
 """The noise of a variance from 64 signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
 STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -47,9 +49,10 @@ MINE = slice(PAIR_SQUARES.stop, PAIR_SQUARES.stop + OWN * SIGNS)
 ALONE = OWN_SQUARES.stop + OWN * SIGNS
 """Rows of a column without a pair."""
 PAIRED = PAIR_SQUARES.stop + len(TERMS) * SIGNS
-"""Rows of a column whose pair has the same events: signed sums of u, v, pu, pv."""
-APART = PAIRED + OWN * SIGNS
-"""Rows of a column with events that production lacks: signed sums of u and v on the events of both follow."""
+"""Rows of a column whose pair has the same events: signed sums of u, v, pu, pv.
+
+In a column with events that production lacks, the signed sums of u and v on the events of both follow.
+"""
 
 
 def start_signs() -> State:
@@ -85,29 +88,6 @@ def signs_of(units: Identity) -> Array:
     return np.asarray(bits * 2.0 - 1.0)
 
 
-class ClusterSums(NamedTuple):
-    """Sums over some events, [..., estimators, rows]: `products` of signed sums, and the sums themselves."""
-
-    products: Array
-    signed: Array
-
-    @classmethod
-    def of(cls, weighted: Array, signs: Array, terms: NDArray[np.int64]) -> ClusterSums:
-        """The sums of each block, from series [blocks, policies, series, events] and signs [blocks, events, 64].
-
-        `terms` [estimators, terms]: the places of each estimator's terms among the series.
-        """
-        blocks, policies, _, size = weighted.shape
-        wanted, inverse = np.unique(terms, return_inverse=True)
-        places = inverse.reshape(len(terms), -1)
-        sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
-        by_series = sums.reshape(blocks, policies, len(wanted), SIGNS)
-        gram = by_series @ by_series.swapaxes(-1, -2) / SIGNS
-        first, second = np.triu_indices(places.shape[1])
-        signed = by_series.take(places.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
-        return cls(gram[:, :, places[:, first], places[:, second]], signed)
-
-
 class ClusterRows(NamedTuple):
     """The rows of blocks, [blocks, columns, rows]: those that fade as squares do, and the signed sums."""
 
@@ -115,21 +95,36 @@ class ClusterRows(NamedTuple):
     signed: Array
 
     @classmethod
-    def of(cls, own: ClusterSums, weight_square: Array) -> ClusterRows:
-        """The rows of columns without a pair; `weight_square` [blocks, policies]: their sums of `q^2`."""
-        return cls(_with_weight(weight_square, own.products), own.signed)._by_column()
+    def of(cls, weighted: Array, signs: Array, terms: Places, weight_square: Array) -> ClusterRows:
+        """The rows of columns without a pair.
+
+        Args:
+            weighted: [blocks, policies, series, events] series times averaging weights
+            signs: [blocks, events, 64] of the events' units
+            terms: [estimators, terms] the places of each estimator's terms among the series
+            weight_square: [blocks, policies] sums of squared averaging weights
+        """
+        products, signed = _cluster_sums(weighted, signs, terms)
+        return cls(_with_weight(weight_square, products), signed)._by_column()
 
     @classmethod
     def of_pairs(
-        cls, own: ClusterSums, weight_square: Array, shared: ClusterSums | None, shared_square: Array
+        cls,
+        weighted: Array,
+        shared: Array | None,
+        signs: Array,
+        terms: Places,
+        weight_square: Array,
+        shared_square: Array,
     ) -> ClusterRows:
-        """The rows of columns with a pair; `shared`: sums over the events that production has, None if it has all."""
-        alone = own.products[..., [0, 1, len(TERMS)]]
-        pair = own if shared is None else shared
-        squares = [_with_weight(weight_square, alone), _with_weight(shared_square, pair.products)]
-        signed, mine = own.signed, OWN * SIGNS
+        """The rows of columns with a pair; `shared`: the series on the events that production has, None if all."""
+        products, signed = _cluster_sums(weighted, signs, terms)
+        pair_products, mine = products, OWN * SIGNS
         if shared is not None:
-            signed = np.concatenate([own.signed[..., :mine], shared.signed[..., mine:], shared.signed[..., :mine]], -1)
+            pair_products, pair = _cluster_sums(shared, signs, terms)
+            signed = np.concatenate([signed[..., :mine], pair[..., mine:], pair[..., :mine]], axis=-1)
+        alone = products[..., [0, 1, len(TERMS)]]
+        squares = [_with_weight(weight_square, alone), _with_weight(shared_square, pair_products)]
         return cls(np.concatenate(squares, axis=-1), signed)._by_column()
 
     def _by_column(self) -> ClusterRows:
@@ -141,6 +136,19 @@ class ClusterRows(NamedTuple):
         if not missing:
             return self
         return self._replace(signed=np.concatenate([self.signed, self.signed[..., : OWN * SIGNS]], axis=-1))
+
+
+def _cluster_sums(weighted: Array, signs: Array, terms: Places) -> tuple[Array, Array]:
+    """Products of the signed sums of each block, and these sums, both [blocks, policies, estimators, rows]."""
+    blocks, policies, _, size = weighted.shape
+    wanted, inverse = np.unique(terms, return_inverse=True)
+    places = inverse.reshape(len(terms), -1)
+    sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
+    by_series = sums.reshape(blocks, policies, len(wanted), SIGNS)
+    gram = by_series @ by_series.swapaxes(-1, -2) / SIGNS
+    first, second = np.triu_indices(places.shape[1])
+    signed = by_series.take(places.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
+    return gram[:, :, places[:, first], places[:, second]], signed
 
 
 def _with_weight(weight_square: Array, products: Array) -> Array:
