@@ -162,7 +162,7 @@ class JsonDecoder:
 
 
 class RewardDecoder:
-    """Decodes rewards that arrive as messages of their own.
+    """Decodes rewards that arrive as separate messages.
 
     `{"event_id": "e-81", "timestamp": 1574553700.1, "reward": 1}`; `reward_field` is the field with the reward.
 

@@ -153,7 +153,7 @@ def event_types(
 
 
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
-    """Return the type of a reward that arrives as a message of its own."""
+    """Return the type of a reward that arrives as a separate message."""
     fields: list[Any] = [("event_id", Identifier), ("timestamp", Moment)]
     fields.append(("reward", Reward, msgspec.field(name=reward_field)))
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)

@@ -1,4 +1,4 @@
-"""Decodes messages that are extreme in some way, in a process of its own, and says what that took.
+"""Decodes extreme messages in a separate process, and prints the time and memory that this takes.
 
     python extreme_messages.py FORMAT
 
@@ -41,7 +41,7 @@ def slots(count: int) -> bytes:
 
 
 CASES: dict[str, Callable[[], bytes]] = {
-    "a string of 100 MB where nobody looks": lambda: BEGIN + b'"context": "' + b"x" * (100 * MILLION) + b'"}',
+    "a string of 100 MB in an ignored field": lambda: BEGIN + b'"context": "' + b"x" * (100 * MILLION) + b'"}',
     "an id of 100 MB": lambda: BEGIN.replace(b"1,", b'"' + b"x" * (100 * MILLION) + b'",', 1) + b'"unit": 1}',
     "an unknown action of 100 MB": lambda: (
         BEGIN.replace(b'"a"', b'"' + b"x" * (100 * MILLION) + b'"') + b'"actions": ["a"], "propensities": [1.0]}'
@@ -49,12 +49,12 @@ CASES: dict[str, Callable[[], bytes]] = {
     "100 MB that are no JSON": lambda: b"x" * (100 * MILLION),
     "100 MB that end in the middle": lambda: BEGIN + b'"context": [' + b"1.5," * (25 * MILLION),
     "100 MB of zeros": lambda: bytes(100 * MILLION),
-    "100 MB of objects where nobody looks": lambda: BEGIN + b'"context": [' + b'{"a":1},' * (12 * MILLION) + b"0]}",
+    "100 MB of objects in an ignored field": lambda: BEGIN + b'"context": [' + b'{"a":1},' * (12 * MILLION) + b"0]}",
     "100 MB of wrong type": lambda: BEGIN + b'"features": [' + b'"x",' * (25 * MILLION) + b"0]}",
     "100 MB with a number that is none at the end": lambda: (
         BEGIN + b'"unit": "' + b"x" * (100 * MILLION) + b'", "reward": NaN}'
     ),
-    "16 MB of objects where few look": lambda: BEGIN + b'"context": [' + b'{"a":1},' * (2 * MILLION) + b"0]}",
+    "16 MB of objects in a context": lambda: BEGIN + b'"context": [' + b'{"a":1},' * (2 * MILLION) + b"0]}",
     "16 MB of wrong type": lambda: BEGIN + b'"features": [' + b'"x",' * (4 * MILLION) + b"0]}",
     "4 MB that end in the middle": lambda: BEGIN + b'"context": [' + b"1.5," * MILLION,
     "4 MB of wrong type": lambda: BEGIN + b'"features": [' + b'"x",' * MILLION + b"0]}",
@@ -77,7 +77,7 @@ CASES: dict[str, Callable[[], bytes]] = {
     "100,000 slots": lambda: slots(MILLION // 10),
     "a million keys, all the same": lambda: BEGIN + b'"unit": 1, ' * MILLION + b'"unit": 2}',
     "a million policies, all the same": lambda: BEGIN + b'"policies": {' + b'"p": 0.5, ' * MILLION + b'"p": 0.25}}',
-    "a million keys that nobody knows": lambda: (
+    "a million keys that are not fields": lambda: (
         BEGIN + b", ".join(b'"k%d": 0' % number for number in range(MILLION)) + b"}"
     ),
     "50 MB that are not UTF-8": lambda: BEGIN + b'"context": "' + b"\xff" * (50 * MILLION) + b'"}',

@@ -76,7 +76,7 @@ class Subject:
         self.verdicts: Counter[str] = Counter()
 
     def feed(self, count: int) -> None:
-        """Decode so many mutated messages and count them in; AssertionError tells what is wrong with which."""
+        """Decode so many mutated messages and count them in; raises AssertionError for a wrong result."""
         messages = self._mutator.messages(count)
         batch = self._format.decode_batch(messages)
         check_batch(batch, messages)
@@ -94,7 +94,7 @@ class Subject:
 
 
 class LateRewards(Subject):
-    """Rewards that come as messages of their own, which only a format reads."""
+    """Rewards in separate messages, which are decoded only."""
 
     def feed(self, count: int) -> None:
         messages = self._mutator.messages(count)
@@ -122,7 +122,7 @@ def check_batch(batch: EventBatch, messages: Sequence[bytes | None]) -> None:
 
 
 def check_rejected(batch: EventBatch | RewardBatch, messages: Sequence[bytes | None]) -> None:
-    """Each message is counted once, and what is said of one that is rejected may be printed."""
+    """Each message is counted once, and the detail of a rejection is printable."""
     assert len(batch) + len(batch.rejected) == len(messages)
     for each in batch.rejected:
         assert each.reason in REASONS

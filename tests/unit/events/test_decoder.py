@@ -241,6 +241,26 @@ def test_a_wrong_field_is_rejected_with_its_reason(change: dict[str, Any], reaso
         assert verdict(message, reward_range=(0, 1), **settings) == Rejected(reason, detail, message)
 
 
+IN_TABLES = [case for case in REJECTED if case[1] != "not_finite"] + [
+    ({"reward": math.inf}, "not_finite", "reward: inf is not a finite number"),
+    ({"propensity": math.inf}, "not_finite", "propensity: inf is not a finite number"),
+    ({"policies": {"bts": -math.inf}}, "not_finite", "policies.bts: -inf is not a finite number"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason", "detail"), IN_TABLES)
+def test_a_row_of_a_table_has_the_verdict_of_the_message(change: dict[str, Any], reason: str, detail: str) -> None:
+    batch = JsonDecoder(reward_range=(0, 1)).decode_rows([COMPACT, COMPACT | change])
+    assert len(batch) == 1
+    assert batch.rejected == (Rejected(reason, detail, b"", place=1),)
+
+
+@given(st.lists(strategies.good_messages, max_size=6))
+def test_rows_and_messages_of_the_same_events_have_the_same_numbers(messages: list[bytes]) -> None:
+    decoder = JsonDecoder(POLICIES)
+    assert_same_numbers(decoder.decode_rows(list(map(json.loads, messages))), decoder.decode_batch(messages))
+
+
 def big_encode(event: Any) -> bytes:
     """`encode`, also of integers with more digits than Python prints at once."""
     reward = event["reward"]
