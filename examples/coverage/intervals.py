@@ -30,7 +30,6 @@ from streameval.ope.intervals import (
     Normal,
 )
 from streameval.ope.intervals.sequences import TrackedBounds, error_shares
-from streameval.ope.intervals.sequences.observations import LIFT_LOWER, VALUE_LOWER
 
 CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60
@@ -201,24 +200,16 @@ def _ends(
     limit = bound.largest_weight(seen)
     term_range = TermRange.by_column([each.term_range(REWARDS, limit) for each in estimators])
     ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
-    request = IntervalRequest(
-        CONFIDENCE, term_range, ratios, kept and Bounds(kept.lower, kept.upper), _estimates(kept, VALUE_LOWER)
-    )
+    request = IntervalRequest(CONFIDENCE, term_range, ratios, kept and kept.value)
     value = bound.bounds(known.value, request)
     others = slice(len(estimators), None)
     scaled = ratio(term_range.width, known.value.moments.mean_denominator)
     difference = request._replace(
         term_range=term_range.over_production(len(estimators), seen[0], scaled),
         ratio=ratios[others],
-        tracked=kept and Bounds(kept.lift_lower[others], kept.lift_upper[others]),
-        estimates=_estimates(kept, LIFT_LOWER, others),
+        tracked=kept and kept.lift.of_columns(others),
     )
     return value, bound.bounds(known.lift, difference)
-
-
-def _estimates(kept: TrackedBounds | None, side: int, columns: slice = slice(None)) -> Bounds | None:
-    """Upper limits of the lower bounds of confidence sequences, and lower limits of their upper bounds."""
-    return None if kept is None or kept.estimates is None else Bounds(*kept.estimates[side : side + 2, columns])
 
 
 def _at(looks: slice, values: Floats) -> Floats:

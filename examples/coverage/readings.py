@@ -118,7 +118,6 @@ def watched(
     means = group.process.lower(seen.reshape(-1, seen.shape[-1]), each.ravel()).reshape(seen.shape[:-1])
     bounds, estimates = group.scale.bounds(means), group.scale.bounds(seen[..., TOTAL] / seen[..., COUNT])
     bounds[LIFT_LOWER:, 0] = np.nan
-    lower, upper, lift_lower, lift_upper = (np.repeat(side, len(PLAIN), axis=0) for side in bounds)
-    events = np.repeat(seen[:, VALUE_LOWER, :, COUNT], len(PLAIN), axis=0)
-    details = {"interval_events": events}
-    return TrackedBounds(lower, upper, lift_lower, lift_upper, details, np.repeat(estimates, len(PLAIN), axis=1))
+    details = {"interval_events": np.repeat(seen[:, VALUE_LOWER, :, COUNT], len(PLAIN), axis=0)}
+    bounds, estimates = (np.repeat(sides, len(PLAIN), axis=1) for sides in (bounds, estimates))
+    return TrackedBounds.by_side(bounds, estimates, details)

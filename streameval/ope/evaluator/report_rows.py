@@ -13,9 +13,7 @@ from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evaluator.grid import Grid, GridReading
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.slate_weights import mean_ratios
-from streameval.ope.intervals import Bounds, IntervalRequest
-from streameval.ope.intervals.sequences import TrackedBounds
-from streameval.ope.intervals.sequences.observations import LIFT_LOWER, VALUE_LOWER
+from streameval.ope.intervals import IntervalRequest
 from streameval.ope.report import Estimate
 
 
@@ -86,8 +84,7 @@ def _request(plan: Plan, grid: Grid, read: GridReading, largest_weight: Array) -
         confidence=plan.confidence,
         term_range=limits._replace(width=np.where(known, limits.width, np.nan)),
         ratio=np.tile([estimator.ratio for estimator in grid.estimators], len(plan.policies)),
-        tracked=read.watched and Bounds(read.watched.lower, read.watched.upper),
-        estimates=_estimates(read.watched, VALUE_LOWER),
+        tracked=read.watched and read.watched.value,
         rewarded=read.reading.spread[VarianceRow.NONZERO] > 0,
     )
 
@@ -104,8 +101,7 @@ def _lifts(
     difference = request._replace(
         term_range=request.term_range.over_production(estimators, heaviest, scaled),
         ratio=request.ratio[others],
-        tracked=read.watched and Bounds(read.watched.lift_lower[others], read.watched.lift_upper[others]),
-        estimates=_estimates(read.watched, LIFT_LOWER, others),
+        tracked=read.watched and read.watched.lift.of_columns(others),
         rewarded=None if rewarded is None else rewarded[others] | np.resize(rewarded[first], rewarded[others].shape),
     )
     width = plan.reward_range[1] - plan.reward_range[0]
@@ -130,13 +126,6 @@ def _details(grid: Grid, read: GridReading, supported: Mask) -> dict[str, Array]
         "lift_design_effect": np.concatenate([production, lift.design_effect]),
         "unsupported_probability": unsupported,
     }
-
-
-def _estimates(watched: TrackedBounds | None, side: int, columns: slice = slice(None)) -> Bounds | None:
-    """The averages under the lower and the upper bounds of a confidence sequence."""
-    if watched is None or watched.estimates is None:
-        return None
-    return Bounds(*watched.estimates[side : side + 2, columns])
 
 
 def _known(column: Array) -> list[float | None]:

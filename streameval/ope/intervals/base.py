@@ -15,7 +15,7 @@ from streameval.ope.averages.base import Reading
 from streameval.ope.averages.variance import VarianceRow
 from streameval.ope.estimators import Estimator
 from streameval.ope.estimators.term_range import TermRange
-from streameval.ope.intervals.sequences import SequenceTracker
+from streameval.ope.intervals.sequences import SequenceBounds, SequenceTracker
 
 FEWEST_NONZERO = 10
 """Non-zero terms without which a variance is meaningless: before the first click it is 0."""
@@ -47,15 +47,14 @@ class IntervalRequest(NamedTuple):
     """What an interval needs besides the reading.
 
     `term_range`: the limits of a term of each column. `ratio`: whether a column is a ratio. `tracked`: the bounds of a
-    confidence sequence, where one was asked for; `estimates`: the estimates that the two belong to (None: the middle).
-    `rewarded`: whether a term was ever not 0, of a lift one of either policy (None: unknown).
+    confidence sequence, where the interval has a tracker. `rewarded`: whether a term was ever not 0, of a lift one of
+    either policy (None: unknown).
     """
 
     confidence: float
     term_range: TermRange
     ratio: Array
-    tracked: Bounds | None = None
-    estimates: Bounds | None = None
+    tracked: SequenceBounds | None = None
     rewarded: Mask | None = None
 
 

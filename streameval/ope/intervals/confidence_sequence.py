@@ -113,11 +113,9 @@ class ConfidenceSequence(IntervalMethod):
         if request.tracked is None:
             nothing = np.full_like(request.term_range.width, np.nan)
             return Bounds(nothing, nothing)
-        lower, upper = request.tracked
-        middle = (lower + upper) / 2
-        below, above = request.estimates or (middle, middle)
+        lower, upper, lower_estimate, upper_estimate = request.tracked
         farther = np.sqrt(np.fmax(1.0, reading.design_effect)) - 1.0
-        return Bounds(lower - farther * (below - lower), upper + farther * (upper - above))
+        return Bounds(lower - farther * (lower_estimate - lower), upper + farther * (upper - upper_estimate))
 
 
 def _estimates_the_value(estimator: Estimator) -> bool:

@@ -147,15 +147,12 @@ def fold_sampling(state: State, sample_weight: Array) -> State:
     a sum of inverse probabilities is not a count, and no bound here is proven: those of the policy are withheld.
     """
     first, uneven = state["first"], state["uneven"]
-    if sample_weight.size and (sample_weight == 1.0).all() and (first == 1.0).all():
+    if not sample_weight.size or ((sample_weight == 1.0).all() and (first == 1.0).all()):
         return state
-    for policy, weights in enumerate(sample_weight.T):
-        present = weights[weights > 0]
-        if len(present):
-            expected = present[0] if np.isnan(first[policy]) else first[policy]
-            first = np.where(np.arange(len(first)) == policy, expected, first)
-            uneven = uneven | ((np.arange(len(first)) == policy) & (present != expected).any())
-    return {"first": first, "uneven": uneven}
+    present = sample_weight > 0
+    earliest = sample_weight[present.argmax(axis=0), np.arange(len(first))]
+    first = np.where(np.isnan(first) & present.any(axis=0), earliest, first)
+    return {"first": first, "uneven": uneven | (present & (sample_weight != first)).any(axis=0)}
 
 
 def sampling_path(state: State, sample_weight: Array, blocks: int) -> tuple[Mask, State]:

@@ -49,20 +49,37 @@ class TrackedGroup:
         return of_terms(evidence, terms[self.of].numerator, self.scale, blocks)
 
 
-class TrackedBounds(NamedTuple):
-    """The intervals of values and of lifts over production, [columns], NaN where withheld; not cut to any range.
+class SequenceBounds(NamedTuple):
+    """The bounds of confidence sequences, and the estimate that each belongs to, [columns]; NaN where withheld.
 
-    Column `policy * E + estimator`; policy 0 is production, which has no lift. `details`: further columns of the
-    Report. `estimates` [4, columns]: the estimate that each of the four bounds belongs to. They differ between the two
-    ends: the lower bound is about weighted rewards, the upper one about weighted losses.
+    The two estimates differ: the lower bound is about weighted rewards, the upper one about weighted losses.
     """
 
     lower: Array
     upper: Array
-    lift_lower: Array
-    lift_upper: Array
+    lower_estimate: Array
+    upper_estimate: Array
+
+    def of_columns(self, columns: slice) -> SequenceBounds:
+        """The bounds of some columns."""
+        return SequenceBounds(*(each[columns] for each in self))
+
+
+class TrackedBounds(NamedTuple):
+    """The bounds of values and of lifts over production, not cut to any range, and further columns of the Report.
+
+    Column `policy * E + estimator`; policy 0 is production, which has no lift.
+    """
+
+    value: SequenceBounds
+    lift: SequenceBounds
     details: Mapping[str, Array]
-    estimates: Array | None = None
+
+    @classmethod
+    def by_side(cls, bounds: Array, estimates: Array, details: Mapping[str, Array]) -> TrackedBounds:
+        """From the bounds and estimates of the four sides, [sides, columns]."""
+        value, lift = (SequenceBounds(*bounds[sides], *estimates[sides]) for sides in (slice(0, 2), slice(2, 4)))
+        return cls(value, lift, details)
 
 
 @dataclass(frozen=True)
@@ -135,5 +152,4 @@ class SequenceTracker:
         details = {"interval_events": counts.ravel()}
         if uneven.any():
             details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
-        lower, upper, lift_lower, lift_upper = bounds.reshape(len(SIDES), -1)
-        return TrackedBounds(lower, upper, lift_lower, lift_upper, details, estimates.reshape(len(SIDES), -1))
+        return TrackedBounds.by_side(bounds.reshape(len(SIDES), -1), estimates.reshape(len(SIDES), -1), details)
