@@ -111,8 +111,8 @@ def contents(path: Path, document: State) -> dict[str, Any]:
 
 
 def _positions(mark: State) -> dict[str, Any]:
-    bookmark = Offsets.from_state(mark)
-    return {"identity": bookmark.identity, "next": {str(part): at for part, at in bookmark.positions.items()}}
+    offsets = Offsets.from_state(mark)
+    return {"identity": offsets.identity, "next": {str(part): at for part, at in offsets.positions.items()}}
 
 
 def _cohort(cohort: State) -> dict[str, Any]:

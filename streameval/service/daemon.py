@@ -229,11 +229,11 @@ class Daemon:
 
     def _document(self) -> State | None:
         """The whole state with the offsets that it was computed from; None while no log has been reached."""
-        bookmarks = self._source.offsets()
-        if not any(mark.positions for mark in bookmarks.values()):
+        offsets = self._source.offsets()
+        if not any(log_offsets.positions for log_offsets in offsets.values()):
             return None
         return {
-            "offsets": {topic: mark.to_state() for topic, mark in bookmarks.items()},
+            "offsets": {topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
             "pipeline": self._pipeline.state(),
             "evaluator": self._evaluator.state(),
         }

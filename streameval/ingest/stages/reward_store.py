@@ -168,21 +168,21 @@ class RewardStore:
             after = rewards["timestamp"][rows] - timestamp[decision]
             inside = (after >= -self._max_lateness) & (after <= self._window)
             beyond = (after > self._window) & (after <= REMEMBERED_WINDOWS * self._window)
-            self._settle(rewards["fate"], rows[beyond], rows[inside])
+            fate, counted = rewards["fate"], rows[inside]
+            newly = np.unique(counted[fate[counted] != JOINED])
+            self.counts = replace(self.counts, joined=self.counts.joined + len(newly))
+            fate[rows[beyond]] = np.maximum(fate[rows[beyond]], LATE)
+            fate[newly] = JOINED
             which.append(decision[inside])
             joined.append({name: column[rows[inside]] for name, column in rewards.items()})
-        self._remember(identity, timestamp)
+        self._released.add({"identity": identity, "timestamp": timestamp})
+        if self._released.nbytes > self._max_remembered_bytes:
+            self._forget(float(np.median(self._released.times())))
         reward = np.full(len(identity), self._default)
         if which:
             columns = {name: np.concatenate([part[name] for part in joined]) for name in joined[0]}
             self._combine_into(reward, np.concatenate(which), columns)
         return reward
-
-    def _settle(self, fate: Column, late: Index, joined: Index) -> None:
-        newly = np.unique(joined[fate[joined] != JOINED])
-        self.counts = replace(self.counts, joined=self.counts.joined + len(newly))
-        fate[late] = np.maximum(fate[late], LATE)
-        fate[newly] = JOINED
 
     def _combine_into(self, reward: Array, which: Index, rewards: Run) -> None:
         """Write the combination of rewards [m] to the rows `which` [m] of `reward` [n]."""
@@ -196,11 +196,6 @@ class RewardStore:
         else:
             last = np.append(first, len(which))[1:] - 1
             reward[which[last]] = ordered[last]
-
-    def _remember(self, identity: Identity, timestamp: Array) -> None:
-        self._released.add({"identity": identity, "timestamp": timestamp})
-        if self._released.nbytes > self._max_remembered_bytes:
-            self._forget(float(np.median(self._released.times())))
 
     def _forget(self, before: float) -> None:
         self._released.take(lambda run: run["timestamp"] <= before)

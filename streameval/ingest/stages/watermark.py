@@ -56,12 +56,9 @@ class Watermarks:
             if passed > NEVER:
                 self._newcomers[partition] = passed
         for partition in (self._clocks.keys() - known) if known else ():
-            self._forget(partition)
-
-    def _forget(self, partition: int) -> None:
-        for known in (self._clocks, self._put_forward, self._asked_at, self._last, self._newcomers):
-            known.pop(partition, None)
-        self._following.discard(partition)
+            for values in (self._clocks, self._put_forward, self._asked_at, self._last, self._newcomers):
+                values.pop(partition, None)
+            self._following.discard(partition)
 
     def advance(self, partition: Index, timestamp: Array) -> Mask:
         """Advance the clocks by the next events, in the order of each partition: which are late, [n]."""
