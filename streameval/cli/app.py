@@ -12,6 +12,7 @@ import typer
 
 from streameval.cli.process import responsive, set_up_process
 from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say
+from streameval.errors import InputError
 
 if TYPE_CHECKING:
     from streameval.config.model import Config
@@ -159,13 +160,15 @@ def replay(
 
     Uses the same evaluator as the daemon. The configuration needs no source.
     """
-    from streameval.cli.replay import Replay, choose_picture, require_rules, timeline_of
+    from streameval.cli.plots.decisions import DecisionTimeline
+    from streameval.cli.replay import Replay, choose_picture
     from streameval.cli.tables import decisions_table, events_line, report_table
 
     settings = _load(config)
     title = plot_title or ", ".join(Path(file).name for file in files)
-    if decisions:
-        require_rules(settings)
+    promotion = settings.promotion
+    if decisions and promotion is None:
+        raise InputError("promotion is off: no rule can fire", hint="remove `promotion: off` from the configuration")
     picture = plot and choose_picture(settings, plot, plot_estimator, plot_average, title, truth)
     replayed = Replay(settings, traced=plot is not None)
     with progress_of_bytes() as advance:
@@ -174,7 +177,7 @@ def replay(
         say(line)
     replayed.require_events(report)
     if picture:
-        drawn = timeline_of(settings, picture) if decisions else picture
+        drawn = DecisionTimeline(picture, promotion.margin) if decisions and promotion else picture
         drawn.draw(replayed.trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")

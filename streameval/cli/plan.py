@@ -16,13 +16,13 @@ from streameval.cli.plots.values import (
     COLOURS,
     FAINT,
     INK,
-    LABEL_GAP,
     LEFT,
     MARGIN,
+    EndLabel,
     Floats,
     check_path,
     figure_class,
-    label_end,
+    label_ends,
     make_plain,
     save,
 )
@@ -258,7 +258,10 @@ class PowerPicture:
         ends = [_line(axes, events, each, found, colour) for each, colour in zip(judged, colours, strict=True)]
         axes.set_xlim(events[0], events[-1])
         _mark_lifts(axes, found)
-        _label_ends(axes, judged, ends, colours)
+        low, high = np.log(axes.get_ylim())
+        heights = (np.log(ends) - low) / (high - low)
+        labels = zip([each.policy for each in judged], heights.tolist(), colours, strict=True)
+        label_ends(axes, [EndLabel(*label) for label in labels])
         _describe(figure, found, self.title)
         save(figure, self.path)
 
@@ -308,16 +311,6 @@ def _mark_lifts(axes: Axes, found: PowerReport) -> None:
             color=FAINT,
             fontsize=8,
         )
-
-
-def _label_ends(axes: Axes, judged: list[CandidatePower], ends: list[float], colours: list[str]) -> None:
-    """Names at the ends of the lines, moved up where they would overlap."""
-    low, high = np.log(axes.get_ylim())
-    floor = -1.0
-    for end, each, colour in sorted(zip(ends, judged, colours, strict=True), key=lambda line: line[0]):
-        height = (np.log(end) - low) / (high - low)
-        floor = max(height, floor + LABEL_GAP)
-        label_end(axes, each.policy, height, floor, colour)
 
 
 def _describe(figure: Figure, found: PowerReport, title: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from streameval.cli.plots.decisions import DecisionTimeline
 from streameval.cli.plots.values import Picture, Trace, read_truth
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of
@@ -151,17 +150,6 @@ def choose_picture(
     picture = Picture(path, choices, title, read_truth(truth) if truth else {})
     picture.check()
     return picture
-
-
-def require_rules(config: Config) -> None:
-    """InputError if promotion is off."""
-    if config.promotion is None:
-        raise InputError("promotion is off: no rule could fire", hint="remove `promotion: off` from the configuration")
-
-
-def timeline_of(config: Config, picture: Picture) -> DecisionTimeline:
-    """The plot of when rules would have fired, in place of a plot of values."""
-    return DecisionTimeline(picture, 0.0 if config.promotion is None else config.promotion.margin)
 
 
 def _by_preference(plan: Plan) -> list[tuple[str, str]]:

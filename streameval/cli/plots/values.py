@@ -6,7 +6,7 @@ Also what other plots share: the Reports along a replay, colours, axes and label
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
@@ -293,63 +293,68 @@ def settled(curves: Sequence[Curve]) -> Floats:
 
 
 def _label_ends(axes: Axes, curves: Sequence[Curve], colours: Mapping[str, str]) -> None:
-    """Names and last values at the ends of the lines, moved apart where they would overlap."""
     decimals = decimals_for(curve.values[-1] for curve in curves)
     low, high = axes.get_ylim()
-    ends = {
-        curve.policy: (curve.values[-1] - low) / (high - low) for curve in curves if math.isfinite(curve.values[-1])
-    }
-    for (policy, height), place in zip(_from_below(ends), _apart([end for _, end in _from_below(ends)]), strict=True):
-        value = low + height * (high - low)
-        text = f"{policy}  {decimal(value, decimals)}"
-        label_end(axes, text, height, place, colours[policy], "bold" if policy == curves[0].policy else "normal")
-
-
-def label_end(axes: Axes, text: str, height: float, place: float, colour: str, weight: str = "normal") -> None:
-    """A label at `place` for the line that ends at `height`, both shares of the height of the axes."""
-    axes.annotate(
-        text,
-        xy=(1.0, height),
-        xytext=(1.022, place),
-        xycoords="axes fraction",
-        textcoords="axes fraction",
-        color=colour,
-        fontsize=10,
-        fontweight=weight,
-        verticalalignment="center",
-        annotation_clip=False,
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "shrinkA": 2, "shrinkB": 0},
+    label_ends(
+        axes,
+        [
+            EndLabel(
+                f"{curve.policy}  {decimal(curve.values[-1], decimals)}",
+                (curve.values[-1] - low) / (high - low),
+                colours[curve.policy],
+                "bold" if curve is curves[0] else "normal",
+            )
+            for curve in curves
+            if math.isfinite(curve.values[-1])
+        ],
     )
 
 
-def _from_below(ends: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(ends.items(), key=lambda end: end[1])
+class EndLabel(NamedTuple):
+    """The label of a line that ends at `height`, a share of the height of the axes."""
+
+    text: str
+    height: float
+    colour: str
+    weight: str = "normal"
 
 
-def _apart(heights: Sequence[float]) -> list[float]:
-    """Rising heights, moved as little as needed to lie `LABEL_GAP` apart.
+def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
+    """Write labels beside the ends of their lines, moved apart where they would overlap."""
+    labels = sorted(labels, key=lambda label: label.height)
+    for label, place in zip(labels, apart([label.height for label in labels]), strict=True):
+        axes.annotate(
+            label.text,
+            xy=(1.0, label.height),
+            xytext=(1.022, place),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=label.colour,
+            fontsize=10,
+            fontweight=label.weight,
+            verticalalignment="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": label.colour, "linewidth": 0.7, "shrinkA": 2, "shrinkB": 0},
+        )
 
-    >>> [round(height, 3) for height in _apart([0.1, 0.5, 0.5])]
+
+def apart(heights: Sequence[float]) -> list[float]:
+    """Rising heights, moved as little as needed to lie `LABEL_GAP` apart: an isotonic regression.
+
+    >>> [round(height, 3) for height in apart([0.1, 0.5, 0.5])]
     [0.1, 0.474, 0.526]
     """
-    groups: list[list[float]] = []
-    for height in heights:
-        groups.append([height])
-        while len(groups) > 1 and _bottom(groups[-1]) < _top(groups[-2]) + LABEL_GAP - 1e-9:
-            groups[-2:] = [groups[-2] + groups[-1]]
-    return [place for group in groups for place in _places(group)]
+    count = len(heights)
+    sums = np.append(0.0, np.cumsum([height - place * LABEL_GAP for place, height in enumerate(heights)]))
 
+    def mean(first: int, last: int) -> float:
+        return float(sums[last + 1] - sums[first]) / (last + 1 - first)
 
-def _places(group: Sequence[float]) -> Iterator[float]:
-    return (_bottom(group) + index * LABEL_GAP for index in range(len(group)))
-
-
-def _bottom(group: Sequence[float]) -> float:
-    return sum(group) / len(group) - LABEL_GAP * (len(group) - 1) / 2
-
-
-def _top(group: Sequence[float]) -> float:
-    return _bottom(group) + LABEL_GAP * (len(group) - 1)
+    fitted = [
+        max(min(mean(first, last) for last in range(place, count)) for first in range(place + 1))
+        for place in range(count)
+    ]
+    return [height + place * LABEL_GAP for place, height in enumerate(fitted)]
 
 
 def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> None:

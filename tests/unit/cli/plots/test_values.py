@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval.cli.plots.values import LABEL_GAP, Picture, Trace, Truth, _apart, read_truth
+from streameval.cli.plots.values import LABEL_GAP, Picture, Trace, Truth, apart, read_truth
 from streameval.cli.replay import choose_picture
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config
@@ -178,10 +178,10 @@ def test_wide_bands_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatc
 
 def test_labels_keep_their_distance_and_order() -> None:
     heights = [0.0, 0.01, 0.02, 0.5, 0.51, 0.9]
-    apart = _apart(heights)
-    assert np.all(np.diff(apart) >= LABEL_GAP - 1e-9)
-    assert apart[-1] == 0.9
-    assert sum(apart) == pytest.approx(sum(heights))
+    places = apart(heights)
+    assert np.all(np.diff(places) >= LABEL_GAP - 1e-9)
+    assert places[-1] == pytest.approx(0.9)
+    assert sum(places) == pytest.approx(sum(heights))
 
 
 def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
