@@ -71,7 +71,7 @@ class Outcome(msgspec.Struct, frozen=True):
 def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVENTS) -> Outcome:
     """Run one stream with all rules, and with the proof of `anytime` alone."""
     names = [f"candidate {place}" for place in range(1, candidates + 1)]
-    promotion = Promotion(rule=RULES, family_size=1)
+    promotion = Promotion.of({"rule": RULES, "family_size": 1})
     evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)
     proof = LiftTest((0.0, 1.0))
     memory, largest = proof.start(1 + candidates), np.full(1 + candidates, -np.inf)

@@ -416,7 +416,7 @@ FAMILIES = (
         lambda status: status.holding.window if status.holding and status.holding.rewards else None,
     ),
     Family(
-        "streameval_dead_letters.done_total",
+        "streameval_dead_letters_written_total",
         "Rejected messages written to the dead letters since the process started.",
         _path("dead_letters.done"),
     ),
