@@ -16,7 +16,7 @@ from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts
-from streameval.service.metrics import MetricsPage
+from streameval.service.metrics import FAMILIES, MetricsPage
 from streameval.service.status import NEVER, DaemonStatus
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
@@ -61,6 +61,22 @@ PROMISED: dict[str, set[str]] = {
     "python_info": {"version", "implementation", "major", "minor", "patchlevel"},
 }
 
+ALL_OF_OURS = """
+backfill_read_events backfill_waiting_events batch_duration_seconds build_info consumer_gaps_total
+consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
+dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
+events_accepted_total events_held events_hurried_total events_rejected_total events_since_start
+last_event_timestamp_seconds policy_decay_alpha policy_design_effect policy_drift_detections_total
+policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
+policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
+policy_lift policy_lift_lower policy_lift_upper policy_lipschitz_per_event policy_promotable
+policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
+policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
+reward_model_squared_error rewards_late_share rewards_total rewards_window_seconds snapshot_duration_seconds
+snapshot_failures_total snapshot_timestamp_seconds watermark_timestamp_seconds
+"""
+"""Every metric after `streameval_`: dashboards and alerts of users ask for these names."""
+
 
 def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
     text = MetricsPage(lambda: published).render().decode()
@@ -90,6 +106,10 @@ def of_estimates(*estimates: Estimate) -> dict[str, list[Sample]]:
 def test_every_promised_name_is_there_with_its_labels(name: str) -> None:
     samples = scrape(make_published(make_report()))
     assert set(samples[name][0].labels) == PROMISED[name]
+
+
+def test_no_name_of_a_metric_changes() -> None:
+    assert {family.name for family in FAMILIES} == {f"streameval_{name}" for name in ALL_OF_OURS.split()}
 
 
 def test_values_are_those_of_the_report() -> None:
