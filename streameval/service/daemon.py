@@ -262,7 +262,7 @@ class Daemon:
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
             snapshots=None if self._snapshots is None else self._snapshots.status,
             dead_letters=None if self._dead_letters is None else self._dead_letters.status(),
-            holding=self._pipeline.buffered(),
+            buffered=self._pipeline.buffered(),
             history=self.published.history.after(at, report),
         )
         self._published_at = time.monotonic()

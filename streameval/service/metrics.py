@@ -81,7 +81,7 @@ def _backfills(status: DaemonStatus) -> Iterable[Series]:
 
 
 def _rewards(status: DaemonStatus) -> Iterable[Series]:
-    rewards = status.holding.rewards if status.holding else None
+    rewards = status.buffered.rewards if status.buffered else None
     return (((name,), getattr(rewards, name)) for name in ("joined", "late", "unmatched") if rewards)
 
 
@@ -388,17 +388,17 @@ FAMILIES = (
     Family(
         "streameval_events_held",
         "Events buffered until their turn in event-time order, or until their rewards arrive.",
-        _path("holding.events"),
+        _path("buffered.events"),
     ),
     Family(
         "streameval_watermark_timestamp_seconds",
         "Watermark in epoch seconds: events with an earlier timestamp are rejected as too_late.",
-        _path("holding.watermark"),
+        _path("buffered.watermark"),
     ),
     Family(
         "streameval_events_hurried_total",
         "Events since the state started that were counted before their turn, because the buffer was full.",
-        _path("holding.released_early"),
+        _path("buffered.released_early"),
     ),
     Family(
         "streameval_rewards_total",
@@ -408,12 +408,12 @@ FAMILIES = (
     Family(
         "streameval_rewards_late_share",
         "Share of the rewards of known decisions that arrived too late to count; estimates lack them.",
-        _path("holding.rewards.late_share"),
+        _path("buffered.rewards.late_share"),
     ),
     Family(
         "streameval_rewards_window_seconds",
         "Seconds that an event waits for its rewards before it counts; the newest counted event is at least this old.",
-        lambda status: status.holding.window if status.holding and status.holding.rewards else None,
+        lambda status: status.buffered.window if status.buffered and status.buffered.rewards else None,
     ),
     Family(
         "streameval_dead_letters_written_total",

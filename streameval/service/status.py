@@ -1,7 +1,4 @@
-"""What the daemon shows to the outside: one immutable value, replaced as a whole, so that no reader sees half of it.
-
-The last hours in a small ring: estimates at some hundred moments, which grow rarer as they reach farther back.
-"""
+"""The status of the daemon: one immutable value, replaced as a whole, so that no reader sees a part of an update."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ Label: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """All estimates at one moment: `numbers[places[label]]` are value, lower and upper, NaN where not known."""
+    """All estimates at one moment: `numbers[places[label]]` are value, lower and upper bound, NaN where not known."""
 
     at: float
     places: dict[Label, int]
@@ -48,10 +45,10 @@ class EstimateSeries:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Points that lie at least `spacing` seconds apart, which doubles whenever there are too many.
+    """Estimates of the last hours at points at least `spacing` seconds apart, which doubles when there are too many.
 
-    At the end they lie 256 seconds apart and reach `SPAN` back, in `24 bytes x points x estimates`: some megabytes for
-    hundreds of estimates.
+    In the end points are 256 seconds apart and reach `SPAN` back, in `24 bytes x points x estimates`: some megabytes
+    for hundreds of estimates.
 
     >>> len(History().points)
     0
@@ -61,9 +58,9 @@ class History:
     spacing: float = SHORTEST_SPACING
 
     def after(self, at: float, report: Report | None) -> History:
-        """This history and a Report made at `at` (epoch seconds), if the last point is long enough ago.
+        """This history and a Report made at `at` (epoch seconds), if the last point is old enough.
 
-        A clock that was set back takes the points with it that now lie in the future.
+        When the clock was set back, points in the future are dropped.
         """
         if report is None:
             return self
@@ -78,7 +75,7 @@ class History:
         return History(points, spacing)
 
     def series(self, label: Label) -> EstimateSeries:
-        """What is remembered of one estimate."""
+        """The history of one estimate."""
         numbers = np.full((len(self.points), 3), np.nan)
         for row, point in enumerate(self.points):
             place = point.places.get(label)
@@ -153,7 +150,7 @@ NO_DELAYS = Histogram.of(
 
 @dataclass(frozen=True, slots=True)
 class BackfillStatus:
-    """Candidates that came late and are given what has happened: events read, and about how many still wait."""
+    """The backfill of new candidates: events read, and approximately how many are still unread."""
 
     policies: tuple[str, ...]
     read: int
@@ -165,18 +162,18 @@ NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """When the newest snapshot was made (epoch seconds), how long writing took, how many could not be written."""
+    """Time of the newest snapshot (epoch seconds), seconds that writing took, and the number of failed snapshots."""
 
     written_at: float | None = None
     durations: Histogram = NO_SNAPSHOTS
     failures: int = 0
 
     def after(self, written_at: float, seconds: float) -> SnapshotStatus:
-        """The same after one more was written."""
+        """The status after one more snapshot."""
         return SnapshotStatus(written_at, self.durations.add(np.array([seconds])), self.failures)
 
     def failed(self) -> SnapshotStatus:
-        """The same after one could not be written."""
+        """The status after one more failure."""
         return SnapshotStatus(self.written_at, self.durations, self.failures + 1)
 
 
@@ -185,13 +182,12 @@ NEVER = SnapshotStatus()
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """The state of a running daemon at the moment `at` (epoch seconds).
+    """The status of a running daemon at the moment `at` (epoch seconds).
 
-    `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail`
-    says why. `accepted` and `rejected` count this process's life, from 0, every reason being there from the beginning;
-    the Report counts from the start of the state. Histograms are of this process's life, in seconds. `snapshots` is
-    None where no state is kept, `dead_letters` where none are, `holding` where events count as they arrive. `history`
-    holds Reports of the last hours, since the process began.
+    `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail` is
+    the reason. `accepted`, `rejected` (with every reason) and the histograms (in seconds) count from the start of the
+    process; the Report counts from the start of the state. `snapshots` is None without a state, `dead_letters` without
+    dead letters, `buffered` where events count as they arrive. `history` holds Reports since the start of the process.
     """
 
     source: SourceStatus
@@ -206,5 +202,5 @@ class DaemonStatus:
     backfills: tuple[BackfillStatus, ...] = ()
     snapshots: SnapshotStatus | None = None
     dead_letters: WorkerStatus | None = None
-    holding: BufferStatus | None = None
+    buffered: BufferStatus | None = None
     history: History = NO_HISTORY

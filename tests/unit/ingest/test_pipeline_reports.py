@@ -155,7 +155,7 @@ def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
     held = intake.buffered()
     assert held is not None
     assert held.rewards is not None
-    text = MetricsPage(lambda: make_published(holding=held)).render().decode()
+    text = MetricsPage(lambda: make_published(buffered=held)).render().decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
     assert found["streameval_events_held",] == held.events > 100

@@ -246,7 +246,7 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
 def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
     samples = scrape(
-        make_published(holding=BufferStatus(42, watermark=NOW, released_early=7, rewards=rewards, window=600.0))
+        make_published(buffered=BufferStatus(42, watermark=NOW, released_early=7, rewards=rewards, window=600.0))
     )
     assert one(samples, "streameval_events_held") == 42
     assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
@@ -254,7 +254,7 @@ def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() ->
     assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
     assert one(samples, "streameval_rewards_late_share") == 0.1
     assert one(samples, "streameval_rewards_window_seconds") == 600
-    early = scrape(make_published(holding=BufferStatus(0, watermark=float("-inf"))))
+    early = scrape(make_published(buffered=BufferStatus(0, watermark=float("-inf"))))
     assert "streameval_watermark_timestamp_seconds" not in early
     assert "streameval_rewards_total" not in early
     assert "streameval_events_held" not in scrape(make_published())
