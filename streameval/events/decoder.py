@@ -153,7 +153,7 @@ class JsonDecoder:
         broken = batch.faults(self.reward_range, rewarded=self.rewarded)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
-            events = _without_faults([broken.get(row, event) for row, event in enumerate(events)], messages, rejected)
+            events = _without(events, broken, messages, rejected)
             if self.policies is None:
                 batch = batch.with_policies(named_policies(events))
         if self.scores is not None:
@@ -185,7 +185,7 @@ class RewardDecoder:
         amounts, times = floats([each.reward for each in rewards]), seconds([each.timestamp for each in rewards])
         identity = fingerprints([each.event_id for each in rewards])
         broken = reward_message_faults(amounts, times)
-        _without_faults([broken.get(row, reward) for row, reward in enumerate(rewards)], messages, rejected)
+        _without(rewards, broken, messages, rejected)
         rows = np.delete(np.arange(len(rewards)), list(broken))
         kept = origin.take(np.delete(np.arange(len(origin)), list(rejected)))
         origins = replace(kept, identity=identity[rows])
@@ -202,15 +202,22 @@ class RewardDecoder:
         return reward
 
 
-def _without_faults(checked: Sequence[Any], messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
+def _without_faults(checked: list[Any], messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
     """Return what is not a `Fault`; add each fault to `rejected` at the place of its message."""
-    faulty = [row for row, item in enumerate(checked) if item.__class__ is Fault]
-    if faulty:
-        places = [place for place in range(len(messages)) if place not in rejected]
-        for row in faulty:
-            place, fault = places[row], checked[row]
-            rejected[place] = rejection(fault.reason, fault.detail, messages[place] or b"")
-    return [item for item in checked if item.__class__ is not Fault]
+    broken = {row: item for row, item in enumerate(checked) if item.__class__ is Fault}
+    return _without(checked, broken, messages, rejected)
+
+
+def _without(
+    events: list[Any], broken: Mapping[int, Fault], messages: Messages, rejected: dict[int, Rejected]
+) -> list[Any]:
+    """Return the events without broken rows, which are added to `rejected` at the place of their message."""
+    if not broken:
+        return events
+    places = np.delete(np.arange(len(messages)), list(rejected)).tolist()
+    for row, fault in broken.items():
+        rejected[places[row]] = rejection(fault.reason, fault.detail, messages[places[row]] or b"")
+    return [event for row, event in enumerate(events) if row not in broken]
 
 
 def _in_order(rejected: Mapping[int, Rejected], origin: Origin | None) -> tuple[Rejected, ...]:
