@@ -94,7 +94,7 @@ def plan_table(config: Config) -> Table:
     for estimators, averages in products:
         table.add_row("estimators", Text(_named(plan, estimators)))
         for row, average in enumerate(averages):
-            bound = _described(plan.bound(average))
+            bound = _described(plan.interval(average))
             table.add_row("" if row else "averages", Text(f"{_described(average)}: {bound} interval"))
     table.add_row("drift", Text(_detector(config)))
     table.add_row("promotion", Text(_promotion(config)))

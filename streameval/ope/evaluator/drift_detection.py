@@ -1,4 +1,4 @@
-"""Drift detection: tests for a change in what each policy earns, as an annotation. No estimate depends on them."""
+"""Drift detection: tests for a change in the reward under each policy. No estimate depends on them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from streameval.common.arrays import Array, State
 from streameval.ope.evidence.evidence import Evidence
 
 LARGEST_WEIGHT = 5.0
-"""Larger importance weights are cut here: such tests know nothing of heavy tails, and drift shows in the many events
+"""Larger importance weights are clipped: the tests do not allow for heavy tails, and drift shows in the many events
 with small weights."""
 LONGEST, KEPT = 2_000, 1_000
-"""A detector that has seen so many block means starts anew from the last of them: its past is bounded, and known."""
+"""After this many block means, a detector restarts from the last ones: what it has seen is bounded, and saved."""
 FEWEST = 30
-"""What a detector finds in the first block means is not counted; short logs do without river, which loads slowly."""
+"""Detections in the first block means are not counted; short logs do not need river, which loads slowly."""
 OFF = "off"
 
 
@@ -27,7 +27,7 @@ OFF = "off"
 class DriftDetector:
     """A drift detector of river, by its name there, with its parameters: `ADWIN`, `PageHinkley`, `KSWIN`.
 
-    It watches the block means of `min(w, 5) r`, in units of the reward range. What draws at random gets a seed.
+    It sees the block means of `min(w, 5) r`, in units of the reward range. A detector that draws at random gets a seed.
 
     >>> DriftDetector.of({"detector": "ADWIN", "delta": 0.01})
     DriftDetector(name='ADWIN', parameters={'delta': 0.01})
@@ -42,25 +42,24 @@ class DriftDetector:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, wish: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
+    def of(cls, value: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
         """From a name, or a mapping with the `detector` and its parameters; None for `off`. ValueError for others."""
-        if isinstance(wish, DriftDetector) or wish is None or wish == OFF:
-            return wish if isinstance(wish, DriftDetector) else None
-        if not isinstance(wish, str | Mapping):
-            raise ValueError(f"the drift detector must be a name or a mapping of options, found {wish!r}")
-        given = {"detector": wish} if isinstance(wish, str) else dict(wish)
-        name = given.pop("detector", cls.name)
-        detector = cls(name, given)
+        if value is None or value == OFF or isinstance(value, DriftDetector):
+            return value if isinstance(value, DriftDetector) else None
+        if not isinstance(value, str | Mapping):
+            raise ValueError(f"the drift detector must be a name or a mapping of options, found {value!r}")
+        parameters = {"detector": value} if isinstance(value, str) else dict(value)
+        detector = cls(parameters.pop("detector", cls.name), parameters)
         if detector != cls():
             detector.make()
         return detector
 
     def settings(self) -> State:
-        """What `of` makes it from."""
+        """The argument of `of` for this detector."""
         return {"detector": self.name, **self.parameters}
 
     def make(self) -> Any:
-        """A fresh detector; ValueError when river has none of this name, or it refuses the parameters."""
+        """A new river detector; ValueError when river has none of this name, or refuses the parameters."""
         kinds = _kinds()
         if self.name not in kinds:
             raise ValueError(f"there is no drift detector {self.name!r}; there are {', '.join(sorted(kinds))}")
@@ -76,7 +75,7 @@ class DriftDetector:
 
 
 def _kinds() -> dict[str, type[Any]]:
-    """river's detectors of changes in a stream of numbers; imported when first needed, because that takes seconds."""
+    """river's detectors of changes in a stream of numbers; river takes seconds to import."""
     from river import base, drift
 
     return {
@@ -90,10 +89,10 @@ _NOT_FOR_USE = {"DummyDriftDetector", "NoDrift"}
 
 
 class DriftWatch:
-    """A detector for each policy, and how often it has found a change.
+    """A detector for each policy, and the number of changes that it has found.
 
-    river's detectors cannot be written down as plain values. So the state is what they have seen: at most 2,000 block
-    means of each policy, from which `from_state` makes them anew, the same to the last bit.
+    river's detectors cannot be saved as plain values. The state is what they have seen: at most 2,000 block means of
+    each policy, from which they are rebuilt to the last bit.
     """
 
     def __init__(self, detector: DriftDetector, policies: int) -> None:
@@ -103,13 +102,12 @@ class DriftWatch:
         self._detectors: list[Any] = [None] * policies
 
     def update(self, means: Array) -> None:
-        """Take the next block means, [blocks, policies]; NaN where a block says nothing about a policy."""
+        """Take the next block means, [blocks, policies]; NaN where a policy has no events in a block."""
         for policy, column in enumerate(means.T.tolist()):
-            for mean in column:
-                if math.isfinite(mean):
-                    self._see(policy, mean)
+            for mean in filter(math.isfinite, column):
+                self._add(policy, mean)
 
-    def _see(self, policy: int, mean: float) -> None:
+    def _add(self, policy: int, mean: float) -> None:
         seen = self._seen[policy]
         if len(seen) == LONGEST:
             del seen[: LONGEST - KEPT]
@@ -118,15 +116,11 @@ class DriftWatch:
         if len(seen) <= FEWEST:
             return
         if self._detectors[policy] is None:
-            self._detectors[policy] = self._made_from(seen[:-1])
+            self._detectors[policy] = self.detector.make()
+            for earlier in seen[:-1]:
+                self._detectors[policy].update(earlier)
         self._detectors[policy].update(mean)
         self.detections[policy] += self._detectors[policy].drift_detected
-
-    def _made_from(self, seen: Sequence[float]) -> Any:
-        detector = self.detector.make()
-        for mean in seen:
-            detector.update(mean)
-        return detector
 
     def select_policies(self, index: Sequence[int]) -> DriftWatch:
         """The watch of some of the policies; `index`: their places."""

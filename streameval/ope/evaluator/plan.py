@@ -24,7 +24,7 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, St
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.evidence.requirements import Requirement, Requirements
+from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences import error_shares
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
@@ -85,6 +85,8 @@ class Plan:
         promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None,
     ) -> Plan:
         """The plan for the arguments of an `Evaluator`; ValueError names the argument that is wrong."""
+        if block != int(block) or block < 1:
+            raise ValueError(f"block must be a whole number of events, 1 or more; found {block}")
         plan = cls(
             policies=_policies(production, candidates),
             computed_policies={
@@ -94,8 +96,8 @@ class Plan:
             default_estimators=estimators is None,
             intervals=_intervals(intervals or {}),
             reward_range=_ordered(reward_range),
-            confidence=_inside("confidence", confidence, 0, 1),
-            block=_whole("block", block),
+            confidence=confidence,
+            block=int(block),
             reward_model=reward_model or Ridge(),
             drift=DriftDetector.of(drift),
             promotion=Promotion.of(promotion),
@@ -105,14 +107,16 @@ class Plan:
         return plan
 
     def _check(self) -> None:
+        if not 0 < self.confidence < 1:
+            raise ValueError(f"confidence must lie between 0 and 1, found {self.confidence}")
         for estimators, averages in self.products:
-            _distinct("estimator", [estimator.label for estimator in estimators])
-            _distinct("average", [average.label for average in averages])
+            _require_distinct("estimators", [estimator.label for estimator in estimators])
+            _require_distinct("averages", [average.label for average in averages])
         known = self.averages
         unknown = sorted(set(self.intervals) - set(known))
         if unknown:
             raise ValueError(
-                f"intervals name averages that are not there: {', '.join(unknown)}; there are {', '.join(known)}"
+                f"intervals names averages that are not configured: {', '.join(unknown)}; there are {', '.join(known)}"
             )
         for label, interval in self.intervals.items():
             interval.check(known[label], self.block)
@@ -183,26 +187,20 @@ class Plan:
         return replace(self, products=tuple(products), intervals=intervals)
 
     def grids(self) -> tuple[Grid, ...]:
-        """The grids to fold events into."""
+        """The grids to fold events into: for each product, one for all estimators that need the same of events."""
+        candidates = tuple(policy != LOGGING for policy in self.policies)
         grids = []
         for estimators, averages in self.products:
+            intervals = tuple(self.interval(average) for average in averages)
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
-                some = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
-                grids.append(self._grid(some, averages, needs))
+                group = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
+                trackers = tuple(
+                    interval.tracker(average, group, self.reward_range, self.block, self.policies[0] == LOGGING)
+                    for average, interval in zip(averages, intervals, strict=True)
+                )
+                optional = self.default_estimators and bool(needs)
+                grids.append(Grid(group, averages, intervals, candidates, needs, trackers, optional))
         return tuple(grids)
-
-    def _grid(
-        self, estimators: tuple[AnyEstimator, ...], averages: tuple[AnyAverage, ...], needs: Requirements
-    ) -> Grid:
-        bounds = tuple(map(self.bound, averages))
-        watches = tuple(
-            bound.tracker(average, estimators, self.reward_range, self.block, self.policies[0] == LOGGING)
-            for average, bound in zip(averages, bounds, strict=True)
-        )
-        candidates = tuple(policy != LOGGING for policy in self.policies)
-        return Grid(
-            estimators, averages, bounds, candidates, needs, watches, optional=self.default_estimators and bool(needs)
-        )
 
     @property
     def errors(self) -> Array:
@@ -215,14 +213,14 @@ class Plan:
         return np.concatenate([[error], error_shares(error, order, family)])
 
     def needs_of(self, estimator: AnyEstimator) -> frozenset[Requirement]:
-        """What events must tell for an estimator, those of the reward model included if it uses that."""
-        return frozenset(
-            estimator.needs | (self.reward_model.needs if Requirement.PREDICTION in estimator.needs else set())
-        )
+        """The fields that an estimator needs events to have, with those of the reward model if it uses one."""
+        model = self._model_of(estimator)
+        return frozenset(estimator.needs if model is None else estimator.needs | model.needs)
 
-    def bound(self, average: AnyAverage) -> AnyInterval:
-        """The kind of interval on an average: the one that was asked for, or what the coverage study recommends."""
-        return self.intervals.get(average.label) or _INTERVAL.validate_python({"kind": average.default_interval})
+    def interval(self, average: AnyAverage) -> AnyInterval:
+        """The kind of interval on an average: the configured one, or the one that the coverage study recommends."""
+        default = average.default_interval
+        return self.intervals.get(average.label) or _INTERVAL.validate_python({"kind": default})
 
     def settings(self) -> State:
         """The plan as a plain value."""
@@ -294,8 +292,10 @@ def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
 
 
 def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyInterval]:
-    spelled = {label: {"kind": bound} if isinstance(bound, str) else bound for label, bound in intervals.items()}
-    return {label: _INTERVAL.validate_python(bound) for label, bound in spelled.items()}
+    return {
+        label: _INTERVAL.validate_python({"kind": interval} if isinstance(interval, str) else interval)
+        for label, interval in intervals.items()
+    }
 
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
@@ -305,20 +305,8 @@ def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:
     return low, high
 
 
-def _inside(name: str, value: float, low: float, high: float) -> float:
-    if not low < value < high:
-        raise ValueError(f"{name} must lie between {low} and {high}, found {value}")
-    return value
-
-
-def _whole(name: str, value: int) -> int:
-    if value != int(value) or value < 1:
-        raise ValueError(f"{name} must be a whole number of events, 1 or more; found {value}")
-    return int(value)
-
-
-def _distinct(what: str, labels: Sequence[str]) -> None:
+def _require_distinct(option: str, labels: Sequence[str]) -> None:
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated or not labels:
         problem = f"{', '.join(repeated)} is there twice; give one a name" if repeated else "there is none"
-        raise ValueError(f"{what}s: {problem}")
+        raise ValueError(f"{option}: {problem}")

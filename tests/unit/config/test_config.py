@@ -121,7 +121,7 @@ def test_one_list_leaves_the_other_at_everything_there_is_by_default(load: Loade
 def test_the_intervals_are_those_that_the_coverage_study_recommends_unless_they_are_named(load: Loader) -> None:
     def kinds(config: Config) -> list[str]:
         plan = config.plan()
-        return [plan.bound(average).kind for _, averages in plan.products for average in averages]
+        return [plan.interval(average).kind for _, averages in plan.products for average in averages]
 
     assert kinds(load(ONE)) == ["empirical_likelihood"] * 5 + ["drift_aware"]
     assert kinds(load(ONE + "averages: [mixture]\nintervals: {mixture: normal}")) == ["normal"]
