@@ -95,7 +95,7 @@ def _read(path: Path) -> State:
 
 def contents(path: Path, document: State) -> dict[str, Any]:
     """A snapshot as plain values."""
-    report, roster = _report(document), document["evaluator"]
+    report, evaluator = _report(document), document["evaluator"]
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -105,7 +105,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
         **buffered(document["pipeline"]),
-        "cohorts": [_cohort(cohort) for cohort in roster["cohorts"]],
+        "cohorts": [_cohort(cohort) for cohort in evaluator["cohorts"]],
         "report": json.loads(report.to_json()),
     }
 

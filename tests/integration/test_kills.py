@@ -93,7 +93,7 @@ class Log:
 
     def state_in_order_of_time(self) -> Any:
         """The state of an evaluator that was given all events by (timestamp, partition, offset)."""
-        roster = CohortEvaluator(Config.model_validate(self.config()).plan())
+        cohorts = CohortEvaluator(Config.model_validate(self.config()).plan())
         columns = self.columns
         in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
         for first in range(0, self.events, 6000):
@@ -101,8 +101,8 @@ class Log:
             taken = {name: column[some] for name, column in columns.items()}
             policies = {name: taken[name] for name in ("early", "late")}
             given = {name: taken[name] for name in ("reward", "propensity", "timestamp")}
-            roster.update(EventBatch.from_arrays(**given, policies=policies))
-        state = settled(roster)
+            cohorts.update(EventBatch.from_arrays(**given, policies=policies))
+        state = settled(cohorts)
         state["cohorts"][0]["evaluator"]["events"]["rejected"] = {"duplicate": self.events // DUPLICATED}
         return state
 

@@ -34,7 +34,7 @@ STATE_SCHEMA = 4
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
-"""Blocks times policies folded together, but for these limits: few enough to stay near the processor."""
+"""Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
 
 class Evaluator:

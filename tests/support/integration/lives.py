@@ -130,10 +130,10 @@ def final_state(state: Path) -> Any:
     return settled(evaluator_from(document["evaluator"]))
 
 
-def settled(roster: CohortEvaluator) -> Any:
-    """The state of a roster with all whole blocks folded, however its events were cut into batches."""
-    roster.report()
-    state = from_plain(roster.state())
+def settled(cohorts: CohortEvaluator) -> Any:
+    """The state of an evaluator of cohorts with all whole blocks folded, however its events were cut into batches."""
+    cohorts.report()
+    state = from_plain(cohorts.state())
     for member in state["cohorts"]:
         if member["evaluator"]["pending"] is not None:
             member["evaluator"]["pending"]["origin"] = None

@@ -35,13 +35,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def state(tmp_path: Path) -> Path:
     """A directory with two snapshots, of 100 and of 200 events."""
     snapshots = SnapshotStore(tmp_path / "state")
-    roster = CohortEvaluator(se.Evaluator(["challenger"], [se.IPS()], [se.Cumulative()]).plan)
+    cohorts = CohortEvaluator(se.Evaluator(["challenger"], [se.IPS()], [se.Cumulative()]).plan)
     for _ in range(2):
         ones = np.ones(100)
         events = se.EventBatch.from_arrays(
             reward=ones / 2, propensity=ones, policies={"challenger": ones}, timestamp=ones * 1_700_000_000
         )
-        roster.update(events)
+        cohorts.update(events)
         document: dict[str, Any] = {
             "schema": 1,
             "version": "0.1.0",
@@ -49,7 +49,7 @@ def state(tmp_path: Path) -> Path:
             "written": 1_700_000_000.0,
             "offsets": {"clicks": Offsets({0: 70, 3: 30}, "topic-id").to_state()},
             "pipeline": EventPipeline(JsonDecoder()).state(),
-            "evaluator": roster.state(),
+            "evaluator": cohorts.state(),
         }
         snapshots.write(document)
     snapshots.close()

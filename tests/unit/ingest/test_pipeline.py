@@ -228,15 +228,15 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     document = header(settings) | {"offsets": {}, "written": 0.0}
     document |= {"pipeline": begun.pipeline.state(), "evaluator": begun.evaluator.state()}
     continued = resume(settings, Path("a snapshot"), msgspec.msgpack.decode(msgspec.msgpack.encode(document)), ["a"])
-    roster, intake = continued.evaluator, continued.pipeline
+    cohorts, intake = continued.evaluator, continued.pipeline
     for late in continued.late:
-        roster.activate(late)
+        cohorts.activate(late)
     second = [message(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
-    roster.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.status()))
-    roster.update(intake.take([], log.status(ended=True), 1e9))
-    counts = {each.policy: (each.events, each.missing) for each in roster.report().policies}
+    cohorts.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.status()))
+    cohorts.update(intake.take([], log.status(ended=True), 1e9))
+    counts = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
     assert counts == {"logging": (EVENTS + 500, 0), "a": (200, 300)}
-    assert roster.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
+    assert cohorts.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
 
 
 def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> None:

@@ -298,13 +298,13 @@ def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(
 def test_code_that_fails_to_load_is_told_and_the_old_candidates_go_on(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    roster = CohortEvaluator(config.plan())
+    cohorts = CohortEvaluator(config.plan())
     code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
     written(path, policies={"candidates": {"early": "logged", "late": code}})
     with capture_logs() as logs:
-        assert Reload(path, config, roster)() is None
+        assert Reload(path, config, cohorts)() is None
     assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
-    assert roster.policies == ("logging", "early")
+    assert cohorts.policies == ("logging", "early")
 
 
 def written(path: Path, **parts: Any) -> Path:
@@ -316,28 +316,28 @@ def written(path: Path, **parts: Any) -> Path:
 def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    roster = CohortEvaluator(config.plan())
-    reload = Reload(path, config, roster)
+    cohorts = CohortEvaluator(config.plan())
+    reload = Reload(path, config, cohorts)
     both = {"candidates": ["early", "late"], "production": "incumbent"}
     written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
     with capture_logs() as logs:
         assert reload() is None
     assert "cannot change policies.production, reward.field, source.topic" in logs[0]["error"]
     assert "restart" in logs[0]["hint"]
-    assert roster.policies == ("logging", "early")
+    assert cohorts.policies == ("logging", "early")
 
 
 def test_a_reload_adds_and_removes_candidates_and_says_so(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    roster = CohortEvaluator(config.plan())
-    reload = Reload(path, config, roster)
+    cohorts = CohortEvaluator(config.plan())
+    reload = Reload(path, config, cohorts)
     written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
     with capture_logs() as logs:
         change = reload()
     assert change is not None
     assert change.backfill is None
-    assert roster.policies == ("logging", "even", "late")
+    assert cohorts.policies == ("logging", "even", "late")
     assert [(entry["added"], entry["removed"]) for entry in logs] == [(["even", "late"], ["early"])]
 
 

@@ -383,17 +383,17 @@ from streameval.service.snapshots import SnapshotStore, SnapshotWriter
 
 names = [f"candidate-{number}" for number in range(9)]
 averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
-roster = CohortEvaluator(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
+cohorts = CohortEvaluator(se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None).plan)
 taken = []
 store = SnapshotStore(Path(sys.argv[1]))
 writer = SnapshotWriter(store, 0.0, after=taken.append)
 rng = np.random.default_rng(1)
 for _ in range(4):
     policies = {name: rng.random(6000) for name in names}
-    roster.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
+    cohorts.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
 for number in range(2):
     started = time.thread_time()
-    writer.maybe_write(lambda: {"roster": roster.state()})
+    writer.maybe_write(lambda: {"cohorts": cohorts.state()})
     print(time.thread_time() - started)
     while len(taken) == number:
         time.sleep(0.01)
@@ -413,7 +413,7 @@ def test_taking_100_megabytes_of_state_holds_up_the_loop_for_less_than_half_a_se
 
 def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    roster = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
+    cohorts = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
     going_on, kept = threading.Event(), []
 
     class Slow(SnapshotStore):
@@ -427,15 +427,15 @@ def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> No
 
     writer = SnapshotWriter(Slow(tmp_path), interval=0.0)
     for _ in range(3):
-        roster.update(batch())
+        cohorts.update(batch())
         going_on.clear()
-        writer.maybe_write(lambda: {"roster": roster.state()})
-        kept.append(msgspec.msgpack.encode(roster.state()))
-        roster.update(batch())
+        writer.maybe_write(lambda: {"cohorts": cohorts.state()})
+        kept.append(msgspec.msgpack.encode(cohorts.state()))
+        cohorts.update(batch())
         going_on.set()
         writer.settle(60.0)
     writer.close()
-    written = [read_document(path)["roster"] for path in found_in(tmp_path)]
+    written = [read_document(path)["cohorts"] for path in found_in(tmp_path)]
     assert [msgspec.msgpack.encode(each) for each in written] == kept
     assert len(set(kept)) == 3
 

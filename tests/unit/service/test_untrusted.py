@@ -11,7 +11,7 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots import evaluator_from
 
 
-def roster() -> CohortEvaluator:
+def cohorts() -> CohortEvaluator:
     evaluator = se.Evaluator(["a"])
     batch = se.EventBatch.from_arrays(reward=np.ones(250), propensity=np.ones(250), policies={"a": np.ones(250)})
     evaluated = CohortEvaluator(evaluator.plan)
@@ -20,10 +20,10 @@ def roster() -> CohortEvaluator:
 
 
 def test_a_state_of_this_version_is_left_as_it_is() -> None:
-    assert evaluator_from(roster().state()).report() == roster().report()
+    assert evaluator_from(cohorts().state()).report() == cohorts().report()
 
 
 @pytest.mark.parametrize("schema", [1, 2, None])
 def test_a_state_of_another_version_is_refused(schema: int | None) -> None:
     with pytest.raises(StateError, match=f"the state of the evaluator has schema {schema}, this version reads 4"):
-        evaluator_from({**roster().state(), "schema": schema})
+        evaluator_from({**cohorts().state(), "schema": schema})

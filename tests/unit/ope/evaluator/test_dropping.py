@@ -13,8 +13,8 @@ import pytest
 import streameval as se
 from streameval.common.arrays import from_plain
 from streameval.ope.evaluator.cohorts import CohortEvaluator
+from support.cohorts import adopt, events, plan
 from support.logs import Log
-from support.rosters import adopt, events, plan
 
 ESTIMATORS = (se.IPS(), se.SNIPS(), se.ClippedIPS(cap=5.0), se.StratifiedIPS(), se.ControlVariate())
 AVERAGES = (
@@ -198,10 +198,10 @@ FEW = {
 }
 
 
-def computed(roster: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
-    """What each evaluator of a roster says of whom, shown or not."""
+def computed(cohorts: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
+    """What each evaluator of an evaluator of cohorts says of whom, shown or not."""
     found = []
-    for member in roster.state()["cohorts"]:
+    for member in cohorts.state()["cohorts"]:
         report = se.Evaluator.from_state(member["evaluator"]).report()
         cells = dict.fromkeys((each.estimator, each.average) for each in report.estimates)
         found.append(([each.policy for each in report.policies], list(cells)))
@@ -210,36 +210,36 @@ def computed(roster: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, s
 
 @pytest.mark.parametrize("live", [True, False])
 def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
-    roster = CohortEvaluator(plan("early", "late", **FEW))
-    roster.update(events(500))
-    size = len(msgspec.msgpack.encode(roster.state()))
+    cohorts = CohortEvaluator(plan("early", "late", **FEW))
+    cohorts.update(events(500))
+    size = len(msgspec.msgpack.encode(cohorts.state()))
     if live:
-        assert roster.change_candidates(plan("late", **FEW)) is None
+        assert cohorts.change_candidates(plan("late", **FEW)) is None
     else:
-        adopt(roster, plan("late", **FEW))
-    assert [policies for policies, _ in computed(roster)] == [["logging", "late"]]
-    assert len(msgspec.msgpack.encode(roster.state())) < 0.75 * size
-    assert b"early" not in msgspec.msgpack.encode(roster.state())
+        adopt(cohorts, plan("late", **FEW))
+    assert [policies for policies, _ in computed(cohorts)] == [["logging", "late"]]
+    assert len(msgspec.msgpack.encode(cohorts.state())) < 0.75 * size
+    assert b"early" not in msgspec.msgpack.encode(cohorts.state())
 
 
 def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
-    roster = CohortEvaluator(plan("early", **FEW))
-    late = roster.change_candidates(plan("early", "late", "later", **FEW))
+    cohorts = CohortEvaluator(plan("early", **FEW))
+    late = cohorts.change_candidates(plan("early", "late", "later", **FEW))
     assert late is not None
     late.update(events(300))
-    roster.change_candidates(plan("early", "later", **FEW))
-    roster.activate(late)
-    assert [policies for policies, _ in computed(roster)] == [["logging", "early"], ["logging", "later"]]
-    roster.update(events(10))
-    assert {each.policy: each.events for each in roster.report().policies}["later"] == 310
+    cohorts.change_candidates(plan("early", "later", **FEW))
+    cohorts.activate(late)
+    assert [policies for policies, _ in computed(cohorts)] == [["logging", "early"], ["logging", "later"]]
+    cohorts.update(events(10))
+    assert {each.policy: each.events for each in cohorts.report().policies}["later"] == 310
 
 
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
-    roster = CohortEvaluator(plan("early", "late", **FEW))
-    roster.update(events(100))
-    roster.change_candidates(plan("late", **FEW))
-    adopt(roster, plan("late", "early", **FEW))
-    (first, second) = roster.state()["cohorts"]
+    cohorts = CohortEvaluator(plan("early", "late", **FEW))
+    cohorts.update(events(100))
+    cohorts.change_candidates(plan("late", **FEW))
+    adopt(cohorts, plan("late", "early", **FEW))
+    (first, second) = cohorts.state()["cohorts"]
     assert (first["evaluator"]["settings"]["candidate_order"], second["evaluator"]["settings"]["candidate_order"]) == (
         {"late": 2},
         {"early": 3},
@@ -247,56 +247,56 @@ def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() ->
 
 
 def test_what_is_left_need_not_be_each_estimator_on_each_average() -> None:
-    roster, straight = CohortEvaluator(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
-    for each in (roster, straight):
+    cohorts, straight = CohortEvaluator(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
+    for each in (cohorts, straight):
         each.update(events(500))
-    adopt(roster, plan("early"))  # the published estimators on the published averages, and the best on the mixture
-    roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
+    adopt(cohorts, plan("early"))  # the published estimators on the published averages, and the best on the mixture
+    cohorts = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state())))
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
-    assert computed(roster)[0] == (["logging", "early"], [*published, ("stratified_ips", "mixture")])
-    for cell in computed(roster)[0][1]:
-        assert told(roster, ("early", *cell)) == told(straight, ("early", *cell))
-    adopt(roster, plan("early", **FEW))
-    assert told(roster, ("early", "snips", "window")) == told(straight, ("early", "snips", "window"))
+    assert computed(cohorts)[0] == (["logging", "early"], [*published, ("stratified_ips", "mixture")])
+    for cell in computed(cohorts)[0][1]:
+        assert told(cohorts, ("early", *cell)) == told(straight, ("early", *cell))
+    adopt(cohorts, plan("early", **FEW))
+    assert told(cohorts, ("early", "snips", "window")) == told(straight, ("early", "snips", "window"))
 
 
 def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> None:
-    roster = CohortEvaluator(plan("early", "late", **FEW))
-    roster.update(events(500))
-    state = roster.state()
+    cohorts = CohortEvaluator(plan("early", "late", **FEW))
+    cohorts.update(events(500))
+    state = cohorts.state()
     state["cohorts"][0] |= {"policies": ["logging", "late"], "pairs": [["ips", "window"], ["snips", "window"]]}
     read = CohortEvaluator.from_state(state)
     assert computed(read) == [(["logging", "late"], [("ips", "window"), ("snips", "window")])]
-    assert told(read, ("late", "snips", "window")) == told(roster, ("late", "snips", "window"))
+    assert told(read, ("late", "snips", "window")) == told(cohorts, ("late", "snips", "window"))
 
 
 def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
-    roster = CohortEvaluator(plan("early", **options))
-    roster.update(events(500, described=True))
-    model = roster.state()["cohorts"][0]["evaluator"]["predictions"]
-    adopt(roster, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
-    roster.update(events(500, described=True))
-    after = roster.state()["cohorts"][0]["evaluator"]["predictions"]
-    assert roster.report().reward_model is None
+    cohorts = CohortEvaluator(plan("early", **options))
+    cohorts.update(events(500, described=True))
+    model = cohorts.state()["cohorts"][0]["evaluator"]["predictions"]
+    adopt(cohorts, plan("early", estimators=[se.IPS()], averages=[se.Cumulative()]))
+    cohorts.update(events(500, described=True))
+    after = cohorts.state()["cohorts"][0]["evaluator"]["predictions"]
+    assert cohorts.report().reward_model is None
     assert len(msgspec.msgpack.encode(after)) <= len(msgspec.msgpack.encode(model))
     assert after == se.Evaluator(["early"], **options).state()["predictions"]
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
-    roster = CohortEvaluator(plan("early"))
-    roster.update(events(150, described=first))
-    adopt(roster, plan("early", "late"))
-    roster.update(events(150, described=not first))
+    cohorts = CohortEvaluator(plan("early"))
+    cohorts.update(events(150, described=first))
+    adopt(cohorts, plan("early", "late"))
+    cohorts.update(events(150, described=not first))
     cells = {
-        policy: {(each.estimator, each.average) for each in roster.report().estimates if each.policy == policy}
-        for policy in roster.policies
+        policy: {(each.estimator, each.average) for each in cohorts.report().estimates if each.policy == policy}
+        for policy in cohorts.policies
     }
     best = ("stratified_dr", "mixture")
     assert best in cells["early"]
     assert cells["early"] == cells["logging"]
     assert cells["late"] == cells["early"] - ({best} if first else set())
-    adopt(roster, plan("early", "late", **FEW))
-    adopt(roster, plan("early", "late"))
-    assert {each.policy for each in roster.report().estimates} == {"logging", "early", "late"}
+    adopt(cohorts, plan("early", "late", **FEW))
+    adopt(cohorts, plan("early", "late"))
+    assert {each.policy for each in cohorts.report().estimates} == {"logging", "early", "late"}

@@ -295,44 +295,44 @@ def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: 
 def test_a_candidate_that_comes_late_has_the_rows_of_a_stream_that_began_then(log: Log, order: str) -> None:
     batch = log.mixed(ORDERS[order])
     plans = [se.Evaluator(names, promotion=EARLY, drift=None).plan for names in (["better"], ["better", "worse"])]
-    roster = CohortEvaluator(plans[0])
-    roster.update(batch[:5_000])
-    late = roster.change_candidates(plans[1])
+    cohorts = CohortEvaluator(plans[0])
+    cohorts.update(batch[:5_000])
+    late = cohorts.change_candidates(plans[1])
     assert late is not None
-    roster.activate(late)
-    roster.update(batch[5_000:])
+    cohorts.activate(late)
+    cohorts.update(batch[5_000:])
     fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
     fresh.update(batch[5_000:])
     expected = {key: value for key, value in rows(fresh.report()).items() if key[0] == "worse"}
-    assert {key: value for key, value in rows(roster.report()).items() if key[0] == "worse"} == expected
-    again = CohortEvaluator.from_state(roster.state())
-    assert again.report().to_json() == roster.report().to_json()
+    assert {key: value for key, value in rows(cohorts.report()).items() if key[0] == "worse"} == expected
+    again = CohortEvaluator.from_state(cohorts.state())
+    assert again.report().to_json() == cohorts.report().to_json()
 
 
 def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: Log) -> None:
     batch = log.mixed(ORDERS["one in twenty full"])
-    roster = CohortEvaluator(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
-    roster.update(batch)
-    before = {each.policy: each for each in roster.report().promotion}
+    cohorts = CohortEvaluator(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
+    cohorts.update(batch)
+    before = {each.policy: each for each in cohorts.report().promotion}
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
-    roster.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
-    after = {each.policy: each for each in roster.report().promotion}
+    cohorts.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    after = {each.policy: each for each in cohorts.report().promotion}
     for name in before:
         assert after[name].since_event == before[name].since_event
         assert after[name].held == before[name].held
-    roster.update(batch)
-    assert {each.estimator for each in roster.report().estimates} == {"stratified_ips"}
+    cohorts.update(batch)
+    assert {each.estimator for each in cohorts.report().estimates} == {"stratified_ips"}
 
 
 def test_the_estimator_that_is_decided_by_goes_and_the_other_holds_from_zero(log: Log) -> None:
-    roster = CohortEvaluator(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
-    roster.update(log.full)
-    assert roster.report().promotion[0].promotable
+    cohorts = CohortEvaluator(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).plan)
+    cohorts.update(log.full)
+    assert cohorts.report().promotion[0].promotable
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
-    roster.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
-    assert roster.report().promotion[0].held == 0
-    roster.update(log.full[:1_000])
-    assert roster.report().promotion[0].promotable
+    cohorts.apply_plan(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).plan)
+    assert cohorts.report().promotion[0].held == 0
+    cohorts.update(log.full[:1_000])
+    assert cohorts.report().promotion[0].promotable
 
 
 def test_slates_among_plain_and_full_events_are_missing_for_the_best_estimator() -> None:

@@ -157,68 +157,68 @@ def plan(*candidates: str, **options: Any) -> Plan:
     return se.Evaluator(candidates, **{"promotion": EARLY, **options}).plan
 
 
-def join(roster: CohortEvaluator, new: Plan) -> None:
-    for late in roster.apply_plan(new):
-        roster.activate(late)
+def join(cohorts: CohortEvaluator, new: Plan) -> None:
+    for late in cohorts.apply_plan(new):
+        cohorts.activate(late)
 
 
-def ranks(roster: CohortEvaluator) -> dict[str, int]:
+def ranks(cohorts: CohortEvaluator) -> dict[str, int]:
     return {
         name: member.evaluator.plan.candidate_order[name]
-        for member in roster._cohorts
+        for member in cohorts._cohorts
         for name in member.policies
         if name in TARGETS
     }
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
-    roster = CohortEvaluator(plan("second"))
-    roster.update(log(300))
-    join(roster, plan("second", "third"))
-    assert ranks(roster) == {"second": 1, "third": 2}
-    join(roster, plan("third"))
-    roster = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(roster.state())))
-    join(roster, plan("third", "same", "second"))
-    assert ranks(roster) == {"third": 2, "same": 3, "second": 4}
-    lifts = [cohort.evaluator._lift for cohort in roster._cohorts]
+    cohorts = CohortEvaluator(plan("second"))
+    cohorts.update(log(300))
+    join(cohorts, plan("second", "third"))
+    assert ranks(cohorts) == {"second": 1, "third": 2}
+    join(cohorts, plan("third"))
+    cohorts = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state())))
+    join(cohorts, plan("third", "same", "second"))
+    assert ranks(cohorts) == {"third": 2, "same": 3, "second": 4}
+    lifts = [cohort.evaluator._lift for cohort in cohorts._cohorts]
     errors = [lift.monitor.context.errors for lift in lifts if lift is not None]  # None: without candidates
     assert min(map(min, errors)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
 def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:
-    roster, batch = CohortEvaluator(plan("second")), log(8_000)
-    roster.update(batch[:6_000])
-    before = decisions(roster.report())["second", "sea"]
+    cohorts, batch = CohortEvaluator(plan("second")), log(8_000)
+    cohorts.update(batch[:6_000])
+    before = decisions(cohorts.report())["second", "sea"]
     assert before.promotable
-    join(roster, plan("second", promotion=replace(EARLY, hold=5)))
-    after = decisions(roster.report())["second", "sea"]
+    join(cohorts, plan("second", promotion=replace(EARLY, hold=5)))
+    after = decisions(cohorts.report())["second", "sea"]
     assert (after.promotable, after.held) == (False, 0)
     assert (after.lift, after.lower, after.events) == (before.lift, before.lower, 6_000)
-    roster.update(batch[6_000:6_500])
-    assert decisions(roster.report())["second", "sea"].since_event == 6_500
+    cohorts.update(batch[6_000:6_500])
+    assert decisions(cohorts.report())["second", "sea"].since_event == 6_500
 
 
 def test_a_rule_that_is_added_begins_when_it_comes_and_one_that_is_gone_is_not_shown() -> None:
-    roster, batch = CohortEvaluator(plan("second", promotion="paired")), log(8_000)
-    roster.update(batch[:6_000])
-    join(roster, plan("second", promotion=["bsea"]))
-    roster.update(batch[6_000:])
-    (decision,) = roster.report().promotion
+    cohorts, batch = CohortEvaluator(plan("second", promotion="paired")), log(8_000)
+    cohorts.update(batch[:6_000])
+    join(cohorts, plan("second", promotion=["bsea"]))
+    cohorts.update(batch[6_000:])
+    (decision,) = cohorts.report().promotion
     assert (decision.rule, decision.events) == ("bsea", 2_000)
 
 
 def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
-    roster, batch = CohortEvaluator(plan("second", **few)), log(8_000)
-    roster.update(batch[:1_000])
-    nothing = decisions(roster.report())["second", "paired"]
+    cohorts, batch = CohortEvaluator(plan("second", **few)), log(8_000)
+    cohorts.update(batch[:1_000])
+    nothing = decisions(cohorts.report())["second", "paired"]
     assert nothing.lift is None
     assert nothing.reason.startswith(
         "there is no lift to decide by: add the average mixture with an estimator such as "
     )
-    join(roster, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
-    roster.update(batch[1_000:])
-    decision = decisions(roster.report())["second", "paired"]
+    join(cohorts, plan("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
+    cohorts.update(batch[1_000:])
+    decision = decisions(cohorts.report())["second", "paired"]
     assert decision.lift is not None
     assert decision.events == 7_000
 

@@ -31,6 +31,6 @@ def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
     )
 
 
-def adopt(roster: CohortEvaluator, changed: Plan) -> None:
-    for late in roster.apply_plan(changed):
-        roster.activate(late)
+def adopt(cohorts: CohortEvaluator, changed: Plan) -> None:
+    for late in cohorts.apply_plan(changed):
+        cohorts.activate(late)
