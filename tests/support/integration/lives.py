@@ -134,9 +134,9 @@ def settled(cohorts: CohortEvaluator) -> Any:
     """The state of an evaluator of cohorts with all whole blocks folded, however its events were cut into batches."""
     cohorts.report()
     state = from_plain(cohorts.state())
-    for member in state["cohorts"]:
-        if member["evaluator"]["pending"] is not None:
-            member["evaluator"]["pending"]["origin"] = None
+    for cohort in state["cohorts"]:
+        if cohort["evaluator"]["pending"] is not None:
+            cohort["evaluator"]["pending"]["origin"] = None
     return state
 
 
