@@ -59,10 +59,8 @@ class StratifiedIPS(Estimator):
         mean_reward = evidence.recent.reward[:, None]
         low = TermPart(np.where(small, reward, 0.0), prior=share * mean_reward)
         high = TermPart(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
-        return Terms(low.numerator + high.numerator, components=(low, high)), {
-            "control": controlled,
-            "means": remembered,
-        }
+        after = {"control": controlled, "means": remembered}
+        return Terms(low.numerator + high.numerator, components=(low, high)), after
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)

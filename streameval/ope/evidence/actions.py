@@ -19,10 +19,9 @@ from streameval.ope.policies import LOGGING
 class Actions:
     """The available actions of n events, as rows laid end to end.
 
-    `sets`: which rows belong to which event. `probability` [rows, P] and `propensity` [rows]: the distributions of the
-    policies and of the logging policy, 0 where not known. `targets_known` [n, P], `logging_known` [n]: whether an event
-    tells them as a whole. `prediction` [rows]: what the reward model expected of each action before it saw the event (0
-    where it knows nothing).
+    `sets`: the rows of each event. `probability` [rows, P] and `propensity` [rows]: the distributions of the policies
+    and of the logging policy, 0 where unknown. `targets_known` [n, P], `logging_known` [n]: whether an event has the
+    whole distribution. `prediction` [rows]: the reward model's prediction before it saw the event, 0 without one.
     """
 
     sets: ActionSets
@@ -125,7 +124,7 @@ def sum_of_actions(sets: ActionSets, values: Array) -> Array:
     return sums.T
 
 
-def _of_all_actions(sets: ActionSets, told: Mask) -> Mask:
+def _of_all_actions(sets: ActionSets, known: Mask) -> Mask:
     """Whether it is true of all rows of an event that has any, [rows, P] to [n, P]."""
-    count = sum_of_actions(sets, told.astype(float))
+    count = sum_of_actions(sets, known.astype(float))
     return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])

@@ -23,10 +23,10 @@ class EmpiricalBernstein(IntervalMethod):
     """`sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`: holds at any sample size for
     bounded terms.
 
-    `b`, the range of a term, is the reward range times the largest possible importance weight: `max_weight` when it is
-    given, else the largest seen so far, and then the interval's details say so. Wide where weights are heavy. For a
-    ratio it bounds the linearised terms, which is approximate, and withheld while the mean weight is negative, as that
-    of the first few slates may be.
+    `b`, the range of a term, is the reward range times the largest possible importance weight: `max_weight`, or without
+    one the largest seen so far (detail `largest_weight`). Wide where weights are heavy. For a ratio it bounds the
+    linearised terms, which is approximate, and withheld while the mean weight is negative, as that of the first few
+    slates may be.
 
     Source: Maurer & Pontil, COLT 2009; Jagerman's thesis, equation 4.5.
     """

@@ -23,7 +23,7 @@ def target_probabilities(batch: EventBatch, policies: Sequence[str]) -> Array:
 
 
 def unsupported_probability(batch: EventBatch, policies: Sequence[str]) -> Array | None:
-    """Probability of each policy for actions the logging policy never takes, [n, P]; None when no event tells it."""
+    """Probability of each policy for actions the logging policy never takes, [n, P]; None when no event has it."""
     if batch.action_sets is None and batch.slates is None:
         return None
     columns = np.zeros((len(policies), len(batch)))

@@ -15,7 +15,7 @@ from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, Fault, RawFields
 
-LONGEST_DETAIL = 200  # characters of what an exception says
+LONGEST_DETAIL = 200  # characters of the message of an exception
 
 
 @dataclass(frozen=True, slots=True)
