@@ -103,7 +103,7 @@ class EventPipeline:
                 origin = Origin.of(part.topic, [(part.partition, part.offsets)])
                 rewards = self._rewards.decode_batch(part.values, origin)
                 due.append(order.take_rewards(_without_future(rewards, now)))
-        return self._checked(EventBatch.concat(due))
+        return self._checked(EventBatch.concat([batch for batch in due if len(batch) or batch.rejected]))
 
     def ahead(self) -> Collection[TopicPartition]:
         """Partitions not to be read for now: they are so far ahead of the others that the buffer is full."""

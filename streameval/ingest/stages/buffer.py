@@ -68,7 +68,7 @@ class HeldEvents:
     def add(self, batch: EventBatch) -> None:
         """Buffer these events, too."""
         if len(batch):
-            self._parts.append(PartitionBuffer(in_order(replace(batch, rejected=()))))
+            self._parts.append(PartitionBuffer(in_order(replace(batch, rejected=()) if batch.rejected else batch)))
             self.nbytes += batch.nbytes
         if len(self._parts) > MAX_PARTS:
             pairs = (self._parts[first : first + 2] for first in range(0, len(self._parts), 2))

@@ -151,12 +151,13 @@ class EventTimeOrder(EventOrder):
         if len(last):
             self._released_until = max(self._released_until, just_after(last.timestamp[-1]))
         last = self._complete(last)  # before rewards are swept away
-        return EventBatch.concat([due, replace(last, rejected=self._sweep(self._released_until))])
+        last = _rejecting(last, self._sweep(self._released_until))
+        return EventBatch.concat([due, last]) if len(last) or last.rejected else due
 
     def flush(self) -> EventBatch:
         self._released_until = max(self._released_until, self._watermarks.newest)
         last = self._complete(self.held.take())
-        return replace(last, rejected=self._sweep(math.inf))
+        return _rejecting(last, self._sweep(math.inf))
 
     def ahead(self) -> Collection[TopicPartition]:
         """Partitions not to be read for now because the buffer is full: until half of the memory is free again."""
@@ -192,7 +193,7 @@ class EventTimeOrder(EventOrder):
             rejected += self._sweep(self._released_until)
         if is_overfull:
             due = EventBatch.concat([due, self._relieve()])
-        return replace(due, rejected=rejected + due.rejected)
+        return _rejecting(due, rejected)
 
     def _relieve(self) -> EventBatch:
         """Rejects events from the far future and releases the older half, because the buffer is overfull."""
@@ -334,6 +335,10 @@ class RewardJoin(EventTimeOrder):
         if self._rewards.nbytes > self._max_bytes:
             rejected += self._rewards.reject_older_half()
         return replace(released, rejected=rejected)
+
+
+def _rejecting(batch: EventBatch, rejected: tuple[Rejected, ...]) -> EventBatch:
+    return replace(batch, rejected=rejected + batch.rejected) if rejected else batch
 
 
 def _of_topic(times: Mapping[TopicPartition, float], topic: str) -> dict[int, float]:
