@@ -11,9 +11,14 @@ from streameval.ope.averages.moments import ALL_ROWS, merge, nothing, total
 
 
 def start(columns: int, capacity: int) -> State:
-    """A ring of `capacity` full buckets [columns, buckets, rows] and an open one; memory is touched as it fills."""
-    moments = {"full": np.zeros((columns, capacity, ALL_ROWS)), "open": nothing(columns)}
+    """A ring of `capacity` full buckets, [columns, buckets, rows], and an open one."""
+    moments = {"full": _empty(columns, capacity), "open": nothing(columns)}
     return {"moments": moments, "written": 0, "open_events": 0}
+
+
+def _empty(columns: int, capacity: int) -> Array:
+    """Buckets of zeros, one after the other in memory, so that memory is touched only as the ring fills."""
+    return np.zeros((capacity, columns, ALL_ROWS)).swapaxes(0, 1)
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:
@@ -50,7 +55,7 @@ def _place(ring: Array, buckets: Array, written: int) -> None:
     """Put the newest of `written` buckets in their places: bucket number i lies at i modulo the capacity."""
     capacity = ring.shape[1]
     kept = buckets[-capacity:]
-    ring[:, np.arange(written - len(kept), written) % capacity] = kept.swapaxes(0, 1)
+    ring.swapaxes(0, 1)[np.arange(written - len(kept), written) % capacity] = kept
 
 
 def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
@@ -71,7 +76,7 @@ def concatenate(earlier: State, later: State) -> State:
             f"the earlier part ends {counted(earlier['open_events'], 'event')} into a bucket: "
             "cut the stream at a bucket's end"
         )
-    full, written = earlier["moments"]["full"].copy(), earlier["written"] + later["written"]
+    full, written = earlier["moments"]["full"].copy(order="K"), earlier["written"] + later["written"]
     _place(full, newest(later, full.shape[1]), written)
     return {**later, "moments": {**later["moments"], "full": full}, "written": written}
 
@@ -93,16 +98,16 @@ def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) ->
 
 
 def to_state(state: State) -> State:
-    """The ring without the places that are still empty: nothing is copied."""
+    """The ring without the places that are still empty, [buckets, columns, rows]: nothing is copied."""
     full = state["moments"]["full"]
-    moments = {**state["moments"], "full": full[:, : state["written"]]}
+    moments = {**state["moments"], "full": full.swapaxes(0, 1)[: state["written"]]}
     return {**state, "moments": moments, "capacity": full.shape[1]}
 
 
 def from_state(saved: State) -> State:
     """The inverse of `to_state`."""
     filled = saved["moments"]["full"]
-    full = np.zeros((len(filled), saved["capacity"], ALL_ROWS))
-    full[:, : filled.shape[1]] = filled
+    full = _empty(filled.shape[1], saved["capacity"])
+    full[:, : len(filled)] = filled.swapaxes(0, 1)
     kept = {name: value for name, value in saved.items() if name != "capacity"}
     return {**kept, "moments": {**saved["moments"], "full": full}}

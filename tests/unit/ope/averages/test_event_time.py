@@ -144,8 +144,8 @@ def test_two_parts_of_a_stream_can_be_merged(average: Any) -> None:
         evaluator = evaluator_of([average])
         evaluator.update(dated(stream[part], time[part]))
         evaluator.report()
-        (state,) = evaluator._states
-        states.append(state["averages"][average.label])
+        (grid,), (saved,) = evaluator.plan.grids(), evaluator.state()["grids"]
+        states.append(grid.from_state(saved, evaluator.plan.block)["averages"][average.label])
     earlier, later, whole = states
     merged = average.merge(earlier, later)
     context = Context(evaluator.plan.grids()[0].layout)
