@@ -17,12 +17,13 @@ from streameval.service.status_page.charts import (
     ChartScale,
     ChartTimeline,
     Timelines,
-    between,
     is_known,
+    lift_of,
     make_chart,
     make_lift_chart,
     make_timelines,
     memory,
+    value_of,
 )
 
 ABOUT = {
@@ -75,19 +76,12 @@ def outside(estimates: Iterable[Estimate]) -> str:
     >>> outside([found]) == OUTSIDE
     True
     """
-    return OUTSIDE if any(map(_is_outside, estimates)) else ""
-
-
-def _is_outside(each: Estimate) -> bool:
-    shown = ((each.value, each.lower, each.upper), (each.lift, each.lift_lower, each.lift_upper))
-    return any(_lies_outside(value, between(lower, upper)) for value, lower, upper in shown)
-
-
-def _lies_outside(value: float | None, ends: tuple[float, float] | None) -> bool:
-    if ends is None or not is_known(value):
-        return False
-    rounding = 1e-9 * max(map(abs, (value, *ends)))
-    return not ends[0] - rounding <= value <= ends[1] + rounding
+    for value, ends in (shown for each in estimates for shown in (value_of(each), lift_of(each))):
+        if ends is not None and is_known(value):
+            rounding = 1e-9 * max(map(abs, (value, *ends)))
+            if not ends[0] - rounding <= value <= ends[1] + rounding:
+                return OUTSIDE
+    return ""
 
 
 class Link(NamedTuple):
@@ -216,9 +210,8 @@ def news(now: DaemonStatus) -> str:
     decisions = now.report.promotion if now.report else ()
     names = list(dict.fromkeys(each.policy for each in decisions if each.promotable))
     ready = "Ready." if now.ready else f"Not ready: {now.detail}."
-    return ready + (
-        f" Promotable: {', '.join(names)}." if names else " No candidate is promotable." if decisions else ""
-    )
+    promotable = f" Promotable: {', '.join(names)}." if names else " No candidate is promotable."
+    return ready + (promotable if decisions else "")
 
 
 def _link(text: str, query: Mapping[str, str], current: bool) -> Link:

@@ -214,20 +214,24 @@ def interval(lower: float | None, upper: float | None) -> str:
     return f"{significant(lower)} to {significant(upper)}" if between(lower, upper) else UNKNOWN
 
 
+def _detail(key: str, digits: int) -> Callable[[Estimate], str]:
+    return lambda each: significant(each.details.get(key), digits)
+
+
 DIAGNOSTICS = (
     Column("Lift", lambda each: significant(each.lift)),
     Column("Lift interval", lambda each: interval(each.lift_lower, each.lift_upper)),
     Column("Effective sample", lambda each: count(each.effective_sample_size)),
-    Column("Design effect", lambda each: significant(each.details.get("design_effect"))),
+    Column("Design effect", _detail("design_effect", 3)),
     Column("Mean weight", lambda each: significant(each.importance_weight_mean, 4)),
     Column("Largest weight", lambda each: significant(each.importance_weight_max)),
-    Column("Share of largest term", lambda each: significant(each.details.get("largest_term_share"), 2)),
+    Column("Share of largest term", _detail("largest_term_share", 2)),
     Column("Looks back", memory),
-    Column("alpha", lambda each: significant(each.details.get("alpha"), 6)),
-    Column("Drift per event", lambda each: significant(each.details.get("lipschitz_per_event"), 2)),
-    Column("Sampling error", lambda each: significant(each.details.get("se"), 2)),
-    Column("Disagreement", lambda each: significant(each.details.get("spread"), 2)),
-    Column("Drift since", lambda each: significant(each.details.get("drift"), 2)),
-    Column("Bias bound", lambda each: significant(each.details.get("bias_bound"), 2)),
+    Column("alpha", _detail("alpha", 6)),
+    Column("Drift per event", _detail("lipschitz_per_event", 2)),
+    Column("Sampling error", _detail("se", 2)),
+    Column("Disagreement", _detail("spread", 2)),
+    Column("Drift since", _detail("drift", 2)),
+    Column("Bias bound", _detail("bias_bound", 2)),
     Column("Interval", lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}"),
 )
