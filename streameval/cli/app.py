@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="streameval",
     cls=Verbs,
-    help="Streaming off-policy evaluation: estimates the value of candidate policies from the events of another one.",
+    help="Streaming off-policy evaluation: estimates what candidate policies would earn from events of production.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -357,9 +357,9 @@ def schema() -> None:
 def hash_password(
     name: Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)],
 ) -> None:
-    """Create a login for the status page: a line for `http.users_file`.
+    """Create a login for the status page.
 
-    Asks for the password, or reads it from stdin.
+    Asks for the password, or reads it from stdin. Prints a line for `http.users_file`.
     """
     from streameval.service.http.auth import checked_name
     from streameval.service.http.auth import hash_password as hashed
