@@ -66,7 +66,7 @@ class Means(NamedTuple):
         variance = self.weight_variance
         return np.where(
             variance > 0,
-            self.events * (1 - self.weight) ** 2 / np.where(variance > 0, variance, 1.0),
+            ratio(self.events * (1 - self.weight) ** 2, variance),
             np.where(np.abs(1 - self.weight) <= np.sqrt(ROUNDING), 0.0, np.inf),
         )
 
