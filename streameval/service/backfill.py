@@ -35,8 +35,8 @@ class LateCandidate(Protocol):
 
     def update(self, batch: EventBatch) -> None: ...
 
-    def join(self, *, anew: bool) -> None:
-        """Get all live events from now on; `anew`: forget the earlier ones."""
+    def join(self, *, from_zero: bool) -> None:
+        """Get all live events from now on; `from_zero`: forget the earlier ones."""
 
 
 class Backfill:
@@ -65,11 +65,11 @@ class Backfill:
             caught_up = self._advance(pipeline, live, at_least)
         except StreamevalError as error:
             log.error("backfill_failed", policies=policies, error=error.message, hint=error.hint)
-            self._late.join(anew=True)
+            self._late.join(from_zero=True)
             return self._end()
         if caught_up:
             log.info("backfill_done", policies=policies, events=self._read)
-            self._late.join(anew=False)
+            self._late.join(from_zero=False)
             return self._end()
         if self._reader is not None:
             log.info("backfill_continues", policies=policies, events=self._read, waiting=self._reader.behind(positions))

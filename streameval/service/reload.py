@@ -39,9 +39,9 @@ class LateCandidates:
         """Take earlier events."""
         self._late.update(batch)
 
-    def join(self, *, anew: bool) -> None:
+    def join(self, *, from_zero: bool) -> None:
         """Get all live events from now on."""
-        self._evaluator.activate(self._late, from_zero=anew)
+        self._evaluator.activate(self._late, from_zero=from_zero)
 
 
 class Reload:
@@ -89,7 +89,7 @@ class Reload:
             return None
         candidates = LateCandidates(self._evaluator, late)
         if self._history is None:
-            candidates.join(anew=False)
+            candidates.join(from_zero=False)
             return None
         return Backfill(candidates, self._history)
 

@@ -163,8 +163,8 @@ class Newcomer(Recorder):
         super().__init__()
         self.awaited, self.joined = True, []  # type: ignore[var-annotated]
 
-    def join(self, *, anew: bool) -> None:
-        self.joined.append(anew)
+    def join(self, *, from_zero: bool) -> None:
+        self.joined.append(from_zero)
 
 
 class Everybody(Recorder):
