@@ -380,7 +380,7 @@ def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
         rewards = (rng.random(6000) < 0.3) * 1.0
         evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
         state = contest.fold(state, evidence, [sure_path(60, streams)], np.full(6000, np.nan), propensity)
-    return float((state["rules"]["anytime"]["holding"]["times"] > 0).mean())
+    return float((state["rules"]["anytime"]["hold"]["times"] > 0).mean())
 
 
 @pytest.mark.slow
