@@ -11,21 +11,19 @@ from streameval.common.arrays import Array, per_block
 from streameval.ope.averages.cluster_variance import ClusterRows, Places
 from streameval.ope.averages.moments import (
     ALL_ROWS,
+    ALL_SPREAD_ROWS,
+    BLOCK_PAIRS,
     PAIR_SUMS,
     PAIRS,
     PRODUCTS,
     ROWS,
     SPREAD_PAIR_ROWS,
+    SPREAD_PAIRS,
+    SPREAD_ROWS,
     SUMS,
     TERMS,
     MomentRow,
     PairRow,
-)
-from streameval.ope.averages.variance import (
-    ALL_SPREAD_ROWS,
-    BLOCK_PAIRS,
-    SPREAD_PAIRS,
-    SPREAD_ROWS,
     VarianceRow,
 )
 from streameval.ope.evidence.evidence import Evidence

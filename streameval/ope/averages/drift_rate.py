@@ -14,8 +14,7 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import MomentRow, variance
-from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.averages.moments import MomentRow, VarianceRow, variance
 
 DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000

@@ -31,9 +31,9 @@ from streameval.common.component import strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Average, ColumnLayout, ComponentBlocks, Context, MixturePath, Reading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import ROWS, MomentRow, Moments
+from streameval.ope.averages.moments import ROWS, MomentRow, Moments, VarianceRow
 from streameval.ope.averages.moments import variance as variance_of
-from streameval.ope.averages.variance import VarianceMoments, VarianceRow
+from streameval.ope.averages.variance import VarianceMoments
 from streameval.ope.estimators import TermPart, Terms
 from streameval.ope.evidence.evidence import Evidence
 

@@ -52,6 +52,34 @@ SPREAD_PAIR_ROWS = PairRow.WEIGHT_SQUARE + 1
 """The rows without importance weights, which a spread has too."""
 
 
+class VarianceRow(IntEnum):
+    """Places on the last axis of an array of spreads; all are plain sums."""
+
+    WEIGHT = 0  # sum q
+    U = 1  # sum q u
+    V = 2  # sum q v
+    UU = 3  # sum q u^2
+    UV = 4
+    VV = 5
+    WEIGHT_SQUARE = 6  # sum q^2
+    NONZERO = 7  # events with u != 0
+    BLOCK_UU = 8  # sum over blocks of (the block's sum of q u)^2
+    BLOCK_UV = 9
+    BLOCK_VV = 10
+    BLOCKS = 11  # blocks with evidence
+    PAIR_BLOCKS = 12  # blocks with events that production has too; the pair sums follow
+
+
+SPREAD_ROWS = VarianceRow.PAIR_BLOCKS
+SPREAD_PAIRS = slice(VarianceRow.PAIR_BLOCKS + 1, VarianceRow.PAIR_BLOCKS + 1 + SPREAD_PAIR_ROWS)
+BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
+"""Sums over blocks of the products of the block's sums of TERMS."""
+ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
+"""The rows of `cluster_variance` follow once an event has a unit."""
+WITHIN = slice(0, VarianceRow.BLOCK_UU)
+"""The rows to which the unfinished block adds."""
+
+
 def ratios(pairs: Array) -> tuple[Array, Array]:
     """The estimates of the policy and of production, on the same events."""
     own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])

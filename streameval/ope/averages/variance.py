@@ -7,17 +7,20 @@ a variance from the same events fail together (88 % coverage of nominal 95 % int
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, decayed_path, ratio
 from streameval.ope.averages import cluster_variance
+from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import (
-    PRODUCTS,
-    SPREAD_PAIR_ROWS,
+    ALL_SPREAD_ROWS,
+    BLOCK_PAIRS,
+    SPREAD_PAIRS,
+    SPREAD_ROWS,
+    WITHIN,
     PairRow,
+    VarianceRow,
     difference_square,
     fold_sums,
     linear_form,
@@ -26,41 +29,10 @@ from streameval.ope.averages.moments import (
     variance,
 )
 
-if TYPE_CHECKING:
-    from streameval.ope.averages.blocks import Blocks
-
 LONGER = 10
 """The horizon of the variance as a multiple of the estimate's."""
 FEWEST_BLOCKS = 10
 """Fewer blocks give no variance of block sums."""
-
-
-class VarianceRow(IntEnum):
-    """Places on the last axis of an array of spreads; all are plain sums."""
-
-    WEIGHT = 0  # sum q
-    U = 1  # sum q u
-    V = 2  # sum q v
-    UU = 3  # sum q u^2
-    UV = 4
-    VV = 5
-    WEIGHT_SQUARE = 6  # sum q^2
-    NONZERO = 7  # events with u != 0
-    BLOCK_UU = 8  # sum over blocks of (the block's sum of q u)^2
-    BLOCK_UV = 9
-    BLOCK_VV = 10
-    BLOCKS = 11  # blocks with evidence
-    PAIR_BLOCKS = 12  # blocks with events that production has too; the pair sums follow
-
-
-SPREAD_ROWS = VarianceRow.PAIR_BLOCKS
-SPREAD_PAIRS = slice(VarianceRow.PAIR_BLOCKS + 1, VarianceRow.PAIR_BLOCKS + 1 + SPREAD_PAIR_ROWS)
-BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
-"""Sums over blocks of the products of the block's sums of TERMS."""
-ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
-"""The rows of `cluster_variance` follow once an event has a unit."""
-WITHIN = slice(0, VarianceRow.BLOCK_UU)
-"""The rows to which the unfinished block adds."""
 
 
 def nothing(columns: int, paired: bool = True) -> Array:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, ratio
-from streameval.ope.averages.moments import MomentRow
-from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.averages.moments import MomentRow, VarianceRow
 from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evaluator.grid import Grid, GridReading
 from streameval.ope.evaluator.plan import Plan

@@ -12,7 +12,7 @@ from streameval.common.arrays import Array, Mask
 from streameval.common.component import Component, strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.averages.moments import VarianceRow
 from streameval.ope.estimators import Estimator
 from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.intervals.sequences import SequenceBounds, SequenceTracker

@@ -30,8 +30,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow
-from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.averages.moments import MomentRow, VarianceRow
 from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest, is_degenerate
 

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.variance import VarianceRow
+from streameval.ope.averages.moments import VarianceRow
 from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, IntervalRequest, standard_error
 
 
