@@ -24,13 +24,13 @@ class StreamevalError(Exception):
 
 
 class InputError(StreamevalError):
-    """What the user gave cannot be used: a file, an argument, a column. Exit code 2."""
+    """A file, an argument or a column of the user cannot be used. Exit code 2."""
 
     exit_code = 2
 
 
 class ConfigError(InputError):
-    """The configuration is wrong; the message names each path, what was expected and what was found."""
+    """The configuration is wrong; the message names each path, the expected and the actual value."""
 
 
 class StateError(InputError):

@@ -167,7 +167,7 @@ def power_table(found: PowerReport) -> Table:
 
 
 def sentences(found: PowerReport) -> Iterator[str]:
-    """What the table has no room for: candidates without a forecast, lifts out of reach, and advice."""
+    """Notes below the table: candidates without a forecast, lifts out of reach, and advice."""
     for each in found.candidates:
         if each.reason is not None:
             yield f"{each.policy}: no forecast: {each.reason}"

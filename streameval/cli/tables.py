@@ -79,7 +79,7 @@ def _decision_cells(decision: Decision, report: Report, decimals: int) -> list[s
 
 
 def plan_table(config: Config) -> Table:
-    """What a configuration runs."""
+    """The parts that a configuration runs."""
     http, reward = config.http, config.reward
     plan = config.plan()
     products = plan.products

@@ -1,4 +1,4 @@
-"""What all verbs share: output, progress, errors and exit codes."""
+"""Parts that all verbs share: output, progress, errors and exit codes."""
 
 from __future__ import annotations
 

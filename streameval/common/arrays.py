@@ -41,7 +41,7 @@ def decayed_path(state: Array, steps: Array, factor: float) -> Array:
 
 @lru_cache(maxsize=64)
 def _remaining(steps: int, factor: float) -> Array:
-    """What is left after each step of the state before the first, and of each step, [steps, steps + 1]."""
+    """The remaining share after each step of the state before the first, and of each step, [steps, steps + 1]."""
     ages = np.subtract.outer(np.arange(steps), np.arange(-1, steps))
     return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
 
@@ -111,7 +111,7 @@ def take_columns(state: Any, policies: int, index: Sequence[int], columns: Seque
 def to_plain(value: Any, *, lasting: bool = False) -> Any:
     """Replace every array inside `value` by its type, shape and bytes; all else stays as it is.
 
-    The bytes are copied, unless the arrays are `lasting`: nobody will ever write to them.
+    The bytes are copied, unless the arrays are `lasting`: no code will write to them again.
 
     >>> to_plain({"sums": np.array([1.0])})
     {'sums': {'__array__': '<f8', 'shape': [1], 'data': b'\\x00\\x00\\x00\\x00\\x00\\x00\\xf0?'}}

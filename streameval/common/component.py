@@ -1,4 +1,4 @@
-"""What estimators, averages and intervals have in common: frozen values with a kind and an optional name."""
+"""The base of estimators, averages and intervals: frozen values with a kind and an optional name."""
 
 from __future__ import annotations
 

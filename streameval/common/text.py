@@ -97,7 +97,7 @@ def counted(number: float, noun: str, form: str = ",.0f") -> str:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, without an exponent where people can read it.
+    """A number with `digits` significant digits, without an exponent where people can read it.
 
     >>> [significant(value) for value in (-0.002, 0.0123456, 1.314, 4321.0, 1e-7, 1.7e36, 0.0, None)]
     ['-0.002', '0.0123', '1.31', '4,321', '0.0000001', '1.7e+36', '0', '–']
@@ -115,7 +115,7 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def decimal(value: float | None, decimals: int, signed: bool = False) -> str:
-    """A number with so many decimals; `signed` puts a plus before positive ones.
+    """A number with `decimals` decimals; `signed` puts a plus before positive ones.
 
     >>> decimal(0.00455, 4), decimal(1234.5, 1, signed=True), decimal(None, 4)
     ('0.0046', '+1,234.5', '–')

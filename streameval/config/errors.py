@@ -37,7 +37,7 @@ EXPECTED_BY_TYPE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem to solve: its place, what is wrong there, and a hint."""
+    """A problem to solve: its place, a message, and a hint."""
 
     place: Place
     message: str

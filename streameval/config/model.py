@@ -79,8 +79,8 @@ class Http(StrictModel):
         None, description="PEM file of the certificate and its chain; serves https"
     )
     tls_keyfile: ExistingFile | None = Field(None, description="PEM file of the private key, not encrypted")
-    token_file: ExistingFile | None = Field(None, description="a file of bearer tokens, one a line")
-    users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH a line")
+    token_file: ExistingFile | None = Field(None, description="a file of bearer tokens, one per line")
+    users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH per line")
     insecure: bool = Field(False, description="true opens an address of the network without a login")
 
     @model_validator(mode="after")
@@ -91,7 +91,7 @@ class Http(StrictModel):
             refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
         if not (self.has_login or self.insecure or is_loopback(self.host)):
             message = expecting("an address of this machine only, as there is no login", f"'{self.host}'")
-            hint = "set http.token_file or http.users_file, or http.insecure: true to let everybody read"
+            hint = "set http.token_file or http.users_file, or http.insecure: true to let everyone read"
             refuse([Problem(("http", "host"), message, hint)])
         return self
 
@@ -275,7 +275,7 @@ class Config(StrictModel):
                 **({"rewarded": False} if joined else {}),
             )
         except ValueError as error:
-            hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs a field of its own"
+            hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
     def _fields_read(self) -> tuple[str, ...] | None:
@@ -428,7 +428,7 @@ def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:
         if label in labels[:index]:
             found = f"'{label}', the label of {part}.{labels.index(label)}"
             hint = f"tell them apart by a name: {{kind: ..., name: {label}_2}}"
-            yield Problem((part, index), expecting("a label of its own", found), hint)
+            yield Problem((part, index), expecting("its own label", found), hint)
 
 
 def _config_error(name: str, document: Document, overrides: Overrides, problems: list[Problem]) -> ConfigError:

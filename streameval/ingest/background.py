@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class Background(Generic[T]):
-    """One call in a thread of its own.
+    """One call in its own thread.
 
     >>> Background(lambda: 6 * 7).result(timeout=60.0)
     42
@@ -66,7 +66,7 @@ class WorkerStatus:
 
 
 class Worker(Generic[T]):
-    """Handles items in order in a thread of its own; `put` neither waits nor fails.
+    """Handles items in order in its own thread; `put` neither waits nor fails.
 
     Args:
         handle: Takes up to `batch` items and returns how many it handled; the others are dropped. After `RetryError`
@@ -121,7 +121,7 @@ class Worker(Generic[T]):
             self._changed.notify()
 
     def status(self) -> WorkerStatus:
-        """What was handled and dropped so far, and what is queued."""
+        """Counts of items handled, dropped and queued."""
         with self._changed:
             return WorkerStatus(self._done, self._dropped, len(self._queue) + self._in_hand, self._trouble)
 

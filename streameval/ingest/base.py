@@ -1,4 +1,4 @@
-"""What an event source is: its settings, its messages with their offsets, its status, and how it counts lost messages.
+"""The base of event sources: settings, messages with their offsets, status, and counts of lost messages.
 
 A source yields `Records`, raw bytes with their offsets in a log, and never decodes them.
 """
@@ -185,7 +185,7 @@ class DataLoss:
         self.gaps: Counter[str] = Counter()
 
     def record(self, kind: str, lost: int, **numbers: object) -> None:
-        """A gap of one of the kinds in `GAPS` with so many messages known to be lost; `numbers` locate it."""
+        """A gap of one of the kinds in `GAPS` with this number of messages known to be lost; `numbers` locate it."""
         self.gaps[kind] += 1
         self.lost += lost
         reason = REASONS[kind].format(log=self._name)

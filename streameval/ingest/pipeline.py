@@ -110,7 +110,7 @@ class EventPipeline:
         return self._order.ahead()
 
     def buffered(self) -> BufferStatus | None:
-        """What is buffered, for people and metrics; None where nothing ever is."""
+        """The state of the buffers, for people and metrics; None for stages without a buffer."""
         return self._order.buffered()
 
     def drop_policies(self, policies: Collection[str]) -> None:

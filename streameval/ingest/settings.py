@@ -1,4 +1,4 @@
-"""The kinds of event sources. A new one adds a line to the union."""
+"""The kinds of event sources. A new kind adds a line to the union."""
 
 from __future__ import annotations
 

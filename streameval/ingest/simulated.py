@@ -121,7 +121,7 @@ def simulated_world(settings: SimulatedSettings) -> World:
 
 
 class SimulatedRecommender:
-    """The stream of events that the settings describe, as JSON, with the true policy values at every moment.
+    """The stream of events that the settings describe, as JSON, with the true policy values over time.
 
     Equal settings make equal events, timestamps excepted when the settings do not fix them; `now` gives epoch seconds.
     """
@@ -150,7 +150,7 @@ class SimulatedRecommender:
         return lines[position - start : end - start]
 
     def truth(self, events: int) -> dict[str, float]:
-        """The true value of each policy, `logging` first, after so many events."""
+        """The true value of each policy, `logging` first, after this number of events."""
         return truth_after(self.world, self.drift, events)
 
     def truth_lines(self, every: int = BATCH) -> Iterator[bytes]:
@@ -190,7 +190,7 @@ class SimulatedSource(Source):
         self._ready: Sequence[bytes] = ()
 
     def poll(self, timeout: float) -> list[Records]:
-        """What has happened since the last call, at most 2,000 events; waits up to `timeout` seconds for some."""
+        """The events since the last call, at most 2,000; waits up to `timeout` seconds for some."""
         if not self._waiting():
             self._sleep(min(timeout, SHORTEST_WAIT))
         values = self._take(self._waiting())

@@ -23,7 +23,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka.settings import KafkaConnection
 
 MOST_LETTERS, MOST_BYTES = 10_000, 32 * 2**20
-"""Letters and bytes queued at most; further ones are dropped and counted."""
+"""Dead letters and bytes queued at most; further ones are dropped and counted."""
 LONGEST_VALUE = 512 * 1024
 """Bytes of a message that are kept; a broker takes no more than a megabyte by default, and a disk is finite."""
 AT_ONCE = 500
@@ -64,7 +64,7 @@ class DeadLetter:
 
     @property
     def line(self) -> bytes:
-        r"""The letter as a line of JSON; its value as text, or in base64 where it is not UTF-8.
+        r"""The dead letter as a line of JSON; its value as text, or in base64 where it is not UTF-8.
 
         >>> b'"value_base64":"/w=="' in DeadLetter("malformed", "not JSON", "clicks", 0, 7, None, b"\xff", 1).line
         True
@@ -79,7 +79,7 @@ class DeadLetter:
 class Sink(Protocol):
     """Destination of dead letters.
 
-    `write` returns how many letters it took; the others can never be written there. It raises `RetryError` for a
+    `write` returns how many dead letters it took; the others can never be written there. It raises `RetryError` for a
     failure that may pass.
     """
 
@@ -92,7 +92,7 @@ class Sink(Protocol):
 
 
 def letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iterator[DeadLetter]:
-    """The letters of what was rejected of these records, or of earlier ones, whose messages are gone by now.
+    """The dead letters of rejected messages of these records, or of earlier ones, whose bytes are gone by now.
 
     A rejection carries its origin, or its place counted through all records.
     """
@@ -124,10 +124,10 @@ def _message(parts: Sequence[Records], offset: int) -> tuple[bytes, int | None]:
 
 
 class DeadLetterQueue:
-    """Writes letters to a sink in a thread of its own; `put` neither waits nor fails.
+    """Writes dead letters to a sink in its own thread; `put` neither waits nor fails.
 
-    After a crash the letters since the last snapshot are written again with the messages that are read again; their
-    origin identifies repetitions. Letters that were queued when the snapshot was taken are lost.
+    After a crash the dead letters since the last snapshot are written again, because their messages are read again;
+    their origin identifies repetitions. Dead letters that were queued when the snapshot was taken are lost.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -149,7 +149,7 @@ class DeadLetterQueue:
             self._worker.put(letters_of(records, rejected))
 
     def status(self) -> WorkerStatus:
-        """How many letters were written and dropped in the life of this process, and how many are queued."""
+        """How many dead letters this process has written and dropped, and how many are queued."""
         return self._worker.status()
 
     def close(self) -> None:
@@ -160,7 +160,7 @@ class DeadLetterQueue:
 
 
 class FileSink:
-    """Appends letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
+    """Appends dead letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
 
     A write that fails, as on a full disk, is undone to the end of the last whole line and tried again as a whole. A
     file that others moved away, deleted or emptied is created again.
@@ -181,7 +181,7 @@ class FileSink:
             ) from error
 
     def write(self, letters: Sequence[DeadLetter]) -> int:
-        """Append these letters; all or none of them."""
+        """Append these dead letters; all or none of them."""
         lines = b"".join(letter.line for letter in letters)
         try:
             if self._descriptor < 0 or not self._is_in_place():

@@ -25,7 +25,7 @@ REPEATING = {
     "offsets_not_committed": PERIOD,
     "snapshot_failed": PERIOD,
 }
-"""Seconds in which an event of ours is logged at most once."""
+"""Seconds in which an event of streameval is logged at most once."""
 SUMMARY_EVERY = 10.0  # seconds
 LONGEST_EXAMPLE = 200  # characters of a rejection's detail in the log
 
@@ -97,7 +97,7 @@ class RateWindow:
 
 
 class RateLimit(logging.Filter):
-    """Limits events of ours by name, and records of some libraries by the place in the code that logs them.
+    """Limits streameval's events by name, and records of some libraries by the place in the code that logs them.
 
     An event in `repeating` is written once in its period; a place in the `loggers` writes `most` records in `period`
     seconds. The last record of a period notes that more will be held back, the first of the next how many were. While a

@@ -462,7 +462,7 @@ class StreamevalCollector:
 
 
 class MetricsPage:
-    """The text of `GET /metrics`: streameval's own metrics and those of its process, in a registry of their own."""
+    """The text of `GET /metrics`: streameval's own metrics and those of its process, in their own registry."""
 
     def __init__(self, status: Callable[[], DaemonStatus]) -> None:
         self._registry = CollectorRegistry()

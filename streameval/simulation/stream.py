@@ -1,4 +1,4 @@
-"""A stream of interactions in a drifting world, and the true values at every moment."""
+"""A stream of interactions in a drifting world, and the true values over time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DriftKind = Literal["smooth", "abrupt", "stationary"]
 BATCH = 100
 """Interactions that share one mixture of clusters."""
 BLOCK = 2_000
-"""Interactions drawn at once from a seed of their own: a stream can start at any block."""
+"""Interactions drawn at once from their own seed: a stream can start at any block."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Moment:
 def simulate(world: World, drift: Drift, n: int, seed: int, *, action_sets: bool = False) -> Iterator[Moment]:
     """`n` interactions in batches of 100 (the last may be shorter), each with the true values.
 
-    A longer run starts with the events of a shorter one. `action_sets` adds features and whole distributions.
+    A longer run starts with the events of a shorter one. `action_sets` adds features and full distributions.
     """
     for start in range(0, n, BLOCK):
         events = draw_block(world, drift, start // BLOCK, seed).columns(action_sets=action_sets)

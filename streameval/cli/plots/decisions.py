@@ -104,7 +104,7 @@ class DecisionTimeline:
 
     def _describe(self, figure: Figure, height: float, trace: Trace, drawn: str, left_out: int) -> None:
         last = trace.reports[-1]
-        parts = [f"lift over {last.production}: {drawn}", f"bands: {last.confidence * 100:g}% intervals"]
+        parts = [f"lift over {last.production}: {drawn}", f"shaded: {last.confidence * 100:g}% intervals"]
         parts += [f"line: margin {self.margin:g}", "strips: promotable", counted(last.events.accepted, "event")]
         parts += ["dashed: true values"] if self.picture.truth else []
         parts += [f"{counted(left_out, 'candidate')} left out"] if left_out else []

@@ -1,4 +1,4 @@
-"""The plot of `replay --plot`: the value of each policy over time, with its interval as a band.
+"""The plot of `replay --plot`: the value of each policy over time, with its interval as a shaded area.
 
 Also what other plots share: the Reports along a replay, colours, axes and labels.
 """
@@ -37,7 +37,7 @@ ENDINGS = (".png", ".svg", ".pdf")
 LABEL_GAP = 0.052
 """Smallest distance between two labels, as a share of the height."""
 SETTLED = 0.15
-"""Share of the first Reports that do not set the scale: their bands are wide."""
+"""Share of the first Reports that do not set the scale: their intervals are wide."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +118,18 @@ class Trace:
         return np.array([report.events.last_timestamp for report in self.reports], dtype=np.float64) / 86_400
 
     def at(self, events: Sequence[float]) -> Floats:
-        """The position after so many events, interpolated between the Reports."""
+        """The position after `events` events, interpolated between the Reports."""
         return np.asarray(np.interp(events, self.counts, self.moments))
 
 
 class Truth(NamedTuple):
-    """The true value of one policy after so many events, known in simulations."""
+    """The true value of one policy by number of events, known in simulations."""
 
     events: Floats
     values: Floats
 
     def after(self, events: Floats) -> Floats:
-        """The true value after so many events."""
+        """The true value after this number of events."""
         return np.asarray(np.interp(events, self.events, self.values))
 
 
@@ -276,7 +276,7 @@ def _line(axes: Axes, moments: Floats, curve: Curve, colour: str, *, production:
 
 
 def _scale(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Fit the axis to lines and bands after the start, whose wide bands would flatten the rest."""
+    """Fit the axis to lines and intervals after the start, whose wide intervals would flatten the rest."""
     ends = settled(curves)
     if not len(ends):
         return
@@ -359,7 +359,7 @@ def apart(heights: Sequence[float]) -> list[float]:
 
 def _describe(figure: Figure, trace: Trace, picture: Picture, drawn: str) -> None:
     report = trace.reports[-1]
-    parts = [drawn, f"bands: {report.confidence * 100:g}% intervals"]
+    parts = [drawn, f"shaded: {report.confidence * 100:g}% intervals"]
     parts += ["dashed: true values"] if picture.truth else []
     parts.append(f"{counted(report.events.accepted, 'event')}, production: {report.production}")
     figure.text(MARGIN, 0.955, picture.title, fontsize=14, fontweight="bold", color=INK, verticalalignment="top")

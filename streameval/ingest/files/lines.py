@@ -198,7 +198,7 @@ def identify(descriptor: int, position: int, lines: int, *, compressed: bool) ->
 
 
 def resume(path: str, known: FileIdentity) -> tuple[str | None, FileIdentity]:
-    """What happened to a file, one of `GAPS` or None, and where to continue in the file at this path.
+    """The kind of gap in a file, one of `GAPS` or None, and where to continue in the file at this path.
 
     A file with the same head that ends before the position was truncated: continue at its end. A file with another
     head, or other bytes before the position, is another one: read it from its start.

@@ -1,4 +1,4 @@
-"""Files of events as a source, one event a line: plain, gzip or zstd, standard input, and logs that still grow."""
+"""Files of events as a source, one event per line: plain, gzip or zstd, standard input, and logs that still grow."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class FileSettings(SourceSettings):
 class ColumnNames(StrictModel):
     """Which column of a table (Parquet, CSV) holds which field. A column named like its field may be absent."""
 
-    event_id: str | None = Field(default=None, description="What identifies an event; without it, rows are numbered.")
+    event_id: str | None = Field(default=None, description="The identifier of an event; without it, rows are numbered.")
     timestamp: str = Field(
         default="timestamp", description="The time of the decision: UTC if it has no zone, or seconds since 1970."
     )
@@ -106,7 +106,7 @@ class ColumnNames(StrictModel):
     actions: str = Field(default="actions", description="The list of actions to choose from.")
     propensities: str = Field(default="propensities", description="The list of the logging policy's probabilities.")
     features: str = Field(default="features", description="The list of the features of each action.")
-    context: str = Field(default="context", description="What was known at decision time.")
+    context: str = Field(default="context", description="The features known at decision time.")
     policies: dict[str, str] = Field(
         default={}, description="By policy, the column of its probability or probabilities; by default its own name."
     )

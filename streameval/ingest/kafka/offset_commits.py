@@ -29,7 +29,7 @@ class Writer(Protocol):
 
 
 class OffsetCommitter:
-    """Writes the newest positions in a thread of its own: `commit` neither waits nor fails.
+    """Writes the newest positions in its own thread: `commit` neither waits nor fails.
 
     The consumer that reads could commit, but while it looks for the coordinator of a group it does not read.
     """

@@ -195,7 +195,7 @@ class MessageSender:
                 producer._sender.force_close()
 
     def close(self) -> None:
-        """Leave the cluster; what is under way is given up."""
+        """Leave the cluster; messages under way are given up."""
         producer, self._producer = self._producer, None
         if producer is not None:
             _close(producer)

@@ -133,8 +133,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
     format: WireFormat = Field(default="json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
     start: Literal["earliest", "latest"] | AwareDatetime = Field(
         default="earliest",
-        description="Where the first start begins to read: `earliest`, `latest`, or a time such as "
-        "2026-01-31T00:00:00Z.",
+        description="Where the first run starts to read: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
     )
     on_lost_offsets: Literal["continue", "fail"] = Field(
         default="continue",

@@ -225,7 +225,7 @@ class KafkaSource:
 def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:
     """Why a log of the offsets `first` to `end` (exclusive) no longer has `position`, and where to continue.
 
-    A log that ends before `position` was truncated there; unless it is known to be the same log, it is taken for a
+    A log that ends before `position` was truncated there; unless it is known to be the same log, it is treated as a
     successor, all of which is new. Truncation loses no unread message as far as is known: the lost end had been read.
     Messages written since may reach back before that end, but this cannot be seen from what was read.
 

@@ -1,4 +1,4 @@
-"""What happens to events between decoding and the evaluator: duplicates, event time, rewards that come separately.
+"""Stages that events pass between decoding and the evaluator: duplicates, event time, rewards that come separately.
 
 A stage takes batches with their `origin` and returns batches, with what it rejects in their `rejected`. It is a value:
 `state()` holds everything it remembers and buffers, and a stage made with other settings continues from it by

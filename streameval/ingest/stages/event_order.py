@@ -28,8 +28,8 @@ class BufferStatus:
     """Events that are buffered until their turn or until their rewards have come.
 
     `watermark`: the event time (epoch seconds) up to which everything has come; None before there is one.
-    `released_early`: events released before the watermark passed them because the buffer was full. `rewards`: what
-    became of rewards that came separately. Both count since the state began. `window`: seconds that an event waits for
+    `released_early`: events released before the watermark passed them because the buffer was full. `rewards`: counts
+    of separate rewards by outcome. Both count since the state was created. `window`: seconds that an event waits for
     its rewards.
     """
 
@@ -85,7 +85,7 @@ class EventOrder:
         return ()
 
     def buffered(self) -> BufferStatus | None:
-        """What is buffered, for people and metrics; None where nothing ever is."""
+        """The state of the buffers, for people and metrics; None for stages without a buffer."""
         return BufferStatus(len(self.held)) if len(self.held) else None
 
     def state(self) -> State:
@@ -260,7 +260,7 @@ class RewardJoin(EventTimeOrder):
 
     @property
     def counts(self) -> RewardCounts:
-        """What became of the rewards so far."""
+        """Counts of the rewards by outcome."""
         return self._rewards.counts
 
     @property

@@ -100,7 +100,7 @@ def _sorted(run: Run) -> Run:
 
 @dataclass(frozen=True)
 class RewardCounts:
-    """What became of reward messages.
+    """Counts of reward messages by outcome.
 
     joined: counted in an event. late: dated after the window of their decision (by at most another window), or read
     after its release. unmatched: no decision with this id is dated near them.

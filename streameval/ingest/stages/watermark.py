@@ -31,7 +31,7 @@ class Watermarks:
     A partition with nothing to read would hold up the others. When it is found at its end, its clock is put forward to
     `idle_timeout` before the newest clock.
 
-    A newcomer is a partition that was created after the watermark had advanced. Its first events may be older than the
+    A partition is `new` if it was created after the watermark had advanced. Its first events may be older than the
     watermark; they are accepted. See `on_time`.
     """
 
@@ -48,7 +48,7 @@ class Watermarks:
         """Exactly these partitions exist: there is no watermark before each has a time, or is found at its end.
 
         Others are dropped, as when a topic was created again with fewer; an empty list drops none, as a topic without
-        partitions is unavailable. New ones are newcomers if events up to the time `passed` have been released.
+        partitions is unavailable. Added ones count as new if events up to the time `passed` have been released.
         """
         known = set(partitions)
         for partition in known - self._clocks.keys():
@@ -86,7 +86,7 @@ class Watermarks:
     def on_time(self, batch: EventBatch, passed: float) -> EventBatch:
         """The next events without those that are late, or dated before `passed`.
 
-        Newcomers may have events before `passed` until they have reached the time that was `passed` when they came.
+        New partitions may have events before `passed` until they reach the time that was `passed` when they were added.
         """
         batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
         if not len(batch):

@@ -1,4 +1,4 @@
-"""What every average is: a frozen value that folds blocks of terms into a state, and reads moments from it."""
+"""The base of averages: a frozen value that folds blocks of terms into a state, and reads moments from it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class MixturePath(NamedTuple):
 
 @plain_dataclass(frozen=True)
 class Context:
-    """What an average may need besides the blocks of terms.
+    """Inputs of an average besides the blocks of terms.
 
     `drift_rates`: by estimator, at the end of each block ([blocks, columns], in `fold`) or of the last ([columns], in
     `read`). `terms`, `evidence`: what the blocks were made of (in `fold`).
@@ -115,7 +115,7 @@ class Context:
 
 
 class Reading:
-    """What an average knows at one moment, one entry a column; NaN where unknown.
+    """The moments of an average at one time, one entry per column; NaN where unknown.
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
     `design_effect`: the factor by which dependent events inflate it (finished blocks only), which includes the
@@ -255,7 +255,7 @@ class Kernel:
         raise NotImplementedError
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
-        """What the kernel knows now, the unfinished block included."""
+        """The moments of the kernel now, including the unfinished block."""
         raise NotImplementedError
 
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
@@ -282,7 +282,7 @@ class KernelAverage(Average, Kernel):
 
     @property
     def kernel(self) -> Kernel:
-        """What keeps the moments: the average itself, unless it chooses between kernels."""
+        """The average that stores the moments: itself, unless it chooses between kernels."""
         return self
 
     def start(self, layout: ColumnLayout, block: int) -> State:

@@ -63,7 +63,7 @@ def start_signs() -> State:
 def unit_signs(state: State, units: Identity | None, events: int, block: int) -> tuple[Array | None, State]:
     """The signs of the next events [events, 64], and the state after them.
 
-    `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then a unit of its own. All is 0
+    `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then its own unit. All is 0
     before the first block in which an event has a unit; None until there is such a block.
     """
     after = {"events": state["events"] + events, "seen": state["seen"] or bool(units is not None and units.any())}

@@ -106,7 +106,7 @@ class VarianceMoments:
 
     @property
     def count(self) -> Array:
-        """Number of equally weighted events that would tell as much."""
+        """Effective number of events: equally weighted ones whose mean has the same variance."""
         return ratio(self[VarianceRow.WEIGHT] ** 2, self[VarianceRow.WEIGHT_SQUARE])
 
     @property

@@ -1,4 +1,4 @@
-"""The base of all estimators: a frozen value that turns events into terms, and knows nothing of time."""
+"""The base of all estimators: a frozen value that turns events into terms, independent of time."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ class DM(Interpolated):
     """Direct method: what the reward model expects, the average of `sum over a of pi(a|x) q(x, a)`.
 
     Has little noise and all of the model's bias, whatever the logging policy did: the interval is about the model's
-    own expectation. Needs the candidate's whole distribution.
+    own expectation. Needs the candidate's full distribution.
 
     Three actions, the first of which was logged with a propensity of .5 and earned 1:
 
@@ -206,7 +206,7 @@ class DR(Interpolated):
     """Doubly robust: `sum over a of pi(a|x) q(x, a) + w (r - q(x, logged action))`, the model and its correction.
 
     Unbiased where support is full, whatever the model says, because the model predicts before it learns; the better the
-    model, the less noise. For an action that is never logged the model is not corrected. Needs the candidate's whole
+    model, the less noise. For an action that is never logged the model is not corrected. Needs the candidate's full
     distribution.
 
     The event of `DM`, whose weight is 1.2:
@@ -250,7 +250,7 @@ class Switch(Capped):
     """The reward where the weight is small, the model where it is large.
 
     `sum over a with W(a) > cap of pi(a|x) q(x, a) + w r 1[w <= cap]`, cap >= 0: `switch(0)` is `dm`, without a limit it
-    is `ips`. The model stands in for actions that are never logged. Needs the whole distributions of both policies.
+    is `ips`. The model stands in for actions that are never logged. Needs the full distributions of both policies.
 
     The third action is never logged, so that its part of .2 x .4 comes from the model:
 
@@ -278,7 +278,7 @@ class CAB(Capped):
 
     `sum over a of pi(a|x) q(x, a) (1 - min(cap / W(a), 1)) + min(w, cap) r`, cap >= 0: `cab(0)` is `dm`, without a
     limit it is `ips`. Less noise than `ips` and, with any reasonable model, less bias than `clipped_ips`; continuous
-    in the cap, as `switch` is not. The model stands in for actions that are never logged. Needs the whole
+    in the cap, as `switch` is not. The model stands in for actions that are never logged. Needs the full
     distributions of both policies.
 
     >>> CAB(cap=1).terms(_example(), {})[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
@@ -301,7 +301,7 @@ class CAB(Capped):
 class CABDR(Capped):
     """Doubly robust with capped corrections: `sum over a of pi(a|x) q(x, a) + min(w, cap) (r - q(x, logged action))`.
 
-    cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`. Needs the candidate's whole distribution.
+    cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`. Needs the candidate's full distribution.
 
     >>> CABDR(cap=1).terms(_example(), {})[0].numerator.round(3)  # .54 + 1 (1 - .7)
     array([[0.84]])

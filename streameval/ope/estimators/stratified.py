@@ -73,7 +73,7 @@ class StratifiedDR(Estimator):
     With `q(x, a)` the reward model's prediction before it saw the event, `W(a) = pi(a|x) / pi0(a|x)` and threshold c:
     `w r 1[w <= c]`, the model's part `sum over a with W(a) > c of pi(a|x) q(x, a)`, and the correction
     `1[w > c] w (r - q(x, a))`. Unbiased where support is full, whatever the model says; the better the model, the less
-    noise. Needs whole distributions and features of all actions.
+    noise. Needs full distributions and features of all actions.
 
     Source: for the switch between the two, Wang, Agarwal & Dudik, ICML 2017.
     """

@@ -75,9 +75,9 @@ class Cohort:
 class CohortEvaluator:
     """Evaluates a plan that changes while events flow.
 
-    Candidates, estimators and averages that are added start from zero in an evaluator of their own, with a reward model
-    of its own; their rows are those of a stream that starts when they are added. What is removed is forgotten. What
-    stays does not change. Numbers of events are those of the first evaluator.
+    Candidates, estimators and averages that are added start from zero in their own evaluator, with its own reward
+    model; their rows are those of a stream that starts when they are added. Removed parts are forgotten. Parts that
+    stay do not change. Numbers of events are those of the first evaluator.
 
     >>> plan = Evaluator(candidates=["early"]).plan
     >>> batch = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"early": [0.5], "late": [0.25]})
@@ -136,7 +136,7 @@ class CohortEvaluator:
         return late
 
     def apply_plan(self, plan: Plan) -> list[Evaluator]:
-        """Continue under another plan. What both plans have keeps its numbers; what only the old one has is forgotten.
+        """Continue under another plan. Parts of both plans keep their numbers; parts only of the old one are forgotten.
 
         An estimator or average with other parameters counts as another one; so does an estimator that uses another
         reward model. Everything starts from zero where `restarts` is true.

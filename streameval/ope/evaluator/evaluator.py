@@ -45,7 +45,7 @@ class Evaluator:
             e.g. `{"challenger": Logged(), "even": Uniform()}`
         estimators, averages: every estimator is evaluated on every average; two of one kind need names. Without both:
             `ips` and `snips` on the five published averages; `stratified_ips`, and `stratified_dr` for events with
-            whole distributions and features, on `mixture`
+            full distributions and features, on `mixture`
         reward_range: smallest and largest possible reward; events outside are rejected and counted
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events
         intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`; default `drift_aware` for
@@ -192,7 +192,7 @@ class Evaluator:
 
     @property
     def _batch_events(self) -> int:
-        """The number of events that are folded together while nobody asks for a Report."""
+        """The number of events that are folded together between Reports."""
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.plan.block
 
@@ -234,7 +234,7 @@ class Evaluator:
             state.promotion = self._lift.fold(state.promotion, events, evidence, folded)
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
-        """The evidence of these events, with what was learned before them; and what has been learned after them."""
+        """The evidence of these events, with the learned state before them; and the learned state after them."""
         plan, learned = self.plan, self._state.learned
         signs, units = unit_signs(learned["units"], events.unit, len(events), plan.block)
         evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)

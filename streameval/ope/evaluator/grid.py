@@ -21,7 +21,7 @@ from streameval.ope.intervals.sequences import SequenceTracker, TrackedBounds
 
 
 class GridReading(NamedTuple):
-    """What an average knows of all policies, and of the lifts of all but production; and the interval for both.
+    """The moments of an average for all policies and for the lifts of all but production; and the interval for both.
 
     `watched`: the bounds that were kept all along, where the interval is a confidence sequence.
     """
@@ -154,7 +154,7 @@ class Grid:
         return np.asarray(state["seen"]) if tail is None else _seen(state, tail.restricted_to(self.needs))
 
     def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[GridReading]:
-        """What each average knows now, with its interval; the unfinished block included.
+        """The moments of each average now, with its interval; including the unfinished block.
 
         `errors` [policies]: the probability that a confidence sequence ever misses.
         """

@@ -53,7 +53,7 @@ def missing_fields(plan: Plan, batch: EventBatch) -> Iterator[MissingField]:
     actions = Actions.from_batch(batch, plan.policies)
     present = ~np.isnan(target_probabilities(batch, plan.policies))
     estimators = list(plan.estimators.values())
-    if plan.default_estimators:  # nobody asked for one that no event has the fields for
+    if plan.default_estimators:  # no user asked for one whose fields no event has
         estimators = [each for each in estimators if _usable(actions, plan.needs_of(each))]
     found: dict[str, MissingField] = {}
     for need in (Requirement.TARGET, Requirement.LOGGING, Requirement.FEATURES):

@@ -48,7 +48,7 @@ Pair: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is evaluated, checked.
+    """The checked choice of policies, estimators and averages.
 
     `policies`: production first, then the candidates. `computed_policies`: the candidates whose probabilities are
     computed here, by name. `candidate_order`: the number of each candidate among all that were ever added, from 1.

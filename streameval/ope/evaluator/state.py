@@ -27,7 +27,7 @@ COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
 
 @dataclass
 class EvaluatorState:
-    """What an evaluator remembers.
+    """The state of an evaluator.
 
     `rejected`: events by reason. `arrivals`: recent numbers of accepted and rejected events. `newest`: the newest
     timestamp. `pending`: events that are not folded yet. `failures`: by policy in code and reason, the number of
@@ -171,7 +171,7 @@ class EvaluatorState:
 
 
 def start_learning(plan: Plan) -> State:
-    """What is learned from the log, before the first event."""
+    """The parts that learn from the log, before the first event."""
     policies = len(plan.policies)
     return {
         "recent": recent_moments.start(policies),

@@ -21,7 +21,7 @@ class Actions:
 
     `sets`: the rows of each event. `probability` [rows, P] and `propensity` [rows]: the distributions of the policies
     and of the logging policy, 0 where unknown. `targets_known` [n, P], `logging_known` [n]: whether an event has the
-    whole distribution. `prediction` [rows]: the reward model's prediction before it saw the event, 0 without one.
+    full distribution. `prediction` [rows]: the reward model's prediction before it saw the event, 0 without one.
     """
 
     sets: ActionSets

@@ -73,7 +73,7 @@ class Evidence:
     def of_actions(
         cls, reward: Any, action: Any, propensities: Any, target: Any, prediction: Any, block: int = 100
     ) -> Evidence:
-        """Evidence about one policy from whole distributions [n, A], to try an estimator.
+        """Evidence about one policy from full distributions [n, A], to try an estimator.
 
         `action` [n]: the logged one. `prediction` [n, A]: those of a reward model.
         """

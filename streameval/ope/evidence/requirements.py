@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 
 class Requirement(StrEnum):
-    """A part of an event, or the predictions of the reward model, which have needs of their own.
+    """A part of an event, or the predictions of the reward model, which have their own needs.
 
     `SLOTS` asks for slates slot by slot; an event that is no slate counts as one with a single slot.
     """

@@ -110,7 +110,7 @@ def _of_listed(slates: SlateColumns) -> Array:
 
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
-    """`Gamma` of events with so many rows and slots, [n, rows, rows]."""
+    """`Gamma` of events with these numbers of rows and slots, [n, rows, rows]."""
     assert slates.listed is not None
     shown, _ = slates.listed_rows()
     owner = np.repeat(np.arange(len(slates.logging)), np.diff(slates.listed.offsets))

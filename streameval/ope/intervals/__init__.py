@@ -1,4 +1,4 @@
-"""From readings to intervals: each kind is a frozen value in a file of its own and a member of the union below."""
+"""From readings to intervals: each kind is a frozen value in its own file and a member of the union below."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FEWEST_NONZERO = 10
 class Interval(NamedTuple):
     """An interval and its guarantee.
 
-    `lower` and `upper` are None while it is withheld. `anytime`: it may be watched continuously. `covers`: `average`
+    `lower` and `upper` are None while it is withheld. `anytime`: valid under continuous monitoring. `covers`: `average`
     (the mean of the value over the average's kernel), `current` (the value now), or `estimand` (a biased estimator's
     own expectation).
     """
@@ -44,7 +44,7 @@ class Bounds(NamedTuple):
 
 
 class IntervalRequest(NamedTuple):
-    """What an interval needs besides the reading.
+    """Inputs of an interval besides the reading.
 
     `term_range`: the limits of a term of each column. `ratio`: whether a column is a ratio. `tracked`: the bounds of a
     confidence sequence, where the interval has a tracker. `rewarded`: whether a term was ever not 0, of a lift one of
@@ -109,7 +109,7 @@ class IntervalMethod(Component):
         block: int,
         logging: bool,
     ) -> SequenceTracker | None:
-        """What follows the stream for this interval on an average; None where the reading suffices.
+        """The state that follows the stream for this interval on an average; None where the reading suffices.
 
         `logging`: production took the logged actions.
         """

@@ -1,4 +1,4 @@
-"""The confidence sequence: an interval that may be watched."""
+"""The confidence sequence: an interval that is valid under continuous monitoring."""
 
 from __future__ import annotations
 

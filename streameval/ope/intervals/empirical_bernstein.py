@@ -40,7 +40,7 @@ class EmpiricalBernstein(IntervalMethod):
     def check(self, average: AnyAverage, block: int) -> None:
         if average.mixes_components:
             raise ValueError(
-                f"{average.label!r} is a mixture, which knows no largest term: empirical_bernstein needs one"
+                f"{average.label!r} is a mixture, which has no largest term: empirical_bernstein needs one"
             )
         super().check(average, block)
 

@@ -156,7 +156,7 @@ class EmpiricalLikelihood(IntervalMethod):
     highest reward; a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal
     narrower. The bounds lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same.
     Estimators that do not rely on full support (`dr` and all that are biased by design) do not use the mean weight,
-    and their heaviest weight is the largest seen, unless they have a cap. Valid for one look at a time. The value of
+    and their heaviest weight is the largest seen, unless they have a cap. Valid at a single look. The value of
     `ips` may lie outside where the mean weight is not near 1.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large

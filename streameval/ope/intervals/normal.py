@@ -1,4 +1,4 @@
-"""The Gaussian interval, for one look at a time."""
+"""The Gaussian interval, valid at a single look."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Normal(IntervalMethod):
     """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
 
     `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
-    divides by n - 1, the delta method by n. Valid for one look at a time: watched all day, it misses far
+    divides by n - 1, the delta method by n. Valid at a single look: under continuous monitoring, it misses far
     more often. Withheld until the horizon holds ten non-zero terms.
 
     Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.

@@ -47,7 +47,7 @@ def load(target: str, options: Mapping[str, Any]) -> Policy:
 
 
 def make(target: str, options: Mapping[str, Any]) -> Any:
-    """What the factory `package.module:factory` makes of the options; ConfigError when it is missing or fails."""
+    """The object that `package.module:factory` makes of the options; ConfigError when it is missing or fails."""
     factory = find(target)
     try:
         return factory(**options)

@@ -1,4 +1,4 @@
-"""Who may read, and encryption: tokens, users with passwords and a certificate, each from a file that may change."""
+"""Access and encryption: tokens, users with passwords and a certificate, each from a file that may change."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NOBODY = PREFIX + "c3RyZWFtZXZhbC1ub2JvZA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBu
 """Compared when there is no such user, so that the time does not reveal which users exist."""
 SHORTEST_TOKEN = 16  # characters
 MOST_REMEMBERED = 256
-TOKEN_HINT = "one token a line, each of 16 characters or more; `openssl rand -hex 32` creates one"
-USERS_HINT = "one NAME:HASH a line; `streameval hash-password NAME` creates one"
+TOKEN_HINT = "one token per line, each of 16 characters or more; `openssl rand -hex 32` creates one"
+USERS_HINT = "one NAME:HASH per line; `streameval hash-password NAME` creates one"
 TLS_HINT = (
     "http.tls_certfile and http.tls_keyfile are PEM files of one pair: the certificate (with its chain) and its key"
 )
@@ -164,7 +164,7 @@ def _digest(token: str) -> bytes:
 
 
 class Security:
-    """Who may read (`access`, None is everybody) and TLS (`context`, None is unencrypted).
+    """Access (`access`, None admits everyone) and TLS (`context`, None is unencrypted).
 
     Raises:
         ConfigError: A file cannot be used.

@@ -1,4 +1,4 @@
-"""The HTTP server: metrics, health, the Report as JSON and a status page, served from a thread of its own."""
+"""The HTTP server: metrics, health, the Report as JSON and a status page, served from its own thread."""
 
 from __future__ import annotations
 

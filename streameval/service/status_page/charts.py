@@ -60,7 +60,7 @@ class ChartScale:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> ChartScale:
-        """The scale that shows all `values` (one or more) with some room at both ends."""
+        """The scale that shows all `values` (one or more) with some room above and below."""
         low, high = min(values), max(values)
         room = 0.05 * (high - low) or max(abs(high), 1.0) * 0.05
         low, high = low - room, high + room
@@ -198,9 +198,9 @@ def memory(each: Estimate) -> str:
 
 @dataclass(frozen=True)
 class ChartTimeline:
-    """One candidate: points of lines and bands in SVG, in pieces where nothing was known between.
+    """One candidate: points of lines and intervals in SVG, in pieces where nothing was known between.
 
-    `first` and `last` are the values at both ends, `lowest` and `highest` the extremes, as text.
+    `first` and `last` are the first and last values, `lowest` and `highest` the extremes, as text.
     """
 
     policy: str

@@ -210,7 +210,7 @@ def count(value: float | None) -> str:
 
 
 def interval(lower: float | None, upper: float | None) -> str:
-    """Both ends of an interval."""
+    """Both bounds of an interval."""
     return f"{significant(lower)} to {significant(upper)}" if between(lower, upper) else UNKNOWN
 
 

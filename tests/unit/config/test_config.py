@@ -337,13 +337,13 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         ),
         pytest.param(
             ONE + "estimators: [ips, {kind: clipped_ips, cap: 2}, {kind: clipped_ips, cap: 3}]",
-            "estimators.2 (line 2): expected a label of its own, found 'clipped_ips', the label of estimators.1\n"
+            "estimators.2 (line 2): expected its own label, found 'clipped_ips', the label of estimators.1\n"
             "hint: tell them apart by a name: {kind: ..., name: clipped_ips_2}",
             id="two estimators of one label",
         ),
         pytest.param(
             ONE + "averages: [window, {kind: window, tau: 3}]",
-            "averages.1 (line 2): expected a label of its own, found 'window', the label of averages.0",
+            "averages.1 (line 2): expected its own label, found 'window', the label of averages.0",
             id="two averages of one label",
         ),
         pytest.param(
@@ -364,7 +364,7 @@ def test_a_problem_has_its_place_expectation_finding_and_hint(load: Loader, text
         ),
         pytest.param(
             ONE + "intervals: {mixture: empirical_bernstein}",
-            "intervals.mixture (line 2): 'mixture' is a mixture, which knows no largest term: empirical_bernstein",
+            "intervals.mixture (line 2): 'mixture' is a mixture, which has no largest term: empirical_bernstein",
             id="an interval that a mixture does not have",
         ),
         pytest.param(

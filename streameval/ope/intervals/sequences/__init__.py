@@ -1,4 +1,4 @@
-"""Confidence sequences: intervals that hold at every time at once, so that they may be watched."""
+"""Confidence sequences: intervals that hold at all times at once, valid under continuous monitoring."""
 
 from streameval.ope.intervals.sequences.lift_test import LiftTest
 from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart, error_shares

@@ -14,7 +14,7 @@ from streameval.ope.intervals.sequences.observations import Observations
 COUNT, TOTAL = 0, 1
 """The first two sums of every row: how many observations were present, and their total."""
 FRESH = 100
-"""Until a row has seen so many observations, each has a centre of its own: one for a whole block would be a guess."""
+"""Until a row has seen this number of observations, each has its own centre: one for a whole block would be a guess."""
 
 Places = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def measure(process: WealthProcess, seen: Observations, before: Array, parts: Se
     """The sums of consecutive parts of so many blocks, and the counts and totals after all of them.
 
     The centre of a block is `min(1, (S + 1/2) / (count + 1))` of the count and total S before it. Observations of a row
-    that had fewer than `FRESH` of them before the block have centres of their own, from what came before each.
+    that had fewer than `FRESH` of them before the block have their own centres, from the observations before each.
 
     Args:
         process: what the sums are for
@@ -97,7 +97,7 @@ def measure(process: WealthProcess, seen: Observations, before: Array, parts: Se
 
 
 def centre_after(count: Array, total: Array) -> Array:
-    """The centre of the next observation after so many that add up to `total`."""
+    """The centre of the next observation after `count` of them that add up to `total`."""
     return np.minimum((total + 0.5) / (count + 1.0), 1.0)
 
 

@@ -146,7 +146,7 @@ def test_lines_are_labelled_at_their_ends_and_axes_say_what_they_are(
     last = {curve.policy: curve.values[-1] for curve in trace.curves("ips", "window")}
     assert {f"{policy}  {value:.4f}" for policy, value in last.items()} <= set(words)
     assert {"Two candidates", "reward per event", "event time (UTC)"} <= set(words)
-    assert "ips on window  ·  bands: 95% intervals  ·  2,000 events, production: logging" in words
+    assert "ips on window  ·  shaded: 95% intervals  ·  2,000 events, production: logging" in words
     production, *candidates = figure.axes[0].lines
     assert production.get_linewidth() > max(line.get_linewidth() for line in candidates)
     assert len({line.get_color() for line in figure.axes[0].lines}) == 3

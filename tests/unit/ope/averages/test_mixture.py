@@ -366,5 +366,5 @@ def test_horizons_are_short_in_a_world_that_drifts_and_long_in_one_that_rests() 
 def test_the_interval_is_that_of_the_mixture_alone() -> None:
     with pytest.raises(ValueError, match="drift_aware is the interval of a mixture; 'decay' is of another kind"):
         Evaluator(["a"], averages=[Decay()], intervals={"decay": DriftAware()})
-    with pytest.raises(ValueError, match="knows no largest term: empirical_bernstein needs one"):
+    with pytest.raises(ValueError, match="has no largest term: empirical_bernstein needs one"):
         Evaluator(["a"], averages=[Mixture()], intervals={"mixture": "empirical_bernstein"})

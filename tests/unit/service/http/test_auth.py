@@ -296,7 +296,7 @@ def complaint(**http: object) -> str:
 def test_the_network_is_not_let_in_without_a_login_unless_that_is_said_aloud(host: str, folder: Path) -> None:
     assert complaint(host=host) == (
         f"http.host: expected an address of this machine only, as there is no login, found '{host}'\n"
-        "hint: set http.token_file or http.users_file, or http.insecure: true to let everybody read"
+        "hint: set http.token_file or http.users_file, or http.insecure: true to let everyone read"
     )
     assert Http(host=host, insecure=True).host == host
     assert Http(host=host, token_file=str(folder / "tokens")).has_login
