@@ -164,7 +164,7 @@ def test_the_message_says_how_much_and_where_to_look(story: Story) -> None:
     (call,) = of(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     annotations = call.alert["annotations"]
     assert annotations["summary"] == "challenger beats production"
-    assert "challenger now earns at least 0.0" in annotations["description"]
+    assert "challenger earns at least 0.0" in annotations["description"]
     assert "var-policy=challenger" in annotations["dashboard_url"]
     assert annotations["runbook_url"].endswith("StreamevalCandidateBeatsProduction.md")
 
@@ -182,7 +182,7 @@ def test_the_pager_rings_for_a_policy_that_was_shipped_and_became_worse_than_the
 def test_the_pager_rings_for_a_policy_that_was_promotable_and_became_worse_than_production(story: Story) -> None:
     (call,) = of(story.calls, "StreamevalPromotedPolicyWorse", story.shipping)
     assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "waiting")
-    assert "Where it has been shipped, take it back." in call.alert["annotations"]["description"]
+    assert "Roll it back if it is live." in call.alert["annotations"]["description"]
 
 
 def test_nothing_fires_about_a_candidate_that_only_chooses_otherwise(story: Story) -> None:
