@@ -1,4 +1,4 @@
-"""What every run of the tests says first, namely which streameval it tests and with what; and that tests end."""
+"""The header of each test run: the tested streameval and its libraries; and a check that tests end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVERS = (TESTS / "integration", TESTS / "deploy", TESTS / "documents")
 """Folders whose tests start brokers, browsers or other programs."""
 
 THREADS_END_WITHIN = 60.0
-"""Seconds. What takes longer goes on by itself; a busy machine takes some to end what was told to end."""
+"""Seconds. Threads that take longer continue by themselves; a busy machine needs time to end a stopped thread."""
 POOL = "asyncio_"
 """Threads that a server starts as it needs them, and ends with itself: where it serves a module, they stay for that."""
 

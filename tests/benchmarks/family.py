@@ -1,4 +1,4 @@
-"""What an event costs under the whole family: 12 estimators, 6 averages, 10 candidates, 20 actions; and its parts.
+"""Cost of an event under the whole family: 12 estimators, 6 averages, 10 candidates, 20 actions; and its parts.
 
 make bench
 python tests/benchmarks/family.py --rounds 5

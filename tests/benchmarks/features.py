@@ -3,7 +3,7 @@
     make bench                          # 25 actions x 25 features, 10 candidates
     python tests/benchmarks/features.py --profile
 
-Both decode the same messages: whole distributions of all policies and the features of all actions. The two are timed in
+Both decode the same messages: full distributions of all policies and the features of all actions. The two are timed in
 turns and compared pair by pair, because a machine's speed drifts.
 """
 

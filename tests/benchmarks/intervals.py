@@ -1,4 +1,4 @@
-"""What intervals that may be watched, and decisions, cost: the main loop with each of them against the one without.
+"""Cost of confidence sequences and decisions: the main loop with each of them against the one without.
 
     make bench                              # 4 estimators, 5 averages, 10 policies
     python tests/benchmarks/intervals.py --rounds 9

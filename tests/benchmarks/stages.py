@@ -1,4 +1,4 @@
-"""What each stage between decoding and the evaluator costs, in microseconds of processor time per event.
+"""Cost of each stage between decoding and the evaluator, in microseconds of processor time per event.
 
     python tests/benchmarks/stages.py
 

@@ -56,7 +56,7 @@ def messages(count: int, seed: int = 20190211) -> list[bytes]:
 
 
 def padded(event: dict[str, object]) -> bytes:
-    """An event of that many bytes. What orjson returns is not kept: it would leave large holes in the memory."""
+    """An event of `MESSAGE_BYTES` bytes, as a copy: orjson's own bytes would leave large holes in the memory."""
     line = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
     return line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}"
 

@@ -1,4 +1,4 @@
-"""Who hears of which alert, checked by Alertmanager's own tool."""
+"""The receivers of each alert, checked by Alertmanager's own tool."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.programs import output, program
 ALERTS = rules("alert")
 CONFIG = yaml.safe_load(ALERTMANAGER.read_text())
 PAGES = {"StreamevalPromotedPolicyWorse", "StreamevalProductionWorse"}
-"""What wakes somebody."""
+"""Receivers that page an operator."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""deploy/compose.yaml: of the published schema, closed to the network, pinned; what it mounts is there and works."""
+"""deploy/compose.yaml: of the published schema, closed to the network, pinned; its mounted files exist and work."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def type_checker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @cache
 def understood(directory: Path, board: str) -> dict[str, dict[str, Any]]:
-    """What Grafana makes of each panel of a dashboard (JSON), by its title."""
+    """Grafana's version of each panel of a dashboard (JSON), by its title."""
     (directory / "dashboard.json").write_text(board)
     said = output(program("node", "nodejs"), str(directory / "understood.cjs"), str(directory / "dashboard.json"))
     return {panel["title"]: panel for panel in json.loads(said)}

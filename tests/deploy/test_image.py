@@ -156,7 +156,7 @@ def test_the_health_check_says_what_the_daemon_says(status: int | None, code: in
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """What the Dockerfile makes, in a directory."""
+    """The image of the Dockerfile, in a directory."""
     return build(DOCKERFILE, ROOT, tmp_path_factory.mktemp("image"))
 
 

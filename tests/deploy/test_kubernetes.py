@@ -25,7 +25,7 @@ KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
-    """What the kustomization applies, by kind and name; ConfigMaps and the image as it makes them, without a hash."""
+    """Objects of the kustomization, by kind and name; ConfigMaps and the image as it makes them, without a hash."""
     found = [
         part for name in KUSTOMIZATION["resources"] for part in yaml.safe_load_all((KUBERNETES / name).read_text())
     ]
@@ -106,7 +106,7 @@ def compile_as_types(directory: Path, parts: list[dict[str, Any]], code: int = 0
 
 
 def validate(directory: Path, parts: list[dict[str, Any]], code: int = 0) -> str:
-    """What the published schemas say: patterns, ranges, what is required."""
+    """The rules of the published schemas: patterns, ranges, required fields."""
     (directory / "manifests.json").write_text(json.dumps(parts))
     return output(
         program("node", "nodejs"), str(directory / "validate.mjs"), str(directory / "manifests.json"), code=code
@@ -272,7 +272,7 @@ def test_prometheus_finds_every_pod_once_ready_or_not() -> None:
 
 
 def test_pods_of_two_namespaces_are_two_instances() -> None:
-    """Rules join series by job and instance: two pods of one name, each about policies of its own, must not be one."""
+    """Rules join series by job and instance: two pods of one name, each about its own policies, must not be one."""
     (endpoint,) = FOUND["ServiceMonitor", "streameval"]["spec"]["endpoints"]
     (relabeling,) = endpoint["relabelings"]
     assert relabeling["targetLabel"] == "instance"

@@ -27,7 +27,7 @@ def promtool() -> str:
 
 @cache
 def expectations() -> list[dict[str, Any]]:
-    """What the unit tests expect of alerts."""
+    """The expectations of the unit tests of alerts."""
     tests = [test for path in UNIT_TESTS for test in yaml.safe_load(path.read_text())["tests"]]
     return [expected for test in tests for expected in test["alert_rule_test"]]
 

@@ -1,4 +1,4 @@
-"""The benchmarks begin when `make bench` calls them: no test runs them to their end, so nothing else would notice."""
+"""The benchmarks start when `make bench` calls them; no other test runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support.paths import ROOT
 
 TARGET = re.search(r"^bench: export PYTHONPATH = (\S+)$(.*?)^$", (ROOT / "Makefile").read_text(), re.M | re.S)
-assert TARGET, "make bench says where its modules lie"
+assert TARGET, "make bench gives the path of its modules"
 SCRIPTS = sorted(set(re.findall(r"\$\(WHEEL_PYTHON\) (\S+\.py)", TARGET[2])))
 
 

@@ -1,5 +1,5 @@
-"""The coverage study, on fewer runs: its fast reading is what evaluators say, and its time-uniform kinds keep their
-promise; its tables are those of the stored results."""
+"""The coverage study, on fewer runs: its fast reading agrees with evaluators, and its time-uniform kinds keep their
+coverage; its tables are those of the stored results."""
 
 from __future__ import annotations
 

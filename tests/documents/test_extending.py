@@ -53,7 +53,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What a program prints that uses a copy of the package with every recipe applied."""
+    """The output of a program that uses a copy of the package with every recipe applied."""
     folder = tmp_path_factory.mktemp("extended")
     shutil.copytree(Path(*streameval.__path__), folder / "streameval")
     for recipe in RECIPES:

@@ -24,6 +24,7 @@ TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("language.toml").
 PHRASES: list[dict[str, Any]] = TABLE["phrase"]
 EXEMPT: list[dict[str, str]] = TABLE.get("exempt", [])
 HIDDEN = {".git", ".venv", ".venv-test", "node_modules", "__pycache__", "build", "dist"}
+HIDDEN |= {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 CONFIGURATION = {".yaml", ".yml", ".toml", ".sh", ".service", ".cfg"}
 NAMES = {"Makefile", "Dockerfile", "run"}
 CODE = "¤"
@@ -180,21 +181,20 @@ def _covers(exempted: str, text: str, found: re.Match[str]) -> bool:
     return any(start <= found.start() and found.end() <= end for start, end in places)
 
 
-def files(checked: str) -> list[Path]:
-    """The file, or all files below the directory, without hidden and ignored ones."""
-    place = ROOT / checked
-    found = [place] if place.is_file() else sorted(each for each in place.rglob("*") if each.is_file())
-    return [each for each in found if not HIDDEN & set(each.parts) and _name(each) not in TABLE["ignored"]]
+def files() -> list[Path]:
+    """All files of the repository, without hidden and ignored ones."""
+    places = [each for each in ROOT.iterdir() if each.name not in HIDDEN]
+    found = [each for place in places for each in ([place] if place.is_file() else place.rglob("*")) if each.is_file()]
+    shown = [each for each in sorted(found) if not HIDDEN & set(each.relative_to(ROOT).parts)]
+    return [each for each in shown if _name(each) not in TABLE["ignored"]]
 
 
 def _name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("checked", TABLE.get("checked", ["."]))
-def test_texts_avoid_the_phrases_of_the_table(checked: str) -> None:
-    assert (ROOT / checked).exists()
-    found = [str(finding) for path in files(checked) for finding in findings(path)]
+def test_texts_avoid_the_phrases_of_the_table() -> None:
+    found = [str(finding) for path in files() for finding in findings(path)]
     assert not found, f"{len(found)} phrases to replace (see language.toml):\n" + "\n".join(found)
 
 

@@ -1,4 +1,4 @@
-"""The experiment on a moving world, on a small synthetic one: it runs, goes on where it stopped, and scores rightly."""
+"""The experiment on a moving world, on a small synthetic one: it runs, resumes where it stopped, and scores rightly."""
 
 from __future__ import annotations
 

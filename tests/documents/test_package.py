@@ -1,4 +1,4 @@
-"""The package as it is installed: what it exports, what it ships, what it needs."""
+"""The package as it is installed: its exports, files and dependencies."""
 
 from __future__ import annotations
 

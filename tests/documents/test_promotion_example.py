@@ -54,7 +54,7 @@ def turning() -> tuple[World, Drift]:
 
 def test_every_second_of_a_lead_counts_and_only_long_ones_are_episodes(example: ModuleType) -> None:
     lead = np.full((100, 2), -0.02)
-    lead[:30, 0] = 0.03  # from the beginning: nobody saw it turn
+    lead[:30, 0] = 0.03  # from the start: its turn was not seen
     lead[40:59, 0] = 0.03  # 19,000 events
     lead[70:, 0] = 0.03
     lead[50:70, 1] = 0.03

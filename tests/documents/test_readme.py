@@ -1,4 +1,4 @@
-"""What the documents show is what happens; how they are written for it is said in documents.py."""
+"""Code in the documents produces the output shown there; documents.py describes the markup."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def recommender() -> Iterator[ModuleType]:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What it writes to standard output."""
+    """Its standard output."""
     path = tmp_path_factory.mktemp("log") / "log.ndjson"
     with path.open("wb") as file:
         command = [sys.executable, str(EXAMPLE / "recommender.py"), "--events", str(EVENTS)]

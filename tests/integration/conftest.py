@@ -45,7 +45,7 @@ def stoppable_broker(broker: Broker) -> Iterator[Broker]:
 def real_kafka(broker: Broker) -> RealBroker:
     """Apache Kafka started by us, with its TLS listener and its administration."""
     if not isinstance(broker, RealBroker):
-        skip_unless_ci(f"needs a broker of our own, not the {broker.kind}")
+        skip_unless_ci(f"needs its own broker, not the {broker.kind}")
     assert isinstance(broker, RealBroker)
     return broker
 

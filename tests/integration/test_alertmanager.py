@@ -1,4 +1,4 @@
-"""What a real Alertmanager holds back, with the deployed configuration."""
+"""Alerts that a real Alertmanager holds back, with the deployed configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory, webhook: Webhook) -> Itera
 
 
 def fire(manager: httpx.Client, *alerts: str, **labels: str) -> None:
-    """Tells Alertmanager what fires; `labels` are those of all of them."""
+    """Sends Alertmanager the firing alerts; `labels` are those of all of them."""
     ends = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
     bodies = [
         {"labels": {"alertname": alert, "severity": ALERTS[alert]["labels"]["severity"], **labels}, "endsAt": ends}
@@ -61,7 +61,7 @@ def settle(manager: httpx.Client) -> None:
 
 
 def states_of(manager: httpx.Client, instance: str) -> dict[str, str]:
-    """What Alertmanager does with each alert of an instance."""
+    """Alertmanager's handling of each alert of an instance."""
     answer = manager.get("/api/v2/alerts", params={"filter": f'instance="{instance}"'}).raise_for_status()
     return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in answer.json()}
 

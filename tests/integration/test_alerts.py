@@ -27,7 +27,7 @@ CHANGE = 15_000
 SOON = 5_000
 """Events after the change within which the challenger is promotable."""
 PAGES = {"StreamevalProductionWorse", "StreamevalPromotedPolicyWorse"}
-"""Alerts that wait for five seconds here, not for two minutes as deployed, before they wake somebody."""
+"""Alerts that wait for five seconds here, not for two minutes as deployed, before they page an operator."""
 TOLD_WITHIN = 60.0
 NEVER = 10**9
 
@@ -36,7 +36,7 @@ POLICIES = {"challenger": (0.1, 0.9)}
 
 
 def chances(change: int) -> Chances:
-    """Both actions earn 0.3, until with event `change` the second begins to earn 0.5.
+    """Both actions earn 0.3, until with event `change` the second starts to earn 0.5.
 
     Then the challenger, which prefers it, earns 0.48 and production 0.4.
     """
@@ -67,7 +67,7 @@ def address(client: httpx.Client) -> str:
 
 
 def decision(client: httpx.Client) -> dict[str, Any]:
-    """What the daemon says about the challenger; nothing before the first Report."""
+    """The daemon's decision on the challenger; nothing before the first Report."""
     report = report_of(client)
     return dict(report["promotion"][0]) if report else {"promotable": False}
 
@@ -85,7 +85,7 @@ def promoted(client: httpx.Client) -> dict[str, Any]:
 
 
 class Story(NamedTuple):
-    """What happened: the decision when the challenger became promotable, when that was, and what came of it.
+    """The record: the decision when the challenger became promotable, its time, and the outcome.
 
     `better`, `same` and `shipping` are the instances.
     """
@@ -139,7 +139,7 @@ def of(calls: list[Call], alert: str, instance: str) -> list[Call]:
 
 
 def pages(calls: list[Call]) -> set[str]:
-    """What somebody has been woken by."""
+    """Alerts that paged an operator."""
     return {call.alert["labels"]["alertname"] for call in calls if call.path == "/page"}
 
 

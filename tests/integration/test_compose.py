@@ -44,7 +44,7 @@ class ComposeBroker(RealBroker):
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the service `secrets` makes."""
+    """Files that the service `secrets` makes."""
     directory = tmp_path_factory.mktemp("secrets")
     said = subprocess.run(
         [sys.executable, str(DEPLOY / "compose" / "make_secrets.py"), str(directory)],

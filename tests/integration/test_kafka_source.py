@@ -44,7 +44,7 @@ def topic(broker: Broker) -> str:
 
 @pytest.fixture
 def administrator(broker: Broker) -> Iterator[KafkaAdminClient]:
-    """Who may change topics, on brokers that allow it."""
+    """An account that may change topics, on brokers that allow it."""
     if isinstance(broker, MockBroker):
         skip_unless_ci("the mock cluster has no administration")
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as administrator:
@@ -262,7 +262,7 @@ def test_commits_to_a_broker_that_is_away_neither_wait_nor_fail(stoppable_broker
         took = quickest(lambda: [reader.source.commit(reader.source.offsets()) for _ in range(100)])
         assert took < 0.5
         begin = time.monotonic()
-    assert time.monotonic() - begin < 15.0, "who insists is given an answer, or none, after 30 seconds"
+    assert time.monotonic() - begin < 15.0, "a client that waits for an answer gives up after 30 seconds"
 
 
 def bookmark_of(reader: Reading, topic: str) -> Offsets:
@@ -332,7 +332,7 @@ def test_a_topic_made_anew_between_two_lives_is_told_however_long_it_is(
 def test_a_log_that_was_cut_and_has_grown_beyond_us_since_is_read_from_the_cut(
     real_kafka: RealBroker, topic: str
 ) -> None:
-    """The disk of the broker lost what we had read; what was written since has reached our offsets again."""
+    """The broker's disk lost messages already read; messages written since have reached their offsets again."""
     produce(numbers(400), topic, real_kafka.connection)
     with reading(real_kafka.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
@@ -365,7 +365,7 @@ def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) 
 def test_what_was_fetched_of_a_partition_before_it_was_paused_comes_when_it_is_wanted_again(
     broker: Broker, topic: str
 ) -> None:
-    """Also when all others have come to their end meanwhile; nothing must wait for the client to be made anew."""
+    """Also when all others have come to their end meanwhile; nothing must wait until the client is recreated."""
     produce(numbers(8000), topic, broker.connection)
     with reading(broker.connection, topic, max_poll_records=100, stall_timeout="1h") as reader:
         reader.poll_until(lambda: reader.seen.total() > 0)
@@ -385,7 +385,7 @@ def megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is told by Linux")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux reports memory")
 def test_who_reads_slower_than_others_write_sees_the_lag_grow_and_not_the_memory(broker: Broker, topic: str) -> None:
     produce((b"x" * 2000 for _ in range(60_000)), topic, broker.connection)
     with reading(broker.connection, topic, max_poll_records=2) as reader:

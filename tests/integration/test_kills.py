@@ -39,7 +39,7 @@ DUPLICATED = 10_000
 
 @dataclass(frozen=True)
 class Log:
-    """A topic full of events, and what they sum up to."""
+    """A topic full of events, and their sums."""
 
     broker: Broker
     topic: str
@@ -160,7 +160,7 @@ def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_
     lives = Lives(tmp_path / "disturbed", log.config(order="event_time"))
     assert lives.disturbed(random.Random(1), kills=4) >= 4
     report = lives.finish(EVENTS)
-    assert len(lives.said("continued")) == lives.continuing > 0, "every life goes on from a snapshot if there is one"
+    assert len(lives.said("continued")) == lives.continuing > 0, "every run continues from a snapshot if there is one"
     assert_every_event_once(report, log)
     assert_same(final_state(lives.state), log.state_in_order_of_time())
 
@@ -173,7 +173,7 @@ def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills
 
 
 def tear(path: Path, chance: random.Random) -> None:
-    """What a disk may leave of a file."""
+    """Damage to a file that a disk may cause."""
     content = path.read_bytes()
     kept = chance.randrange(len(content))
     path.write_bytes(content[:kept] if chance.random() < 0.7 else content[:kept] + bytes(len(content) - kept))
@@ -233,7 +233,7 @@ def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MB where one may be mounted."""
+    """A file system of 12 MB where mounting is permitted."""
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(

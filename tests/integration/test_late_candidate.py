@@ -37,7 +37,7 @@ def topic(broker: Broker) -> str:
 
 
 def messages(first: int, last: int) -> list[bytes]:
-    """Events whose rewards tell them apart: the sum over any of them is exact, and says which they were."""
+    """Events with distinct rewards: the sum over any of them is exact, and identifies them."""
     return [
         json.dumps(
             {
@@ -54,7 +54,7 @@ def messages(first: int, last: int) -> list[bytes]:
 
 
 class Running:
-    """The daemon as a process, its configuration, and what it says."""
+    """The daemon as a process, its configuration, and its log."""
 
     def __init__(self, folder: Path, source: dict[str, Any]) -> None:
         self.path, self._log = folder / "streameval.yaml", folder / "log"

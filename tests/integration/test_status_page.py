@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def evaluated() -> DaemonStatus:
-    """What a daemon shows after 20,000 simulated events."""
+    """The status page of a daemon after 20,000 simulated events."""
     *_, last = hours(20_000)
     return last
 
@@ -112,7 +112,7 @@ def test_the_lifts_at_the_top_are_those_of_the_report(
 
 
 def later(now: DaemonStatus, events: int, **fields: Any) -> DaemonStatus:
-    """What is shown a moment after `now`."""
+    """The page shortly after `now`."""
     assert now.report is not None
     counts = msgspec.structs.replace(now.report.events, accepted=events)
     report = msgspec.structs.replace(now.report, events=counts, **fields)

@@ -176,7 +176,7 @@ class _Sites(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _negate(self, test: ast.expr) -> None:
-        """Comparisons and `not` have mutants of their own that do the same."""
+        """Comparisons and `not` have their own mutants that do the same."""
         compared = isinstance(test, ast.Compare) and len(test.ops) == 1
         if not compared and not (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)):
             self._offer("negation", test, ast.UnaryOp(ast.Not(), test))

@@ -69,7 +69,7 @@ class Part:
     """Names of tests that take long and decide nothing that others do not, as an expression for `pytest -k`."""
 
     def tests_of(self, source: str) -> list[str]:
-        """What judges a mutant of this source; first what is most likely to kill it."""
+        """Tests that judge a mutant of this source; the most likely to kill it first."""
         mirror = _mirror(source)
         return list(dict.fromkeys([source, *([mirror] if (ROOT / mirror).exists() else []), *self.tests]))
 
@@ -83,7 +83,7 @@ class Chosen:
     mutant: Mutant
 
     def entry(self) -> dict[str, Any]:
-        """What the record has of it before it is judged."""
+        """Its entry in the record before it is judged."""
         mutant = self.mutant
         place = {"part": self.part.name, "kind": mutant.kind, "file": self.source, "line": mutant.line}
         return {**place, "from": mutant.original, "to": mutant.replacement}
@@ -136,7 +136,7 @@ def _expanded(patterns: Iterable[str]) -> tuple[str, ...]:
 
 
 def _mirror(source: str) -> str:
-    """Where the tests of this source are, if it has tests of its own."""
+    """Where the tests of this source are, if it has its own tests."""
     _package, *folders, module = Path(source).with_suffix("").parts
     return str(Path("tests", "unit", *folders, f"test_{module}.py"))
 

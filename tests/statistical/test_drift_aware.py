@@ -1,4 +1,4 @@
-"""What the default reaches in worlds that drift: its error, and how often its intervals cover the value now."""
+"""Results of the default in worlds that drift: its error, and how often its intervals cover the value now."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_intervals_cover_the_value_of_the_moment(kind: DriftKind) -> None:
 
 @cache
 def early(features: bool) -> dict[int, Array]:
-    """Whether the interval covers after so many events, over all settings, worlds and candidates."""
+    """Whether the interval covers, by number of events, over all settings, worlds and candidates."""
     best = StratifiedDR() if features else StratifiedIPS()
     covered: dict[int, list[bool]] = {}
     for seed in range(4):

@@ -28,7 +28,7 @@ class Arrival(NamedTuple):
 
 
 def batch_of(arrivals: Sequence[Arrival]) -> EventBatch:
-    """The arrivals as a batch; the reward tells which is which."""
+    """The arrivals as a batch; the reward identifies each."""
     n = len(arrivals)
     batch = EventBatch.from_arrays(
         reward=[arrival.offset + arrival.partition / 8 for arrival in arrivals],

@@ -1,4 +1,4 @@
-"""Asking a server of ours over HTTP, as a client does that keeps to its limits."""
+"""Asking a streameval server over HTTP, as a client does that keeps to its limits."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NOT_YET, TOO_OFTEN = 503, 429
 class _Patient(httpx.HTTPTransport):
     """Asks again after as long as the server wants to be left alone.
 
-    Who waits for something asks a hundred times a second, which is more than one client may. The faster the machine,
-    the sooner an answer is a refusal, and a refusal says nothing about what is waited for.
+    Tests that wait ask a hundred times a second, which exceeds the limit of a client. The faster the machine,
+    the sooner an answer is a refusal, and a refusal has no data.
     """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:

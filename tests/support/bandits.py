@@ -17,7 +17,7 @@ CANDIDATE = "challenger"
 
 @dataclass(frozen=True)
 class Bandit:
-    """What decides a log: logging and target distributions and mean rewards, all [contexts, actions]."""
+    """The parameters of a log: logging and target distributions and mean rewards, all [contexts, actions]."""
 
     logging: Array
     target: Array

@@ -16,7 +16,7 @@ from streameval.cli import app as cli
 
 
 class Outcome(NamedTuple):
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
 
 
 def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
-    """Runs `streameval ARGUMENTS`; what it asks of logging and of the process does not outlive it."""
+    """Runs `streameval ARGUMENTS`; its changes to logging and the process do not outlive it."""
     root, configured = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     collections, interval = gc.get_threshold(), sys.getswitchinterval()

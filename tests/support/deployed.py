@@ -1,4 +1,4 @@
-"""What lies in deploy/ for Prometheus, Alertmanager and Grafana, as values."""
+"""The files in deploy/ for Prometheus, Alertmanager and Grafana, as values."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def unexplained(expressions: Iterator[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a dashboard: its place, what it says, what it asks."""
+    """One panel of a dashboard: its place, texts and queries."""
 
     dashboard: str
     content: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """What stands above it."""
+        """The title above it."""
         return str(self.content["title"])
 
     @property
@@ -112,6 +112,6 @@ def annotations(board: dict[str, Any]) -> list[str]:
 
 
 def filled_in(expression: str, chosen: dict[str, str]) -> str:
-    """The expression as Grafana sends it; what is not in `chosen` matches everything."""
+    """The expression as Grafana sends it; variables outside `chosen` match everything."""
     values = {"__rate_interval": "20s", "__interval": "1m", "__interval_ms": "60000", "__range": "5m"} | chosen
     return re.sub(r"\$(\w+)", lambda name: values.get(name[1], ".+"), expression)

@@ -1,7 +1,7 @@
 """Reads a Dockerfile, and does what it says in a directory of this machine, where there is no container engine.
 
-Every stage has a root below the directory, absolute paths are taken as paths in there, and a Python environment of its
-own in /usr/local stands in for the base image. Owners, users and the isolation of a container are not imitated.
+Every stage has a root below the directory, absolute paths are taken as paths in there, and its own Python environment
+in /usr/local stands in for the base image. Owners, users and the isolation of a container are not imitated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def stages(text: str) -> list[list[Instruction]]:
-    """The instructions of each stage, which begins with its FROM."""
+    """The instructions of each stage, which starts with its FROM."""
     found: list[list[Instruction]] = []
     for instruction in instructions(text):
         if instruction.name == "FROM":
@@ -67,7 +67,7 @@ def let_through(path: str, ignore: str) -> bool:
 
 @dataclass
 class Stage:
-    """A stage while it is made, and what it says of how it is run."""
+    """A stage while it is made, and its settings for running."""
 
     root: Path
     workdir: str = "/"
@@ -85,7 +85,7 @@ class Stage:
         return re.sub(r"(?<![\w./~-])/(?=(opt|build|var|etc|run)/)", f"{self.root}/", text)
 
     def variables(self) -> dict[str, str]:
-        """What programs in it see; the path leads to its own Python first."""
+        """The environment of its programs; the path leads to its own Python first."""
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STREAMEVAL"))}
         inside = {name: self.moved(value) for name, value in self.environment.items()}
         for name in ("PIP_NO_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):

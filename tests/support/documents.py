@@ -104,6 +104,6 @@ def save_yaml(block: Block) -> None:
     name = re.match(r"# (\S+\.ya?ml)\n", block.text)
     if name is None:
         raise NotAsShown(
-            f"line {block.line}: a yaml block begins with `# name.yaml`, or has `<!-- not run: why -->` above"
+            f"line {block.line}: a yaml block starts with `# name.yaml`, or has `<!-- not run: why -->` above"
         )
     Path(name[1]).write_text(block.text)

@@ -89,7 +89,7 @@ def _lift(lift: float) -> dict[str, float]:
 
 
 def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
-    """What a daemon in good order shows, with `report`; `fields` replace what they name."""
+    """The status of a healthy daemon with `report`; `fields` replace those that they name."""
     partitions = (PartitionStatus("interactions", 0, 60_001, 12), PartitionStatus("interactions", 1, 60_002, None))
     good = DaemonStatus(
         source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
@@ -105,7 +105,7 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
 
 
 class View:
-    """What the HTTP server asks of a daemon, to be set by hand."""
+    """The part of a daemon that the HTTP server uses, to be set by hand."""
 
     def __init__(self, published: DaemonStatus, healthy: bool = True) -> None:
         self.published, self.healthy, self.stalled_for = published, healthy, 0.0 if healthy else 90.0
@@ -132,7 +132,7 @@ class ListSource:
         return entry() if callable(entry) else entry
 
     def status(self) -> SourceStatus:
-        """As reached as it was told to be."""
+        """As reachable as it was set to be."""
         return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
 
     def offsets(self) -> SourceOffsets:
@@ -174,7 +174,7 @@ class Recorder:
         self.rewards += batch.reward.tolist()
 
     def report(self, now: float | None = None) -> Report:
-        """A Report whose number of events says how many have come."""
+        """A Report whose number of events is the number received."""
         self.reports += 1
         events = EventCounts(len(self.rewards), {}, None)
         return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
@@ -186,7 +186,7 @@ class Recorder:
 
 @contextmanager
 def running(daemon: Daemon) -> Iterator[Daemon]:
-    """The daemon at work in a thread of its own, stopped at the end."""
+    """The daemon at work in its own thread, stopped at the end."""
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
     try:

@@ -16,11 +16,11 @@ TOPIC = "clicks"
 
 @dataclass
 class FakeCluster:
-    """The log of each partition, the first offset that is left of it, and what goes wrong.
+    """The log of each partition, the first offset that is left of it, and faults.
 
     `up`: brokers answer. `deaf`: partitions whose fetches are never sent. `hidden`: messages at the end of each
     partition inside an open transaction. `markers`: offsets after the last message that hold no messages. `faults`:
-    raised by the next polls, one each. `epochs`: by partition that of each message, where brokers tell.
+    raised by the next polls, one each. `epochs`: by partition that of each message, where brokers report it.
     """
 
     logs: dict[int, list[bytes]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class FakeCluster:
 
     def require_answer(self) -> None:
         if not self.up:
-            raise ClientError("nobody answers")
+            raise ClientError("no broker answers")
 
     def fill(self, partition: int, count: int, begin: int = 0) -> None:
         log = self.logs.setdefault(partition, [])

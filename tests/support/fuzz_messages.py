@@ -229,7 +229,7 @@ class Mutator:
 
 
 def _ends(tokens: Sequence[bytes]) -> list[int]:
-    """For each token the end of the value that begins there."""
+    """For each token the end of the value that starts there."""
     ends = list(range(1, len(tokens) + 1))
     opened: list[int] = []
     for place, token in enumerate(tokens):

@@ -24,7 +24,7 @@ class Mean:
 
 
 class Witness(Mean):
-    """Remembers, for all to see, what it was asked and taught, in order."""
+    """Remembers, for all to see, its calls, in order."""
 
     seen: tuple[tuple[str, Array, Array | None], ...] = ()
 

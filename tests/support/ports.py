@@ -1,4 +1,4 @@
-"""Ports for programs that have to be told theirs, which nobody else is given as long as the tests run."""
+"""Ports for programs that need a fixed one; no two of these tests get the same."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _kept: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens to, and that no other process of these tests will be given."""
+    """A port of 127.0.0.1 without a listener, which no other process of these tests will be given."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ones. Between two lives of a server, its port remains its own."""
+    """`count` different ports. A server keeps its port while it restarts."""
     drawn = random.SystemRandom().sample(PORTS, len(PORTS))  # seeds that tests set would draw the same in each process
     free = (port for port in drawn if _is_claimed(port) and _is_silent(port))
     return [next(free) for _ in range(count)]

@@ -20,7 +20,7 @@ def program(name: str, package: str) -> str:
 
 
 def output(*command: str, code: int = 0, seconds: float = 120.0) -> str:
-    """What a program says; it must end with `code`, within `seconds`."""
+    """The output of a program; it must end with `code`, within `seconds`."""
     ran = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False
     )

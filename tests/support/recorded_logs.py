@@ -90,7 +90,7 @@ def without(columns: Columns, *names: str) -> Columns:
 
 
 def described(seed: int, events: int, actions: int = 4, width: int = 3) -> Columns:
-    """Whole distributions and features; `partial` lacks some events, and `blind` gives no whole distribution."""
+    """Full distributions and features; `partial` lacks some events, and `blind` gives no full distribution."""
     rng = generator(seed)
     features = rng.integers(-16, 17, (events, actions, width)) / 16.0
     logging = distributions(rng, 4, 33, events, actions)

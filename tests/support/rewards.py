@@ -1,4 +1,4 @@
-"""Rewards that come as messages of their own, and a join that waits for them."""
+"""Rewards that come as separate messages, and a join that waits for them."""
 
 from __future__ import annotations
 

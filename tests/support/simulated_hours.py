@@ -18,7 +18,7 @@ BATCH = 1000
 
 
 def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
-    """What the daemon shows after each thousand of so many events."""
+    """The daemon's status after each thousand of the events."""
     settings = SimulatedSettings(
         events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=BEGIN
     )

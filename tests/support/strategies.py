@@ -44,7 +44,7 @@ def distributions(draw: st.DrawFn, size: int) -> list[float]:
 
 @st.composite
 def compact_events(draw: st.DrawFn) -> dict[str, Any]:
-    """Events that know of the logged action alone."""
+    """Events with data about the logged action alone."""
     event = {
         "event_id": draw(identifiers),
         "timestamp": draw(moments),

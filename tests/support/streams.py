@@ -21,7 +21,7 @@ CANDIDATE = "challenger"
 
 
 def close(expected: float | None, rel: float = 1e-9, abs: float = 1e-12) -> Any:
-    """What compares equal to numbers near `expected`; what is not known equals only what is not known."""
+    """Compares equal to numbers near `expected`; an unknown value equals only an unknown one."""
     return None if expected is None else pytest.approx(expected, rel=rel, abs=abs)
 
 

@@ -273,7 +273,7 @@ def drift_settings() -> Reports:
 
 
 def family_with(columns: logs.Columns, model: Any, averages: list[Any], intervals: dict[str, Any]) -> Reports:
-    """Every estimator on events with whole distributions."""
+    """Every estimator on events with full distributions."""
     evaluator = se.Evaluator(
         ["good", "partial"],
         [*PLAIN, *FAMILY],
@@ -321,7 +321,7 @@ SLATES: list[Any] = [se.PseudoInverse(), se.WeightedPseudoInverse()]
 
 
 def slates() -> Reports:
-    """Slots filled independently, from whole distributions and from what was shown, and rankings."""
+    """Slots filled independently, from full distributions and from the shown slates, and rankings."""
     factored = logs.slots(11, 3_030)
     reports: Reports = {}
     given = {"slots": (factored, ["tilted", "any"]), "shown": (logs.shown(factored), ["tilted", "any"])}
@@ -401,13 +401,13 @@ def moments() -> Reports:
 
 
 def default_on_plain_events() -> Reports:
-    """Default estimators and averages on events that have no whole distribution."""
+    """Default estimators and averages on events that have no full distribution."""
     evaluator = se.Evaluator(["now", "new"], reward_range=(-0.125, 1.125))
     return at_the_end(evaluator, logs.plain(16, 3_030))
 
 
 def default_on_full_events() -> Reports:
-    """Default estimators and averages on events with whole distributions and features."""
+    """Default estimators and averages on events with full distributions and features."""
     return at_the_end(se.Evaluator(["good", "partial"]), logs.described(17, 3_030))
 
 
@@ -502,7 +502,7 @@ DEFAULTS = {"default_on_plain_events", "default_on_full_events"}
 decisions may be made by these."""
 
 
-# -- what is recorded, and what is compared ----------------------------------------------------------------------------
+# -- recorded values, and compared values ------------------------------------------------------------------------------
 
 
 def recorded(case: str) -> Reports:
@@ -529,7 +529,7 @@ KEYS = {
 }
 """By what the entries of these lists are known; their order is not compared."""
 SENTENCES = {("promotion", "reason"), ("trust", "reason"), ("failures", "example")}
-"""Free text, which may be said in other words: only whether it is there is compared."""
+"""Free text, whose words may change: only its presence is compared."""
 
 
 def leaves(value: Any, path: str = "", inside: str = "") -> Iterator[tuple[str, Any]]:

@@ -33,7 +33,7 @@ from support.integration.lives import Lives
 CANDIDATES = [f"candidate-{number:02}" for number in range(20)]
 PARTITIONS = 4
 POOL = 2000
-"""Different events; each is sent many times, with an id and a time of its own."""
+"""Different events; each is sent many times, with its own id and time."""
 GARBAGE = [b"", b"{", b"null", b'{"event_id": 1}', b"\xff\xfe", b"[" * 5000]
 FAULTS = [
     "garbage",
@@ -60,7 +60,7 @@ GROWN = 2.0
 
 @dataclass
 class Sample:
-    """What was measured at a moment (seconds since the start) of a life, `age` seconds after it began.
+    """Measurements at a time (seconds since the start) of a run, `age` seconds after it started.
 
     `lag`: events that waited in the log.
     """
@@ -90,7 +90,7 @@ class Soak:
     faults: list[str] = field(default_factory=list)
 
     def run(self, tell: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-        """What was found; see `complaints`."""
+        """The results; see `complaints`."""
         topic = f"soak-{time.time_ns()}"
         self.broker.create_topic(topic, PARTITIONS)
         self.lives = Lives(self.folder, self._config(topic))
@@ -125,7 +125,7 @@ class Soak:
         }
 
     def _moments(self, tell: Callable[[str], None]) -> Iterator[str]:
-        """Measures twice a second, and says when which fault is due; none in the last moments."""
+        """Measures twice a second, and reports the time of each fault; none in the last moments."""
         kinds = cycle(FAULTS)
         due, told = self.fault_every, 0.0
         while self._now < self.seconds:
@@ -239,7 +239,7 @@ class Soak:
         return [life for life in warm if len(life) >= 8]
 
     def _steady(self) -> list[list[Sample]]:
-        """Those of them in which the daemon kept up: what lies in the log for long is also waited for in memory."""
+        """Those of them in which the daemon kept up: events delayed in the log are also delayed in memory."""
         steady = [[each for each in life if each.lag <= self.rate] for life in self._warm()]
         return [life for life in steady if len(life) >= 8]
 
@@ -249,7 +249,7 @@ class Soak:
 
 
 def _lag(text: str) -> float:
-    """Events that wait, as metrics tell it."""
+    """Events that wait, as metrics report it."""
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("streameval_consumer_lag"))
 
 
@@ -268,9 +268,9 @@ def _slope(lives: list[list[Sample]]) -> tuple[float, float]:
 
 
 def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0) -> list[str]:
-    """What is not good in what was found; where others work on the same processors, everything takes longer.
+    """Failed criteria of the results; where others work on the same processors, everything takes longer.
 
-    Memory may grow by what cannot be told from noise, three standard errors, and by `grown` MiB in the time looked at.
+    Memory may grow within the noise, three standard errors, and by `grown` MiB in the time looked at.
     `slower`: how many times longer everything takes than on a machine of one's own, where that is known better.
     """
     slope, noise = found["resident_mib_per_hour"], 3 * found["resident_mib_per_hour_error"]
@@ -285,7 +285,7 @@ def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0)
 
 
 def _pool() -> list[bytes]:
-    """Events without their beginning."""
+    """Events without their first part."""
     rng = np.random.default_rng(11)
     chances = rng.uniform(0.02, 0.3, (POOL, len(CANDIDATES))).round(4)
     rewards = rng.random(POOL) < 0.1

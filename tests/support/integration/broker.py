@@ -81,11 +81,11 @@ rootLogger.appenderRef.out.ref = out
 
 
 class NoBrokerError(Exception):
-    """A real broker cannot be had here; the message says why."""
+    """A real broker is not available here; the message gives the reason."""
 
 
 class Broker(Protocol):
-    """What tests may do with a broker. `stop` and `start` keep the port and the messages."""
+    """Actions of tests on a broker. `stop` and `start` keep the port and the messages."""
 
     kind: str
     bootstrap: str
@@ -103,7 +103,7 @@ class Broker(Protocol):
 
 
 class RealBroker:
-    """Apache Kafka in a process of its own, with its data below `home`."""
+    """Apache Kafka in its own process, with its data below `home`."""
 
     kind = "Apache Kafka"
 
@@ -227,7 +227,7 @@ class MockBroker(EmbeddedBroker):
 
 
 class ExternalBroker:
-    """A broker that somebody else runs, at STREAMEVAL_TEST_KAFKA."""
+    """A broker that is already running, at STREAMEVAL_TEST_KAFKA."""
 
     kind = "external broker"
 
@@ -252,7 +252,7 @@ class ExternalBroker:
 
 @contextmanager
 def real_broker() -> Iterator[RealBroker]:
-    """Apache Kafka on free ports with a temporary directory; NoBrokerError says why not."""
+    """Apache Kafka on free ports with a temporary directory; NoBrokerError gives the reason if not."""
     libraries = kafka_libraries()
     home = Path(tempfile.mkdtemp(prefix="streameval-kafka-"))
     try:
@@ -283,7 +283,7 @@ def kafka_libraries() -> Path:
 
 
 def fetch(libraries: Path) -> None:
-    """Let Maven download the jars; a download that failed is tried once more, and goes on where it stopped."""
+    """Let Maven download the jars; a download that failed is tried once more, and resumes where it stopped."""
     fetched = Path(tempfile.mkdtemp(prefix="fetching-", dir=libraries.parent))
     goal = "dependency:copy-dependencies"
     command = ["mvn", "-B", "-q", "-f", str(POM), goal, "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"]

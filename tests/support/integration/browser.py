@@ -1,4 +1,4 @@
-"""A real Chromium without a window, and what it has to complain about."""
+"""A real Chromium without a window, and its complaints."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Tab:
 
 @contextmanager
 def opened(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
-    """The page at `url` in a context of its own."""
+    """The page at `url` in its own context."""
     context = browser.new_context(**{"viewport": DESKTOP, **options})
     context.set_default_timeout(PATIENCE)
     tab = Tab(context.new_page())

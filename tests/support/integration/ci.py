@@ -1,4 +1,4 @@
-"""What may be left out elsewhere fails in CI."""
+"""Tests that may be skipped elsewhere fail in CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mock cluster of three brokers in which anything that a real one may do wrong happens at a word."""
+"""A mock cluster of three brokers in which tests trigger the faults of a real one."""
 
 from __future__ import annotations
 

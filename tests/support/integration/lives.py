@@ -28,7 +28,7 @@ PATIENCE = 240.0
 
 
 class Lives:
-    """A configuration in a folder of its own, and the processes that one after another run it."""
+    """A configuration in its own folder, and the processes that one after another run it."""
 
     def __init__(self, folder: Path, config: dict[str, Any], program: str = RUN) -> None:
         self.folder, self.log, self._program = folder, folder / "log", program
@@ -40,14 +40,14 @@ class Lives:
         self.continuing = 0
 
     def begin(self, *options: str, **arguments: Any) -> None:
-        """A new life; `continuing` counts those that there was a snapshot for."""
+        """Start a run; `continuing` counts the runs with a snapshot."""
         self.continuing += bool(self.snapshots())
         command = [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log, cwd=self.folder, **arguments)
 
     def kill(self) -> None:
-        """The end of a life, as by a power cut."""
+        """End a run, as by a power cut."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(PATIENCE)
@@ -81,20 +81,20 @@ class Lives:
         return moments
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
-        """A last life, until so many events were accepted; its last report."""
+        """Run until this number of events was accepted; the last report of that run."""
         self.begin(*options)
         report = self.report_of(events)
         self.end()
         return report
 
     def end(self) -> None:
-        """The orderly end of a life."""
+        """End a run in order."""
         assert self.process is not None
         self.process.terminate()
         assert self.process.wait(PATIENCE) == 0, self.log.read_text()
 
     def report_of(self, events: int) -> dict[str, Any]:
-        """The first report that knows of so many events."""
+        """The first report of at least this number of events."""
         deadline = time.monotonic() + PATIENCE
         seen: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -108,7 +108,7 @@ class Lives:
         raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
 
     def said(self, event: str) -> list[dict[str, Any]]:
-        """What all lives have logged under this name."""
+        """Log entries of all runs under this name."""
         found = []
         for line in self.log.read_text().splitlines():
             with suppress(ValueError):
@@ -123,7 +123,7 @@ class Lives:
 
 
 def final_state(state: Path) -> Any:
-    """What the newest snapshot knows of policies, nothing being held back."""
+    """The evaluator of the newest snapshot, with no events held back."""
     document = read_document(found_in(state)[-1])
     buffered = document["pipeline"]["order"]["held"]
     assert not any(len(EventBatch.from_state(part)) for part in buffered)

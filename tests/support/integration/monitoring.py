@@ -61,7 +61,7 @@ def prometheus(
 ) -> Iterator[httpx.Client]:
     """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second.
 
-    `apart`: targets of a job of its own, whose alerts do not come in one message with those of the others. `token`: the
+    `apart`: targets of another job, whose alerts do not come in one message with those of the others. `token`: the
     file of the bearer token that it shows. `holds`: for how long alerts are held, other than as deployed.
     """
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
@@ -87,7 +87,7 @@ def prometheus(
 
 
 def rule_files(folder: Path, holds: Mapping[str, str]) -> Iterator[Path]:
-    """The deployed rules, written to `folder`: all looked at as often, held as long as `holds` says where it does."""
+    """The deployed rules, written to `folder`: evaluated equally often, with the hold times of `holds`."""
     for path in RULES:
         content = yaml.safe_load(path.read_text())
         for group in content["groups"]:
@@ -147,7 +147,7 @@ class Webhook:
 
     @property
     def calls(self) -> list[Call]:
-        """What has come until now."""
+        """Messages received until now."""
         return self._calls[:]
 
     def __enter__(self) -> Webhook:

@@ -60,7 +60,7 @@ class Reading:
 
 @contextmanager
 def log_lines() -> Iterator[list[str]]:
-    """What the daemon would log of the client library meanwhile, limited as in the daemon."""
+    """The log of the client library meanwhile, limited as in the daemon."""
     lines: list[str] = []
 
     class Collector(logging.Handler):

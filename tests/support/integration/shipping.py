@@ -1,4 +1,4 @@
-"""A policy that is promoted, shipped, and then becomes worse: a daemon in two lives, as Prometheus sees it."""
+"""A policy that is promoted, shipped, and then becomes worse: a daemon with a restart, as Prometheus sees it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from support.ports import free_port
 
 POLICIES = {"former": (0.8, 0.1, 0.1), "shipped": (0.1, 0.8, 0.1), "waiting": (0.1, 0.1, 0.8)}
 BEFORE, AFTER = (0.1, 0.5, 0.9), (0.9, 0.5, 0.1)
-"""What the actions earn, before and after users change their minds."""
+"""Mean rewards of the actions, before and after users change their minds."""
 PATIENCE = 120.0
 
 
 class Shipping:
     """`former` is production by name; the other two are promotable, and one of them is shipped; then both become worse.
 
-    The daemon is restarted for another production policy, and goes on from its snapshot.
+    The daemon is restarted for another production policy, and continues from its snapshot.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -36,11 +36,11 @@ class Shipping:
 
     @property
     def instance(self) -> str:
-        """What Prometheus calls it."""
+        """Its name in Prometheus."""
         return f"127.0.0.1:{self._port}"
 
     def tell(self, monitor: httpx.Client, told: Any) -> None:
-        """Lets it happen, until `told()`: whether everything has been heard of that was to be heard of."""
+        """Run the scenario until `told()`: whether all expected notifications have arrived."""
         try:
             self._recommender.start()
             with self._life("former", "shipped", "waiting"):

@@ -1,7 +1,7 @@
 """The definitions, spelled out: slow, without any state between events, and obviously right.
 
-Everything here looks at the whole past each time it is asked, takes differences from means in two passes, and knows no
-blocks where the definition knows none. It is what the numbers of the package are compared with, so it shares no code
+Everything here looks at the whole past each time it is asked, takes differences from means in two passes, and has no
+blocks where the definition has none. The numbers of the package are compared with it, so it shares no code
 with them.
 """
 
@@ -22,7 +22,7 @@ INITIAL_TAU, INITIAL_ALPHA = 10_000, 0.9999
 
 @dataclass(frozen=True)
 class Terms:
-    """What one estimator makes of a stream: numerators `u`, denominators `v`, weights `w`; `q` = 0 where missing."""
+    """The terms of one estimator on a stream: numerators `u`, denominators `v`, weights `w`; `q` = 0 where missing."""
 
     q: Array
     u: Array
@@ -93,7 +93,7 @@ def decay(n: int, alpha: float) -> Array:
 
 @dataclass(frozen=True)
 class Moments:
-    """What a kernel and the terms give, by definition; NaN where there is no evidence."""
+    """Value and spread of a kernel and terms, by definition; NaN where there is no evidence."""
 
     value: float
     n_eff: float
@@ -133,7 +133,7 @@ Choice = Callable[[float, float, int], float]
 def drift_rates(given: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
     """`|V_t - V_{t-s}| / s` at each block end, averaged over the last five; NaN until t > s.
 
-    A block that says nothing leaves the rate as it was.
+    A block without evidence leaves the rate as it was.
     """
     lag = math.ceil(span / block)
     values = [_value(smoother(end), given[:end]) for end in range(block, len(given) + 1, block)]
@@ -172,7 +172,7 @@ def smooth_decay(block: int) -> Callable[[int], Array]:
 
 
 def chosen(given: Terms, block: int, span: int, smoother: Callable[[int], Array], choose: Choice) -> list[float]:
-    """What `choose(drift rate, variance, events)` says at each block end; NaN while the drift rate is unknown."""
+    """The result of `choose(drift rate, variance, events)` at each block end; NaN while the drift rate is unknown."""
     rates = drift_rates(given, block, span, smoother)
     ends = range(block, len(given) + 1, block)
     return [
@@ -182,7 +182,7 @@ def chosen(given: Terms, block: int, span: int, smoother: Callable[[int], Array]
 
 
 def adaptive_window(n: int, block: int, choices: Sequence[float], growth: str) -> Array:
-    """The kernel after `n` events: whole blocks inside `tau`, chosen at the last block end, and what came since.
+    """The kernel after `n` events: whole blocks inside `tau`, chosen at the last block end, and the events since.
 
     `by_event`: it may not be longer than it was at the last block end plus the events since.
     """

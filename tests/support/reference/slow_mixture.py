@@ -34,7 +34,7 @@ class Part:
 
 @dataclass
 class Answer:
-    """What the mixture says of one policy at the last block end."""
+    """The mixture's reading for one policy at the last block end."""
 
     value: float
     horizon: float
@@ -140,7 +140,7 @@ class SlowMixture:
         return self.block * (done - 1 - np.arange(done))
 
     def _estimates(self, part: Part, done: int, means: Sequence[float]) -> tuple[Array, Array]:
-        """What each decay estimates, and its total weight, pseudo-events included."""
+        """The estimate of each decay, and its total weight, pseudo-events included."""
         counts, seen = self._counts(part, done), np.nan_to_num(means[:done])
         values, totals = [], []
         for horizon in HORIZONS:
@@ -173,7 +173,7 @@ class SlowMixture:
         return max((self._faded(residual, part, done) + prior * square) / (count + prior), 1e-6)
 
     def _now(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, ...]:
-        """Value, sampling variance, spread, mean age and horizon after so many blocks."""
+        """Value, sampling variance, spread, mean age and horizon after this number of blocks."""
         estimates, totals = self._estimates(part, done, means)
         value = (share * estimates).sum()
         event_ages = np.arange(done * self.block)[::-1]

@@ -292,7 +292,7 @@ def test_an_interrupted_replay_says_so(files: Path) -> None:
 
 
 def hearing_interrupts() -> None:
-    """What is started in the background of a shell is deaf to Ctrl-C, and so are its children."""
+    """Undo the shell's default for background processes, which ignore Ctrl-C, as do their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

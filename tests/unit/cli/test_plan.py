@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from support.commands import Run, command
 
-CONFIG = "policies: {candidates: [candidate-1, candidate-2, nobody]}\n"
+CONFIG = "policies: {candidates: [candidate-1, candidate-2, absent]}\n"
 
 
 @pytest.fixture
@@ -34,9 +34,9 @@ def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
     assert "0.05 (+" in outcome.out
     assert "(+10%)" in outcome.out
     assert " hours" in outcome.out
-    assert "nobody: no forecast: no event carries its probability" in outcome.out
+    assert "absent: no forecast: no event carries its probability" in outcome.out
     assert "window: worth at most 10,000 events, so it detects no lift under" in outcome.out
-    assert "warning: no event has a probability of the policy 'nobody'" in outcome.err
+    assert "warning: no event has a probability of the policy 'absent'" in outcome.err
 
 
 def test_a_log_without_rewards_is_no_plan(run: Run) -> None:
@@ -51,13 +51,13 @@ def test_json_has_every_number_of_the_table(run: Run) -> None:
     outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--power", "0.9", "--json")
     found = json.loads(outcome.out)
     assert (found["production"], found["events"], found["power"], found["lifts"]) == ("logging", 8_000, 0.9, [0.05])
-    first, _, nobody = found["candidates"]
+    first, _, absent = found["candidates"]
     assert first["estimator"] == "stratified_ips"
     assert first["needed"][0]["seconds"] == pytest.approx(first["needed"][0]["events"] / 2, rel=0.01)
     assert 0 < first["effective_share"] < 1
     assert first["lift_lower"] < first["lift"] < first["lift_upper"]
-    assert nobody["reason"] == "no event carries its probability"
-    assert nobody["needed"] == []
+    assert absent["reason"] == "no event carries its probability"
+    assert absent["needed"] == []
 
 
 def test_more_power_takes_more_events_and_another_estimator_others(run: Run) -> None:
@@ -113,9 +113,9 @@ def test_what_cannot_be_asked_is_said_before_the_log_is_read(
     assert hint in outcome.err
 
 
-def test_a_picture_of_nobody_is_refused(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "nobody.yaml").write_text("policies: {candidates: [nobody]}\n")
-    outcome = run("plan", "nobody.yaml", "log.ndjson", "--plot", "power.png")
+def test_a_picture_without_any_candidate_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "absent.yaml").write_text("policies: {candidates: [absent]}\n")
+    outcome = run("plan", "absent.yaml", "log.ndjson", "--plot", "power.png")
     assert outcome.code == 2
     assert "no candidate has a forecast" in outcome.err
 

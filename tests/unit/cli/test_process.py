@@ -1,4 +1,4 @@
-"""What a program of ours asks of its process, in processes of their own: they are changed for good."""
+"""Process-wide settings of streameval, each in its own process: they are permanent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrays free is taken again, without a page fault for each page."""
+"""Memory that arrays free is reused, without a page fault for each page."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ print(before - resident())
 
 def test_what_lies_free_between_things_that_are_needed_goes_back_after_a_while() -> None:
     if not keep_freed_memory():
-        pytest.skip("this C library cannot be told so")
+        pytest.skip("this C library has no such setting")
     done = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 20_000_000
 
 
 def test_memory_that_arrays_freed_is_not_taken_anew_from_the_system() -> None:
     if not keep_freed_memory():
-        pytest.skip("this C library cannot be told so")
+        pytest.skip("this C library has no such setting")
     done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)
     assert int(done.stdout) < PAGES / 10

@@ -1,4 +1,4 @@
-"""What streameval.yaml may say, and what is said about one that is wrong."""
+"""Contents of streameval.yaml, and messages about wrong ones."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ state: {dir: ./streameval-state, interval: 30s}
 
 
 ONE = "policies: {candidates: [a]}\n"
-"""The least that every configuration needs; what follows it begins in line 2."""
+"""The least that every configuration needs; text after it starts in line 2."""
 
 
 KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
 
 
 class Loader:
-    """Writes a configuration and loads it, with an environment of its own."""
+    """Writes a configuration and loads it, with its own environment."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "streameval.yaml"

@@ -89,7 +89,7 @@ def address(log: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def ask_everything(url: str) -> list[str]:
-    """What is answered to all kinds of logins, on all routes, with secrets in the request as well."""
+    """Responses to all kinds of logins, on all routes, with secrets in the request as well."""
     pages = []
     with httpx.Client(base_url=url, trust_env=False, timeout=30.0) as client:
         for login in (f"Bearer {TOKEN}", basic(PASSWORD), basic(f"{MARK}-guessed"), f"Bearer {MARK}-guessed", MARK):

@@ -1,4 +1,4 @@
-"""Who closes a source does not leave threads behind that go on looking for its broker."""
+"""Closing a source leaves no threads behind that still look for its broker."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_a_connection_that_is_gone_is_not_remembered() -> None:
 
 @pytest.fixture
 def silent_server() -> Iterator[str]:
-    """Takes connections, and never says anything."""
+    """Takes connections, and never sends a byte."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.fixture(params=["nobody", "somebody who never answers"])
+@pytest.fixture(params=["closed port", "silent server"])
 def address(request: pytest.FixtureRequest, silent_server: str) -> str:
-    return "127.0.0.1:1" if request.param == "nobody" else silent_server
+    return "127.0.0.1:1" if request.param == "closed port" else silent_server
 
 
 def threads_since(before: set[threading.Thread]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Events that wait for their turn while a candidate comes whom they do not tell of."""
+"""Buffered events while a candidate is added that they have no probability of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies between a source and the evaluators: one chain, however messages arrive, and over restarts at any point."""
+"""The pipeline: one chain, however messages arrive, and over restarts at any point."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
 
 
 def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
-    """They tell of what it was before it was retrained."""
+    """They describe the policy before it was retrained."""
     settings = config(rewards={"topic": REWARDS, "window": "20s"})
     begun, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0

@@ -26,7 +26,7 @@ from support.factories import make_published
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
 BEGIN, SECONDS = 1_700_000_000.0, 400.0
 Logs = dict[tuple[str, int], list[tuple[float, float, bytes]]]
-"""By partition the messages: when each was written, its own time, and what it says."""
+"""By partition the messages: when each was written, its own time, and its content."""
 
 
 def logs(seed: int, count: int = 4000) -> Logs:
@@ -55,7 +55,7 @@ def logs(seed: int, count: int = 4000) -> Logs:
 def polls(
     written: Logs, rng: np.random.Generator, start: float, every: float
 ) -> Iterator[tuple[list[Records], SourceStatus]]:
-    """What a source hands out when somebody begins to read at some time, and then asks again and again."""
+    """Polls of a reader that starts at `start` and polls again every `every` seconds."""
     read, ended = dict.fromkeys(written, 0), dict[tuple[str, int], float | None]()
     for now in np.arange(start, SECONDS + 200.0, every).tolist():
         records = []
@@ -78,7 +78,7 @@ def stages(rewards: bool) -> PipelineSettings:
 
 
 def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
-    """The Report of somebody who begins to read at some time."""
+    """The Report of a reader that starts at this time."""
     form = JsonDecoder(["challenger"], rewarded=not rewards, identified=True)
     evaluator = Evaluator(
         ["challenger"],

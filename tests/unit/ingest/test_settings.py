@@ -1,4 +1,4 @@
-"""What a new kind of source needs: a settings model with three answers, and a class that reads."""
+"""A new kind of source needs a settings model with three answers, and a class that reads."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def factored(draw: st.DrawFn) -> tuple[Array, Array]:
 
 
 def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
-    """Slots with whole distributions."""
+    """Slots with full distributions."""
     return [
         {"action": action, "actions": list(range(target.shape[1])), "policies": {POLICY: target[slot].tolist()}}
         | ({} if logging is None else {"propensities": logging[slot].tolist()})

@@ -32,7 +32,7 @@ from support.factories import ListSource, NumberFormat, Recorder, make_published
 
 
 class Log:
-    """Partitions of numbers; each reader takes them in lots of its own, and partitions one after another or in turn."""
+    """Partitions of numbers; each reader takes them in its own lots, and partitions one after another or in turn."""
 
     def __init__(self, sizes: Sequence[int], lots: Sequence[int] = (3,), gap_after: int | None = None) -> None:
         self.offsets = [[n for n in range(size) if n != gap_after] for size in sizes]

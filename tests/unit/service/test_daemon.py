@@ -234,7 +234,7 @@ from streameval.service.daemon import Daemon
 
 class Slow(Recorder):
     def update(self, batch):
-        print("begun", flush=True)
+        print("in the batch", flush=True)
         while not daemon._stopping:
             time.sleep(0.01)
         print("told", flush=True)
@@ -253,7 +253,7 @@ def start_program(seconds: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", SCRIPT, str(seconds)]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert program.stdout is not None
-    while "begun" not in program.stdout.readline():
+    while "in the batch" not in program.stdout.readline():
         assert program.poll() is None
     return program
 
@@ -274,7 +274,7 @@ def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> No
     program = start_program(60.0)
     program.send_signal(number)
     assert program.stdout is not None
-    assert program.stdout.readline() == "told\n", "the first signal lets the batch go on"
+    assert program.stdout.readline() == "told\n", "the first signal lets the batch continue"
     program.send_signal(number)
     out, _ = program.communicate(timeout=30)
     assert (program.returncode, out) == (code, "")

@@ -1,4 +1,4 @@
-"""Rejected messages put aside: whole, bounded, and never in the way of the loop."""
+"""Rejected messages are stored: whole, bounded, and never in the way of the loop."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 class Box:
-    """A sink that takes letters, unless it is shut or told to fail."""
+    """A sink that takes dead letters, unless the test closes it or makes it fail."""
 
     def __init__(self, failures: int = 0) -> None:
         self.letters: list[DeadLetter] = []
@@ -142,7 +142,7 @@ def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch:
 
 
 class Odd(Box):
-    """A sink with an error that nobody thought of, for the letter of offset 3."""
+    """A sink with an unexpected error for the dead letter of offset 3."""
 
     def write(self, letters: Sequence[DeadLetter]) -> int:
         if letters[0].offset == 3:

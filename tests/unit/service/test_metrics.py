@@ -94,7 +94,7 @@ def one(samples: dict[str, list[Sample]], name: str, **labels: str) -> float:
 
 
 def of_one(**fields: Any) -> dict[str, list[Sample]]:
-    """What is scraped when the only estimate is one with these fields."""
+    """The metrics when the only estimate is one with these fields."""
     return of_estimates(make_estimate("a", "ips", "window", **fields))
 
 

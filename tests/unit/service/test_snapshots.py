@@ -82,7 +82,7 @@ DAMAGES = {
     "one byte short": lambda content: content[:-1],
     "one byte more": lambda content: content + b"\x00",
     "zeros, as after a power cut": lambda content: bytes(len(content)),
-    "only its beginning": lambda content: content[:20],
+    "only its start": lambda content: content[:20],
 }
 
 

@@ -1,4 +1,4 @@
-"""A daemon goes on from its snapshots: with the same numbers, with what the configuration changes of them, or not."""
+"""A daemon continues from its snapshots: with the same numbers, with changes of the configuration, or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.factories import running, wait_until
 
 
 def lines(first: int, last: int) -> str:
-    """Events whose rewards say which they are."""
+    """Events whose rewards identify them."""
     events = (
         {
             "event_id": f"e-{number}",

@@ -170,7 +170,7 @@ def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.Monke
 
 
 def long_reports(trace: Trace) -> int:
-    """After how many events the first Report was made, where the axis begins."""
+    """After how many events the first Report was made, where the axis starts."""
     return trace.reports[0].events.accepted
 
 

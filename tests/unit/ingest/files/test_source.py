@@ -60,7 +60,7 @@ def offsets(records: Sequence[Records]) -> list[int]:
 
 @pytest.fixture
 def following(tmp_path: Path) -> Iterator[Callable[[bytes], FileSource]]:
-    """Makes a source that follows `log.ndjson`, which begins with what is given."""
+    """Makes a source that follows `log.ndjson`, which starts with the given content."""
     opened: list[FileSource] = []
 
     def follow(data: bytes) -> FileSource:

@@ -87,7 +87,7 @@ def test_while_no_broker_answers_polls_are_empty_and_the_status_says_so(cluster:
     assert not status.reached
     assert status.lag is None
     assert "kafka-1:9092" in status.detail
-    assert "nobody answers" in status.detail
+    assert "no broker answers" in status.detail
     cluster.up = True
     assert bench.poll(12).reached
     assert len(bench.seen) == 20
@@ -184,7 +184,7 @@ def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(clust
 def test_a_partition_whose_turn_has_not_come_is_stuck_only_after_much_longer(
     cluster: FakeCluster, every: float, stuck: bool
 ) -> None:
-    """Whoever polls is at work all the time, and gets what the client has of another partition first."""
+    """The reader polls all the time, and gets messages of another partition first."""
     cluster.fill(0, 90)
     cluster.deaf = {1}
     assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
@@ -198,7 +198,7 @@ def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) 
 
 
 def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeCluster) -> None:
-    """What is in it is dated before now, and comes when it is committed."""
+    """Its messages are dated before now, and come when it is committed."""
     cluster.hidden = 2
     bench = Bench(cluster)
     assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
@@ -208,7 +208,7 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
 
 
 def test_a_log_that_was_cut_before_us_is_at_its_end_where_it_ends_now(cluster: FakeCluster) -> None:
-    """What had been written beyond, and was never read, is not waited for."""
+    """Lost messages that were never read are not waited for."""
     bench = Bench(cluster)
     bench.poll(1)
     del cluster.logs[1][6:]
@@ -256,7 +256,7 @@ def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster
     assert status.gaps == {"cut": 1}
 
 
-@pytest.mark.parametrize("between", ["two clients", "two lives"])
+@pytest.mark.parametrize("between", ["two clients", "two runs"])
 def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
     cluster: FakeCluster, between: str
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
     assert bench.seen_of(0) == cluster.logs[0]
     cluster.logs[0][6:] = [b"0:new-%d" % number for number in range(20)]
     cluster.epochs[0] = [4] * 6 + [5] * 20
-    if between == "two lives":
+    if between == "two runs":
         (state,) = [mark.to_state() for mark in bench.source.offsets().values()]
         bench = Bench(cluster, Offsets.from_state(state))
     else:
@@ -462,7 +462,7 @@ class Ends:
 def test_what_one_source_hands_out_is_not_lost_when_another_fails() -> None:
     """A snapshot that is taken after the failure says that it has been read."""
     decisions = [Records(TOPIC, 0, [7], [b"7"])]
-    several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="mend it"), [])])  # type: ignore[list-item]
+    several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="fix it"), [])])  # type: ignore[list-item]
     assert several.poll(0.0) == decisions
     for _ in range(2):
         with pytest.raises(SourceError, match="cut"):
@@ -531,7 +531,7 @@ def test_options_that_were_not_given_are_left_to_the_client() -> None:
 
 
 class SlowGroup:
-    """A group that answers when it is told to, and fails as often as it is told to."""
+    """A group whose answers and failures the test controls."""
 
     def __init__(self, failures: int = 0) -> None:
         self.answers, self.failures = threading.Semaphore(0), failures

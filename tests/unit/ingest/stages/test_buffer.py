@@ -1,4 +1,4 @@
-"""What waits lies off the heap, is the same there to the last bit, and leaves nothing behind when it goes."""
+"""Buffered events lie off the heap, are the same there to the last bit, and leave no memory when they go."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def arrays(value: Any) -> list[np.ndarray]:
 
 
 def memory_of(array: np.ndarray) -> object:
-    """What holds the bytes of an array."""
+    """The object that holds the bytes of an array."""
     base: Any = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.obj if isinstance(base, memoryview) else base.base

@@ -24,7 +24,7 @@ def arrivals(ids: Sequence[str]) -> list[Arrival]:
 
 
 def first_times(ids: Sequence[str], remembered: int) -> list[int]:
-    """Which of these are new to somebody who remembers the last so many new ones."""
+    """Indices of the ids that are new, given a memory of the last `remembered` new ones."""
     known: OrderedDict[str, None] = OrderedDict()
     new = []
     for place, each in enumerate(ids):

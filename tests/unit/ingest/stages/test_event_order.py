@@ -26,7 +26,7 @@ def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventTimeOrder:
 
 
 def read(polls: Sequence[Sequence[Arrival]], partitions: int, restarts: bool = False) -> tuple[list, list]:
-    """What comes out of reading all polls and the end of the log, and what is rejected."""
+    """Released and rejected events after reading all polls and the end of the log."""
     ordering = fresh(partitions=partitions)
     passed, rejected = [], []
     for poll in polls:
@@ -109,7 +109,7 @@ def test_a_partition_at_its_end_holds_nobody_up_for_longer_than_the_time_out() -
 
 
 def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
-    """The end was seen before a pause of an hour; what was written in the pause is on time when it is read."""
+    """The end was seen before a pause of an hour; events written in the pause are on time when read."""
     ordering = fresh(partitions=2)
     ordering.take(batch_of([*steady(0, 100), *steady(1, 100)]))
     ordering.at_end({(TOPIC, 1): 1e9})
@@ -215,7 +215,7 @@ def test_nobody_waits_for_a_partition_at_its_end_when_the_memory_is_full() -> No
 
 
 def test_nobody_waits_for_a_partition_that_was_read_to_its_end_a_moment_ago_when_the_memory_is_full() -> None:
-    """Its clock is less than the idle time-out behind: it goes on when the others do, and they would wait for it."""
+    """Its clock is less than the idle time-out behind: it continues when the others do, and they would wait for it."""
     ordering = fresh(max_bytes=10_000, partitions=2)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))
     assert ordering.ahead() == {(TOPIC, 0)}
@@ -224,7 +224,7 @@ def test_nobody_waits_for_a_partition_that_was_read_to_its_end_a_moment_ago_when
 
 
 def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:
-    """What is given up is counted: passed on early, or, behind those, too late."""
+    """Events beyond the limit are counted: passed on early, or, behind those, too late."""
     most, ordering = 50_000, fresh(max_bytes=50_000, partitions=2)
     passed = rejected = 0
     for first in range(0, 20_000, 500):

@@ -29,7 +29,7 @@ def outcome(batch: EventBatch) -> list[tuple[float, int, int, float]]:
 
 
 def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, int], restarts: bool = False) -> Any:
-    """What comes out, the origins of what is rejected, and the counts, when all polls have been read."""
+    """Released events, origins of rejected ones, and the counts, when all polls have been read."""
     joining, out = fresh(combine, partitions=partitions), []
     for poll in polls:
         for kind in (Arrival, Earned):
@@ -77,7 +77,7 @@ DELAYS = st.sampled_from([0, 0, 0, 1, 3, 8])
 
 @st.composite
 def two_topics(draw: st.DrawFn) -> tuple[list[list[Arrival]], list[list[Earned]]]:
-    """Decisions, some with the same id or none, and rewards for them: early, in time, late, several, for nobody."""
+    """Decisions, some with the same id or none, and rewards for them: early, in time, late, several, unmatched."""
     names = st.sampled_from(["", *"abcdefghijklmnop"])
 
     def times() -> list[float]:

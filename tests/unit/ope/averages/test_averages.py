@@ -296,7 +296,7 @@ def test_an_adaptive_decay_is_the_one_of_the_definition(
 
 
 def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
-    """What the package chooses, which has a test of its own; here the question is what becomes of it."""
+    """The package's choice, which has its own test; here only its effect is tested."""
 
     def choose(k: float, variance: float, events: int) -> float:
         return float(average.choose(DriftRate(np.array([[k]]), np.array([[variance]])), np.array([events]))[0, 0])
@@ -462,7 +462,7 @@ UNKNOWN = DriftRate(np.full(2, np.nan), np.full(2, np.nan))
 
 
 def context(average: Average) -> Context:
-    """What an average is given whose drift rate is not known yet."""
+    """The context of an average whose drift rate is not known yet."""
     return Context(LAYOUT, {} if average.drift is None else {average.drift: UNKNOWN})
 
 

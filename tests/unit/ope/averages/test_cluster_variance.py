@@ -233,7 +233,7 @@ def test_units_inside_of_blocks_add_nothing_to_blocks() -> None:
     assert units == pytest.approx(blocks, rel=4 * math.sqrt(2 / SIGNS))
 
 
-# What a stream may look like.
+# Kinds of streams.
 
 
 @pytest.mark.slow

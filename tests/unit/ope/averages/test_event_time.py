@@ -62,7 +62,7 @@ def clocks(time: Array, block: int = BLOCK) -> Array:
 
 
 def kernel_of(label: str, time: Array, block: int = BLOCK) -> Array:
-    """What each event counts now, by definition."""
+    """The weight of each event now, by definition."""
     path = clocks(time, block)
     shown = np.minimum(time, path)
     if label in SPANS:

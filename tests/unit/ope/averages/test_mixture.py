@@ -1,4 +1,4 @@
-"""The mixture against a plain reimplementation, what it promises of any stream, and whether it follows the world."""
+"""The mixture against a plain reimplementation, its guarantees on any stream, and whether it follows the world."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Log:
         return [(np.ones_like(self.reward), inverse), *candidates]
 
     def slow(self, kind: str, block: int) -> list[Answer]:
-        """What the slow mixture makes of it."""
+        """The slow mixture's reading of it."""
         inverse = 1 / self.sampling
         reward = decayed_mean(self.reward, inverse, block)
         reward_square = decayed_mean(self.reward**2, inverse, block)
@@ -80,7 +80,7 @@ class Log:
         return SlowMixture(policies, [False] + [True] * len(self.names), block).answers()
 
     def slow_lifts(self, kind: str, block: int, production: str) -> dict[str, Answer]:
-        """What the slow mixture makes of the differences of all terms to those of production."""
+        """The slow mixture's reading of the differences of all terms to those of production."""
         weights = dict(zip(["logging", *self.names], self.weights(), strict=True))
         reward_square = decayed_mean(self.reward**2, 1 / self.sampling, block)
         base, present = weights[production]

@@ -1,4 +1,4 @@
-"""What each estimator averages, against its definition; and what must hold on any data."""
+"""The terms of each estimator against its definition; and properties that hold on any data."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_ev
 
 
 def described(n: int, seed: int) -> EventBatch:
-    """Events that tell the whole logging distribution, the candidate's, and features of four actions."""
+    """Events with the full logging distribution, the candidate's, and features of four actions."""
     rng = np.random.default_rng(seed)
     logging, target = rng.dirichlet(np.ones(4), n), rng.dirichlet(np.ones(4), n)
     action, features = rng.integers(4, size=n), rng.normal(size=(n, 4, 2))

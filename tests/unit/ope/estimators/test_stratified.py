@@ -24,7 +24,7 @@ ACTIONS, FEATURES = 4, 2
 
 
 class Offers:
-    """Events with whole distributions and features; the logging policy explores a little."""
+    """Events with full distributions and features; the logging policy explores a little."""
 
     def __init__(self, seed: int, n: int) -> None:
         random = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ class Offers:
 
 
 def slow_predictions(offers: Offers, block: int, horizon: float = 10_000.0, penalty: float = 1.0) -> Array:
-    """[n, actions]: ridge regression on all events of the blocks before, each weighted by its age, solved anew."""
+    """[n, actions]: ridge regression on all events of the blocks before, each weighted by its age, solved from zero."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     predictions = np.zeros((n, ACTIONS))

@@ -1,4 +1,4 @@
-"""Candidates that come and go: each from its own beginning, and nobody notices the others."""
+"""Candidates that come and go: each from its own start, and none affects the others."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def opened(count: int = 0, **options: Any) -> tuple[CohortEvaluator, se.EventBat
 
 
 def ranks_of(cohorts: CohortEvaluator) -> dict[str, int]:
-    """The how many-th each candidate is that was ever added, which says how large its part of the error is."""
+    """The position of each candidate among all that were ever added, which determines its part of the error."""
     members = cohorts.state()["cohorts"]
     known = [(member["policies"], member["evaluator"]["settings"]["candidate_order"]) for member in members]
     return {name: ranks[name] for policies, ranks in known for name in policies if name in ranks}

@@ -1,4 +1,4 @@
-"""What is dropped from a running evaluator is gone; what stays does not notice, but for what candidates have pooled."""
+"""Dropped parts of a running evaluator are gone; the others do not change, except for pooled evidence."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def assert_as_if_nothing_else_had_been(one: se.Evaluator, other: se.Evaluator, l
 FEWER = {
     "the first estimator": (ESTIMATORS[1:], AVERAGES),
     "all but the last estimator": (ESTIMATORS[4:], AVERAGES),
-    "all that have a sequence of their own": (ESTIMATORS[:2], AVERAGES),
-    "all but the one that has a sequence of its own": (ESTIMATORS[2:3], AVERAGES),
+    "all with their own sequence": (ESTIMATORS[:2], AVERAGES),
+    "all but the one with its own sequence": (ESTIMATORS[2:3], AVERAGES),
     "the one of two components": ((*ESTIMATORS[:3], *ESTIMATORS[4:]), AVERAGES),
     "every other estimator and average": (ESTIMATORS[::2], AVERAGES[::2]),
     "all but the mixture": (ESTIMATORS, AVERAGES[6:]),
@@ -199,7 +199,7 @@ FEW = {
 
 
 def computed(cohorts: CohortEvaluator) -> list[tuple[list[str], list[tuple[str, str]]]]:
-    """What each evaluator of an evaluator of cohorts says of whom, shown or not."""
+    """The policies and cells of each evaluator of an evaluator of cohorts, shown or not."""
     found = []
     for member in cohorts.state()["cohorts"]:
         report = se.Evaluator.from_state(member["evaluator"]).report()

@@ -1,4 +1,4 @@
-"""What holds for every estimator on every average: cutting, resuming, bounded memory, nothing known, extremes."""
+"""Properties of every estimator on every average: cutting, resuming, bounded memory, nothing known, extremes."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def packed(evaluator: Evaluator) -> bytes:
 
 
 def resumed(evaluator: Evaluator) -> Evaluator:
-    """Another one that goes on from the state as it lies in a file."""
+    """Another one that continues from the state as stored in a file."""
     return Evaluator.from_state(msgspec.msgpack.decode(packed(evaluator)))
 
 
@@ -240,7 +240,7 @@ def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
 
 
 def known(report: Report, policy: str) -> dict[str, float]:
-    """All numbers that are known of a policy, but for what an average knows of itself without events."""
+    """All known numbers of a policy, except those that an average has without events."""
     of_itself = ("alpha", "horizon_events", "window_events")
     return {
         f"{e.estimator}/{e.average}/{name}": number

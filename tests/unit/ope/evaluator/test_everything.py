@@ -31,7 +31,7 @@ INTERVALS = {
 
 
 def log(seed: int, low: float, high: float) -> dict[str, Any]:
-    """Columns of a log of rewards between `low` and `high`, with everything that an event may tell."""
+    """Columns of a log of rewards between `low` and `high`, with every field that an event may have."""
     rng = np.random.default_rng(seed)
     propensity = rng.uniform(0.03, 0.6, EVENTS)
     policies = {name: np.minimum(rng.random(EVENTS) * 2 * propensity, 1.0) for name in ("now", "new", "other")}

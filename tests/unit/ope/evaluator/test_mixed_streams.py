@@ -1,4 +1,4 @@
-"""Streams in which some events have whole distributions and features, and others the logged action's numbers alone."""
+"""Streams in which some events have full distributions and features, and others the logged action's numbers alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVENTS = 12_000
 
 
 class Log:
-    """Events twice: as they are with whole distributions and features, and without."""
+    """Events twice: as they are with full distributions and features, and without."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Intervals: their formulas, what they claim, and how often they keep it."""
+"""Intervals: their formulas, guarantees and coverage."""
 
 from __future__ import annotations
 

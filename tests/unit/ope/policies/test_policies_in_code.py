@@ -264,7 +264,7 @@ def test_the_code_that_a_state_names_runs_only_for_who_names_the_same(candidates
     ("target", "options", "problem"),
     [
         ("no.such.module:factory", {}, "the module no.such.module cannot be imported: ModuleNotFoundError"),
-        ("support.coded_policies:nobody", {}, "the module support.coded_policies has no function nobody"),
+        ("support.coded_policies:absent", {}, "the module support.coded_policies has no function absent"),
         (
             "support.coded_policies:broken",
             {},

@@ -32,7 +32,7 @@ NORMAL = {"cumulative": "normal"}
 
 
 class World(NamedTuple):
-    """Actions with their probabilities under the log and under the candidate, and what they earn."""
+    """Actions with their probabilities under the log and under the candidate, and mean rewards."""
 
     logging: Array
     target: Array

@@ -1,4 +1,4 @@
-"""Weights that are alike within a unit: the trust check of the mean weight allows for what it is told of units."""
+"""Weights that are alike within a unit: the trust check of the mean weight uses the units of events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENTS = 6_000
 
 
 def sessions(rng: np.random.Generator) -> NDArray[np.int64]:
-    """The session of each event: fifty go on at a time, of about twenty events each."""
+    """The session of each event: fifty are open at a time, of about twenty events each."""
     return np.arange(EVENTS) // 1_000 * 50 + rng.integers(0, 50, EVENTS)
 
 

@@ -37,7 +37,7 @@ LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 def make_contest(
     candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
 ) -> PromotionMonitor:
-    """A contest of so many candidates against the logging policy, under all rules that need no sequences."""
+    """Decisions on this number of candidates against the logging policy, under all rules that need no sequences."""
     given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
     policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
     ranks = tuple(range(1, candidates + 1))
@@ -62,7 +62,7 @@ class Log:
         self.variance[1] /= 4.0
 
     def folded(self, contest: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
-        """The state of the contest after the blocks from `first` to `last`."""
+        """The promotion state after the blocks from `first` to `last`."""
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
@@ -547,7 +547,7 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
 
 
 def rejected_check(evaluator: Evaluator) -> Any:
-    """What is said of rejected events about the logging policy."""
+    """The check of rejected events of the logging policy."""
     return next(each for each in evaluator.report().trust if each.check == "rejected_share")
 
 

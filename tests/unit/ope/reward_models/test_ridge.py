@@ -24,7 +24,7 @@ ACTIONS, FEATURES, BLOCK = 5, 3, 20
 
 
 class Offers:
-    """Events with features that foretell the reward, in a drifting way; the candidate is greedy."""
+    """Events with features that predict the reward, in a drifting way; the candidate is greedy."""
 
     def __init__(self, seed: int, n: int, *, exploration: float = 0.25) -> None:
         random = np.random.default_rng(seed)
@@ -89,7 +89,7 @@ def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int 
 
 
 def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
-    """[n, actions]: weighted ridge regression on all blocks before, solved anew for each block."""
+    """[n, actions]: weighted ridge regression on all blocks before, solved from zero for each block."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     expected = np.zeros((n, ACTIONS))
@@ -201,7 +201,7 @@ def test_with_nonsense_stratified_dr_falls_back_to_the_accuracy_of_stratified_ip
 
 
 def test_a_wildly_wrong_model_is_corrected() -> None:
-    """It learned that features foretell rewards; then the world turns around."""
+    """It learned that features predict rewards; then the world turns around."""
     errors = []
     for seed in range(8):
         offers = Offers(seed, 6_000)

@@ -1,4 +1,4 @@
-"""Who may read what is served, and what the others learn."""
+"""Access to the HTTP server, and its responses to clients without access."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_probes_need_no_login(server: HttpServer, path: str) -> None:
 @pytest.mark.parametrize(
     "authorization",
     [f"Bearer {TOKEN}", f"bearer {OTHER_TOKEN}", basic("ada", PASSWORD), basic("ada", PASSWORD).replace("B", "b", 1)],
-    ids=["token", "another token", "password", "scheme in other letters"],
+    ids=["token", "another token", "password", "scheme in other case"],
 )
 def test_with_a_token_or_a_password_everything_is_read(server: HttpServer, path: str, authorization: str) -> None:
     assert ask(server, path, authorization).status_code == 200
@@ -134,7 +134,7 @@ def test_what_is_nearly_right_is_wrong(server: HttpServer, authorization: str) -
 
 @contextmanager
 def served_anew(like: HttpServer) -> Iterator[HttpServer]:
-    """Another server with the same files, on which nobody has been wrong yet."""
+    """Another server with the same files, on which no login has failed yet."""
     with served(Http(port=0), like._security) as server:
         yield server
 
@@ -282,7 +282,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_hint(
         with pytest.raises(ConfigError) as caught:
             Security(Http(tls_certfile=certificate, tls_keyfile=key))
         assert "tls_keyfile" in caught.value.report()
-    assert capfd.readouterr().err == "", "nobody is asked for a password on the terminal"
+    assert capfd.readouterr().err == "", "no password is asked for on the terminal"
 
 
 def complaint(**http: object) -> str:

@@ -1,4 +1,4 @@
-"""Clients that mean no good, or mean nothing: they cost little, hold up nobody, and the server outlives them."""
+"""Clients that mean no good, or mean nothing: they cost little, delay no other client, and the server outlives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that are open hear of new numbers, and of the end, and leave nothing behind."""
+"""Open pages are notified of new numbers and of the end, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Confidence sequences: published values, what they are made of, and how often they miss."""
+"""Confidence sequences: published values, their parts, and how often they miss."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def published(case: str, name: str) -> Any:
 
 
 def both_sides(weight: Any, reward: Any) -> Array:
-    """What the lower and the upper bound of a value are made of, for rewards from 0 to 1."""
+    """The sums behind the lower and the upper bound of a value, for rewards from 0 to 1."""
     weight, reward = np.asarray(weight), np.asarray(reward)
     return np.stack([weight * reward, weight * (1 - reward)])
 
 
 def sums_of(engine: WealthProcess, observed: Array, present: Any = None) -> Array:
-    """The sums of whole streams as one block, [rows, width]: every observation has a centre of its own."""
+    """The sums of whole streams as one block, [rows, width]: every observation has its own centre."""
     there = None if present is None else np.asarray(present)[None, :, None]
     rows = Observations(np.asarray(observed, dtype=float)[None, :, None], there)
     return measure(engine, rows, np.zeros((len(observed), 1, 2)), [1])[0][0, :, 0]
@@ -90,7 +90,7 @@ def interval(engine: WealthProcess, observed: Array, error: float) -> list[float
 
 
 def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
-    """What one deviation from the centre of a block costs."""
+    """The cost of one deviation from the centre of a block."""
     if isinstance(engine, BernsteinWealth):
         return np.array([deviation**2])
     least, most = (end * engine.lambdas for end in (-1.0, 3.0))  # type: ignore[attr-defined]
@@ -100,8 +100,8 @@ def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
 
 
 def by_blocks(engine: WealthProcess, observed: Array, present: Array | None = None, since: int = 0) -> Array:
-    """The sums of one row of observations from event `since` on, block by block: the centre of each is what was known
-    when it began, but every observation has its own while fewer than 100 came before the block."""
+    """The sums of one row of observations from event `since` on, block by block: the centre of each is that known
+    at its start, but every observation has its own while fewer than 100 came before the block."""
     sums, count, total = np.zeros(engine.width), 0.0, 0.0
     there = np.ones(len(observed), dtype=bool) if present is None else present
     for first in range(0, len(observed), 100):
@@ -241,7 +241,7 @@ def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
 def test_no_centre_knows_its_own_block_or_a_later_one(engine: WealthProcess) -> None:
-    """What earlier blocks cost does not depend on later observations; nor does the centre of the block between."""
+    """The cost of earlier blocks does not depend on later observations; nor does the centre of the block between."""
     observed = stream(8).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
     changed = observed.copy()
     changed[5:] = 1.0
@@ -310,7 +310,7 @@ def watching(
 
 
 def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
-    """Terms of estimators at the beginning of a stream; those of biased ones do not depend on the past here."""
+    """Terms of estimators at the start of a stream; those of biased ones do not depend on the past here."""
     policies = events.importance_weight.shape[1]
     return [estimator.terms(events, estimator.start(policies))[0] for estimator in estimators]
 
@@ -332,7 +332,7 @@ def folded(
 
 
 def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBounds:
-    """The intervals after these events, by policy and estimator; what is no whole block is the tail."""
+    """The intervals after these events, by policy and estimator; an unfinished block is the tail."""
     sequences, estimators = watching
     full = len(whole.reward) // whole.block * whole.block
     state = folded(watching, part_of(whole, slice(0, full)))
@@ -568,7 +568,7 @@ def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_
     assert events == 700
     observed = both_sides(whole.importance_weight[:, 1], whole.reward)
     sums = np.stack([by_blocks(HeavyTailed(), row, since=2700 - events) for row in observed])
-    restart = 6  # began after five epochs of 400 events
+    restart = 6  # started after five epochs of 400 events
     lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
     assert [found.value.lower[1, 0], found.value.upper[1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
 
@@ -632,7 +632,7 @@ def test_a_negative_weight_ends_all_evidence() -> None:
 
 
 def test_large_weights_may_follow_a_negative_one() -> None:
-    """As among slates: nothing can be proven of that policy any more, and the others go on."""
+    """As among slates: nothing can be proven of that policy any more, and the others continue."""
     whole = evidence(30, events=400)
     alone, _ = LiftTest((0.0, 1.0)).fold(LiftTest((0.0, 1.0)).start(4), whole)
     whole.importance_weight[150, 1] = -1.0
@@ -667,7 +667,7 @@ def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
 
 def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -> None:
     rng, events, names = np.random.default_rng(32), 6_000, [f"c{place}" for place in range(20)]
-    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 go on at a time, of 20 events each
+    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 are open at a time, of 20 events each
     weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in names}
     batch = EventBatch.from_arrays(
         reward=(rng.random(events) < 0.3).astype(float),
