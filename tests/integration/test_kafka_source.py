@@ -385,7 +385,7 @@ def megabytes() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux reports memory")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory in use from /proc")
 def test_who_reads_slower_than_others_write_sees_the_lag_grow_and_not_the_memory(broker: Broker, topic: str) -> None:
     produce((b"x" * 2000 for _ in range(60_000)), topic, broker.connection)
     with reading(broker.connection, topic, max_poll_records=2) as reader:
