@@ -71,6 +71,11 @@ def evaluated(batch: se.EventBatch, **options: Any) -> se.Evaluator:
 
 def decided_by(evaluator: se.Evaluator) -> list[int]:
     evaluator.report()
+    return reported_by(evaluator)
+
+
+def reported_by(evaluator: se.Evaluator) -> list[int]:
+    """By which lift each candidate is decided in the newest Report."""
     return np.asarray(from_plain(evaluator.state()["promotion"])["by"]).tolist()
 
 
@@ -200,7 +205,7 @@ def test_after_a_change_a_candidate_must_hold_again_and_the_reason_names_the_lif
     for first in range(0, 24_000, 100):
         evaluator.update(batch[first : first + 100])
         decision = decisions(evaluator.report())["better"]
-        found.append((decided_by(evaluator)[0], decision.promotable, decision.held, decision.reason))
+        found.append((reported_by(evaluator)[0], decision.promotable, decision.held, decision.reason))
     place = next(place for place in range(1, 240) if found[place][0] != found[place - 1][0])
     assert found[place - 1][1:2] == (True,)
     assert [each[1:3] for each in found[place : place + 7]] == [

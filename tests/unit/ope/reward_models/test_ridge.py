@@ -64,6 +64,7 @@ def predictions(batch: EventBatch, model: Ridge, parts: int = 1, **options: Any)
 
 def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int = 1, **options: Any) -> Array:
     """[n]: the model's expectation of a policy for each event, by differences of the cumulative `dm`."""
+    options = {"promotion": None, "drift": None, **options}
     evaluator = Evaluator(["a"], estimators=[DM()], averages=[Cumulative()], block=BLOCK, reward_model=model, **options)
     sets = batch.action_sets
     assert sets is not None
