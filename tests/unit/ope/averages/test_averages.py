@@ -55,10 +55,15 @@ def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_
 def prefixes(
     stream: Stream, averages: Sequence[AnyAverage], estimators: Sequence[AnyEstimator] = (IPS(),), **settings: Any
 ) -> Iterator[tuple[int, dict[tuple[str, str], Estimate]]]:
-    """The number of events so far and the candidate's estimates by (estimator, average), after each event."""
+    """The number of events so far and the candidate's estimates by (estimator, average).
+
+    After each event of the first two blocks, and after every seventh event from then on.
+    """
     evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=averages, **{"block": BLOCK} | settings)
     for place in range(len(stream)):
         evaluator.update(stream[place : place + 1].batch())
+        if place >= 2 * evaluator.plan.block and place % 7:
+            continue
         found = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}
         yield place + 1, found
 

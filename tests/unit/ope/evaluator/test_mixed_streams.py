@@ -177,7 +177,9 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
             assert (row.value, row.lower) == pytest.approx((each.value, each.lower), rel=1e-12)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", [pytest.param(order, marks=[pytest.mark.slow] * (place > 1)) for place, order in enumerate(ORDERS)]
+)
 def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
     path = choices(log.mixed(ORDERS[order]))
     changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
