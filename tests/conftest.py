@@ -26,7 +26,7 @@ settings.register_profile("few", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("every", settings.get_profile("few"), max_examples=200)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 
-SERVERS = (TESTS / "integration", TESTS / "deploy", TESTS / "documents")
+SERVERS = [TESTS / name for name in ("integration", "deploy", "documents", "unit/ingest/kafka", "unit/service/http")]
 """Folders whose tests start brokers, browsers or other programs."""
 
 THREADS_END_WITHIN = 60.0
