@@ -28,7 +28,7 @@ demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommen
 	.venv/bin/streameval demo $(ARGS)
 
 quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker or servers
-	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers" --doctest-modules streameval tests/unit $(ARGS)
+	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers and not lengthy" --doctest-modules streameval tests/unit $(ARGS)
 
 test: lint tests  ## the deciding checks: lint, types, import contracts; tests, doctests and documents against the wheel
 

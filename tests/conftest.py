@@ -28,6 +28,26 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 
 SERVERS = [TESTS / name for name in ("integration", "deploy", "documents", "unit/ingest/kafka", "unit/service/http")]
 """Folders whose tests start brokers, browsers or other programs."""
+LENGTHY = [
+    TESTS / "unit" / name
+    for name in (
+        "cli/plots",
+        "cli/test_app.py",
+        "cli/test_plan.py",
+        "cli/test_process.py",
+        "events/test_fuzz.py",
+        "ingest/test_background.py",
+        "ope/averages/test_lifts.py",
+        "ope/averages/test_mixture.py",
+        "ope/evaluator/test_dropping.py",
+        "ope/evaluator/test_mixed_streams.py",
+        "ope/reward_models/test_ridge.py",
+        "service/test_backfill.py",
+        "service/test_logging.py",
+        "service/test_startup.py",
+    )
+]
+"""Files and folders that take half of the time of the unit tests."""
 
 THREADS_END_WITHIN = 60.0
 """Seconds. Threads that take longer continue by themselves; a busy machine needs time to end a stopped thread."""
@@ -45,6 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in SERVERS):
             item.add_marker(pytest.mark.servers)
+        if any(item.path.is_relative_to(place) for place in LENGTHY):
+            item.add_marker(pytest.mark.lengthy)
 
 
 def pytest_sessionstart() -> None:
