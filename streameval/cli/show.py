@@ -24,14 +24,14 @@ from streameval.ope.report import Report
 from streameval.service.snapshots import DamagedError, evaluator_from, found_in, read_document
 
 
-def buffered(intake: State) -> dict[str, Any]:
+def buffered(pipeline: State) -> dict[str, Any]:
     """The buffers, the watermark and the reward counts in the state of a pipeline.
 
     `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds; None
     without times) and `bytes`. `watermark`: older events have been counted, `hurried` of them before their turn; None
     if events count as they arrive.
     """
-    order, rows = intake["order"], []
+    order, rows = pipeline["order"], []
     rewards = order.get("rewards")
     rows.append(_row("buffered events", order["held"]))
     if rewards is not None:
@@ -41,8 +41,8 @@ def buffered(intake: State) -> dict[str, Any]:
         ("duplicates", "ids of events, to recognise duplicates"),
         ("later_duplicates", "the same, in event-time order"),
     ):
-        if intake.get(stage) is not None:
-            ids = intake[stage]["remembered"]
+        if pipeline.get(stage) is not None:
+            ids = pipeline[stage]["remembered"]
             row = {"what": name, "count": len(from_plain(ids)), "oldest": None, "newest": None, "bytes": _bytes(ids)}
             rows.append(row)
     passed = order.get("released_until", -math.inf)
@@ -94,8 +94,11 @@ def _read(path: Path) -> State:
 
 
 def contents(path: Path, document: State) -> dict[str, Any]:
-    """A snapshot as plain values."""
-    report, evaluator = _report(document), document["evaluator"]
+    """A snapshot as plain values, its Report included."""
+    return {**_contents(path, document), "report": json.loads(_report(document).to_json())}
+
+
+def _contents(path: Path, document: State) -> dict[str, Any]:
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -105,8 +108,7 @@ def contents(path: Path, document: State) -> dict[str, Any]:
         "fingerprint": document["fingerprint"],
         "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
         **buffered(document["pipeline"]),
-        "cohorts": [_cohort(cohort) for cohort in evaluator["cohorts"]],
-        "report": json.loads(report.to_json()),
+        "cohorts": [_cohort(cohort) for cohort in document["evaluator"]["cohorts"]],
     }
 
 
@@ -128,7 +130,7 @@ def _report(document: State) -> Report:
 
 def contents_table(path: Path, document: State) -> Group:
     """A snapshot as tables."""
-    values, report = contents(path, document), _report(document)
+    values, report = _contents(path, document), _report(document)
     facts = Table.grid(padding=(0, 2))
     for name, value in _facts(values):
         facts.add_row(name, Text(value))
