@@ -27,7 +27,7 @@ help:  ## show this list
 demo: .venv/ready  ## the daemon on an embedded broker with a simulated recommender, until Ctrl-C
 	.venv/bin/streameval demo $(ARGS)
 
-quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker or servers
+quick: .venv/ready  ## for development: unit tests and doctests of this checkout, without a broker, servers or lengthy tests
 	.venv/bin/python -m pytest --numprocesses 2 --dist worksteal -m "not slow and not servers and not lengthy" --doctest-modules streameval tests/unit $(ARGS)
 
 test: lint tests  ## the deciding checks: lint, types, import contracts; tests, doctests and documents against the wheel

@@ -97,12 +97,12 @@ def _moments(
     )
     largest = np.maximum.accumulate(component[..., MomentRow.LARGEST_IMPORTANCE], axis=0)
     looks = slice(every, None, every)
-    told = {name: _side_by_side(values[looks]) for name, values in kept.items()}
-    told |= {"weight": _side_by_side(bank.weight[looks]), "terms": _side_by_side(terms[looks])}
-    told["largest"] = _side_by_side(largest[every - 1 :: every])
+    state = {name: _side_by_side(values[looks]) for name, values in kept.items()}
+    state |= {"weight": _side_by_side(bank.weight[looks]), "terms": _side_by_side(terms[looks])}
+    state["largest"] = _side_by_side(largest[every - 1 :: every])
     count = len(bank.weight[looks])
     every_look = layout._replace(candidates=layout.candidates * count)
-    found = moments_of(told, BankReading(*(_side_by_side(values[looks]) for values in mixed)), every_look)
+    found = moments_of(state, BankReading(*(_side_by_side(values[looks]) for values in mixed)), every_look)
     return found.reshape(count, -1, found.shape[-1])
 
 

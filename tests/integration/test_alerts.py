@@ -122,7 +122,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         of_better.start()
         of_same.start()
         beside = stack.enter_context(ThreadPoolExecutor())
-        paged = beside.submit(shipping.tell, monitor, lambda: pages(webhook.calls) == PAGES)
+        paged = beside.submit(shipping.run, monitor, lambda: pages(webhook.calls) == PAGES)
         decided = promoted(better)
         promotable_at = time.monotonic()
         deadline = promotable_at + TOLD_WITHIN + 5.0

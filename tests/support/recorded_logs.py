@@ -177,21 +177,21 @@ def listed_messages(seed: int, events: int) -> list[Any]:
         shares = distributions(rng, 2, 17, 1, len(slates))
         slate = slates[int(draws(rng, shares)[0])]
         reward = ((slate[0] == "a") * 4 + (slate[1] == "b") * 2 + int(rng.integers(0, 3))) / 8.0
-        told: Columns = {"event_id": f"e-{event}", "timestamp": START + 2.0 * event, "reward": reward}
+        common: Columns = {"event_id": f"e-{event}", "timestamp": START + 2.0 * event, "reward": reward}
         target = distributions(rng, 1, 9, 2, 3).tolist()
         if event % 7 == 3:
             sides = rng.integers(0, 2, 2)
             coins = [{"action": int(side), "propensity": 0.5, "policies": {"top": 0.25 + 0.5 * side}} for side in sides]
-            messages.append(told | {"slots": coins})
+            messages.append(common | {"slots": coins})
         elif event % 11 == 5:
             side = int(rng.integers(0, 2))
-            messages.append(told | {"action": side, "propensity": 0.5, "policies": {"top": 0.75 - 0.5 * side}})
+            messages.append(common | {"action": side, "propensity": 0.5, "policies": {"top": 0.75 - 0.5 * side}})
         else:
             places = [
                 {"action": action, "actions": ["a", "b", "c"], "policies": {"top": chosen}}
                 for action, chosen in zip(slate, target, strict=True)
             ]
-            messages.append(told | {"slots": places, "slates": slates, "slate_propensities": shares[0].tolist()})
+            messages.append(common | {"slots": places, "slates": slates, "slate_propensities": shares[0].tolist()})
     return messages
 
 

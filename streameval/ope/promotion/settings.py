@@ -116,7 +116,8 @@ class Promotion:
 
     def _completed(self, rule: AnyRule) -> AnyRule:
         shared: dict[str, Any] = {"tau": self.tau, "max_weight": self.max_weight}
-        return replace(rule, **{key: value for key, value in shared.items() if getattr(rule, key, OFF) is None})
+        missing = [key for key in shared if hasattr(rule, key) and getattr(rule, key) is None]
+        return replace(rule, **{key: shared[key] for key in missing})
 
     def check(self, block: int) -> None:
         """ValueError when a setting does not fit blocks of so many events, or two rules have one label."""

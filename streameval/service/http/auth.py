@@ -25,8 +25,8 @@ COST = {"n": 2**14, "r": 8, "p": 5, "maxmem": 2**25, "dklen": 32}
 """16 MB and about a fifth of a second, as OWASP's cheat sheet on storing passwords recommends."""
 SALT_BYTES = 16
 HASH = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9+/]{22}==\$[A-Za-z0-9+/]{43}=")
-NOBODY = PREFIX + "c3RyZWFtZXZhbC1ub2JvZA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBub2JvZHktLS0="
-"""Compared when there is no such user, so that the time does not reveal which users exist."""
+HASH_OF_NO_PASSWORD = PREFIX + "c3RyZWFtZXZhbC1ub2JvZA==$bm9ib2R5IGhhcyB0aGlzIHBhc3N3b3JkLCBub2JvZHktLS0="
+"""The hash that is compared for an unknown user, so that the response time does not reveal which users exist."""
 SHORTEST_TOKEN = 16  # characters
 MOST_REMEMBERED = 256
 TOKEN_HINT = "one token per line, each of 16 characters or more; `openssl rand -hex 32` creates one"
@@ -109,7 +109,7 @@ class Access:
             name, _, password = b64decode(given.strip(), validate=True).decode().partition(":")
         except (Error, ValueError):
             return False
-        right = fits(self.users.get(name, NOBODY), password) and name in self.users
+        right = fits(self.users.get(name, HASH_OF_NO_PASSWORD), password) and name in self.users
         if right:
             while len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.pop(next(iter(self._remembered)))

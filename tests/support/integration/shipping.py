@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class Shipping:
         """Its name in Prometheus."""
         return f"127.0.0.1:{self._port}"
 
-    def tell(self, monitor: httpx.Client, told: Any) -> None:
-        """Run the scenario until `told()`: whether all expected notifications have arrived."""
+    def run(self, monitor: httpx.Client, notified: Callable[[], bool]) -> None:
+        """Run the scenario until `notified()`: all expected notifications have arrived."""
         try:
             self._recommender.start()
             with self._life("former", "shipped", "waiting"):
@@ -48,7 +49,7 @@ class Shipping:
             with self._life("shipped", "former", "waiting"):
                 wait_until(lambda: self._promotable(monitor) == {"waiting"}, PATIENCE)
                 self._earned = AFTER
-                wait_until(told, PATIENCE)
+                wait_until(notified, PATIENCE)
         finally:
             self._recommender.stop()
 
