@@ -16,17 +16,14 @@ from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
 from streameval.common.arrays import ratio
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
-from streameval.ope.estimators import Estimator
-from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import (
     AnyInterval,
-    Bounds,
     ConfidenceSequence,
     DriftAware,
     EmpiricalBernstein,
     EmpiricalLikelihood,
-    IntervalRequest,
     Normal,
 )
 from streameval.ope.intervals.sequences import TrackedBounds, error_shares
@@ -97,7 +94,8 @@ class Run(NamedTuple):
         return np.asarray(np.maximum.accumulate(self.evidence.importance_weight, axis=0).T[:, self.places])
 
 
-Said = tuple[Sequence[str], str, str, Target, Bounds, Bounds]
+Ends = tuple[Floats, Floats]
+Said = tuple[Sequence[str], str, str, Target, Ends, Ends]
 """Estimators, average, kind, true values, and the bounds of values and of lifts."""
 
 
@@ -195,21 +193,14 @@ def of_mixture(world: World) -> Mapping[str, AnyInterval]:
 
 def _ends(
     bound: AnyInterval, known: Known, estimators: Sequence[Estimator], seen: Floats, kept: TrackedBounds | None = None
-) -> tuple[Bounds, Bounds]:
+) -> tuple[Ends, Ends]:
     """The intervals of values and lifts, as in reports; `seen` [policies, looks]: the largest weights."""
-    limit = bound.largest_weight(seen)
-    term_range = TermRange.by_column([each.term_range(REWARDS, limit) for each in estimators])
-    ratios = np.tile([each.ratio for each in estimators], len(seen))[:, None]
-    request = IntervalRequest(CONFIDENCE, term_range, ratios, kept and kept.value)
-    value = bound.bounds(known.value, request)
-    others = slice(len(estimators), None)
-    scaled = ratio(term_range.width, known.value.moments.mean_denominator)
-    difference = request._replace(
-        term_range=term_range.over_production(len(estimators), seen[0], scaled),
-        ratio=ratios[others],
-        tracked=kept and kept.lift.of_columns(others),
-    )
-    return value, bound.bounds(known.lift, difference)
+    terms = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen))
+    scaled = ratio(terms.width, known.value.moments.mean_denominator)
+    differences = terms.over_production(len(estimators), seen[0], scaled)
+    tracked = (None, None) if kept is None else (kept.value, kept.lift[:, len(estimators) :])
+    value = bound.bounds(known.value, terms, CONFIDENCE, tracked[0])
+    return value, bound.bounds(known.lift, differences, CONFIDENCE, tracked[1])
 
 
 def _at(looks: slice, values: Floats) -> Floats:

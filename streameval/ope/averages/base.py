@@ -18,7 +18,7 @@ from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
-from streameval.ope.averages.moments import Moments
+from streameval.ope.averages.moments import Moments, VarianceRow
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -119,9 +119,10 @@ class Reading:
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
     `design_effect`: the factor by which dependent events inflate it (finished blocks only), which includes the
-    dependence within units where `knows_units`. `bias`: bound on the bias from drift. `details`: what the average
-    reports about itself. `parts`: the standard deviations `se`, `spread` and `drift` that make up the error of the
-    present value, where the average knows them.
+    dependence within units where `knows_units`. `rewarded`: whether a term was ever not 0, of a lift one of either
+    policy. `bias`: bound on the bias from drift. `details`: what the average reports about itself. `parts`: the
+    standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the average knows
+    them.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Reading:
         self.bias = np.full(moments.array.shape[:-1], np.nan) if bias is None else bias
         self.design_effect, self.knows_units = spread.design_effect, spread.knows_units
         self.spread = spread.with_tail(tail)
+        self.rewarded = np.asarray(self.spread[VarianceRow.NONZERO] > 0)
         self._finished, self._lift = spread, lift
 
     def lift(self, estimators: int) -> Reading:
@@ -145,9 +147,10 @@ class Reading:
 
         It has no columns of production. The bias of a paired difference is bounded by the sum of both biases.
         """
+        others, lift = slice(estimators, None), copy(self._lift or self)
+        lift.rewarded = self.rewarded[others] | np.resize(self.rewarded[:estimators], self.rewarded[others].shape)
         if self._lift is not None:
-            return self._lift
-        others, lift = slice(estimators, None), copy(self)
+            return lift
         lift.moments = Moments(self.moments.array[others]).lift
         lift.spread = VarianceMoments(self.spread.array[others]).lift
         lift.design_effect = VarianceMoments(self._finished.array[others]).lift.design_effect

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from streameval.ope.estimators.base import Estimator, TermPart, Terms
+from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
 from streameval.ope.estimators.importance import SNIPS, ControlVariate
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
 from streameval.ope.estimators.slate import PseudoInverse, WeightedPseudoInverse
@@ -47,6 +47,7 @@ __all__ = [
     "StratifiedDR",
     "StratifiedIPS",
     "Switch",
+    "TermRange",
     "Terms",
     "WeightedPseudoInverse",
 ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
-from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import NOTHING, Requirements
 
@@ -39,6 +39,98 @@ class Terms(NamedTuple):
         """The components, or the whole term, whose initial value is the logging policy's mean reward [blocks]."""
         prior = np.repeat(mean_reward[:, None], self.numerator.shape[1], axis=1)
         return self.components or (TermPart(self.numerator, self.denominator, prior),)
+
+
+class TermRange(NamedTuple):
+    """The lines that a term lies between, given the importance weight w of its event; one entry a column.
+
+    A term lies between `low_offset + low_slope w` and `high_offset + high_slope w`. `heaviest`: the weight up to which
+    that matters, may be infinite. `controlled`: whether the estimate relies on the mean weight being 1 in truth, so
+    that an interval may use it. `width`: largest minus smallest possible term when no weight exceeds the given one; of
+    a ratio, of its linearised term. `ratio`: whether terms have a denominator.
+
+    The term `w r` of a reward between 0 and 1:
+
+    >>> limits = TermRange.between((0.0, 0.0), (0.0, 1.0), heaviest=np.array([np.inf]), width=np.array([5.0]))
+    >>> limits.lowest(3.0), limits.highest(3.0)
+    (array([0.]), array([3.]))
+    """
+
+    low_offset: Array
+    low_slope: Array
+    high_offset: Array
+    high_slope: Array
+    heaviest: Array
+    controlled: Mask
+    width: Array
+    ratio: Mask
+
+    @classmethod
+    def between(
+        cls,
+        offsets: tuple[float, float],
+        slopes: tuple[float, float],
+        heaviest: Array,
+        width: Array,
+        controlled: bool = True,
+    ) -> TermRange:
+        """The same lines for every column: their lower and higher offsets, and their lower and higher slopes."""
+        lines = (np.full_like(heaviest, number) for number in (offsets[0], slopes[0], offsets[1], slopes[1]))
+        shape = heaviest.shape
+        return cls._make((*lines, heaviest, np.full(shape, controlled), width, np.zeros(shape, dtype=bool)))
+
+    @classmethod
+    def by_column(
+        cls, estimators: Sequence[Estimator], reward_range: tuple[float, float], max_weight: Array
+    ) -> TermRange:
+        """Those of all columns; `max_weight`: [policies, ...]. Estimators vary fastest."""
+        ranges = [
+            each.term_range(reward_range, max_weight)._replace(ratio=np.full(max_weight.shape, each.ratio))
+            for each in estimators
+        ]
+        return cls._make(
+            np.stack(values, axis=1).reshape(-1, *values[0].shape[1:]) for values in zip(*ranges, strict=True)
+        )
+
+    def lowest(self, weight: Array | float) -> Array:
+        """The lower line at this weight; where that is infinite, its slope."""
+        return _line(self.low_offset, self.low_slope, weight)
+
+    def highest(self, weight: Array | float) -> Array:
+        """The higher line at this weight; where that is infinite, its slope."""
+        return _line(self.high_offset, self.high_slope, weight)
+
+    def over_production(self, estimators: int, heaviest: float | Array, width: Array) -> TermRange:
+        """The range of the differences to production, whose terms the first `estimators` columns are.
+
+        A difference may be off by production's term at any weight of the policy: only the slopes are the policy's own.
+
+        Args:
+            estimators: number of estimators
+            heaviest: the largest importance weight of production, 1 where that is the logging policy
+            width: [columns] the widths of all terms in the units of the estimates
+
+        >>> five = np.array([5.0, 5.0])
+        >>> reward = TermRange.between((0.0, 0.0), (0.0, 1.0), np.array([np.inf, np.inf]), five)
+        >>> lift = reward.over_production(1, heaviest=1.0, width=five)
+        >>> lift.lowest(3.0), lift.highest(3.0), lift.width
+        (array([-1.]), array([3.]), array([10.]))
+        """
+        weight = np.minimum(self.heaviest, heaviest)
+        least = np.minimum(self.lowest(0.0), self.lowest(weight))[:estimators]
+        most = np.maximum(self.highest(0.0), self.highest(weight))[:estimators]
+        others = TermRange._make(column[estimators:] for column in self)
+        shape = others.heaviest.shape
+        return others._replace(
+            low_offset=others.low_offset - np.resize(most, shape),
+            high_offset=others.high_offset - np.resize(least, shape),
+            width=width[estimators:] + np.resize(width[:estimators], shape),
+        )
+
+
+def _line(offset: Array, slope: Array, weight: Array | float) -> Array:
+    finite = np.isfinite(weight)
+    return np.where(finite, offset + slope * np.where(finite, weight, 0.0), slope)
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)

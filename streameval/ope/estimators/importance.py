@@ -10,8 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, Terms
-from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.estimators.base import Estimator, TermRange, Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.recent_moments import fading_of
 

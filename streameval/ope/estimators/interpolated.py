@@ -33,8 +33,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, Terms
-from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.estimators.base import Estimator, TermRange, Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirement, Requirements
 

@@ -15,9 +15,8 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, TermPart, Terms
+from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
 from streameval.ope.estimators.importance import controlled_range, lagged_slope, start_slope
-from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.recent_moments import fading_of
 from streameval.ope.evidence.requirements import Requirement, Requirements

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, ratio
-from streameval.ope.averages.moments import MomentRow, VarianceRow
-from streameval.ope.estimators.term_range import TermRange
+from streameval.ope.averages.moments import MomentRow
+from streameval.ope.estimators import TermRange
 from streameval.ope.evaluator.grid import Grid, GridReading
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evidence.slate_weights import mean_ratios
-from streameval.ope.intervals import IntervalRequest
 from streameval.ope.report import Estimate
 
 
@@ -35,13 +34,14 @@ def report_rows(
         slot_ratios: [policies, slots, 2] sums of the importance ratios in each slot; None without slates
     """
     interval, reading = read.bound, read.reading
-    request = _request(plan, grid, read, largest_weight)
-    bounds = _clipped(*interval.bounds(reading, request), plan.reward_range)
+    terms = _term_range(plan, grid, read, largest_weight)
+    tracked = None if read.watched is None else read.watched.value
+    bounds = _clipped(*interval.bounds(reading, terms, plan.confidence, tracked), plan.reward_range)
     moments = reading.moments
     largest = np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
     numbers = (moments.value, *bounds, moments.effective_sample_size, moments.importance_weight_mean, largest)
     rows = zip(*map(_known, numbers), strict=True)
-    lifts = [(None, None, None)] * len(grid.estimators) + _lifts(plan, grid, read, request, float(largest_weight[0]))
+    lifts = [(None, None, None)] * len(grid.estimators) + _lifts(plan, grid, read, terms, float(largest_weight[0]))
     details = {name: _known(column) for name, column in _details(grid, read, supported).items()}
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for column, ((place, estimator), row, lift) in enumerate(zip(pairs, rows, lifts, strict=True)):
@@ -75,36 +75,24 @@ def report_rows(
         )
 
 
-def _request(plan: Plan, grid: Grid, read: GridReading, largest_weight: Array) -> IntervalRequest:
+def _term_range(plan: Plan, grid: Grid, read: GridReading, largest_weight: Array) -> TermRange:
     limit = read.bound.largest_weight(largest_weight)
     known = np.repeat(limit > 0, len(grid.estimators))  # not of a policy that was never logged
-    limits = TermRange.by_column([estimator.term_range(plan.reward_range, limit) for estimator in grid.estimators])
-    return IntervalRequest(
-        confidence=plan.confidence,
-        term_range=limits._replace(width=np.where(known, limits.width, np.nan)),
-        ratio=np.tile([estimator.ratio for estimator in grid.estimators], len(plan.policies)),
-        tracked=read.watched and read.watched.value,
-        rewarded=read.reading.spread[VarianceRow.NONZERO] > 0,
-    )
+    terms = TermRange.by_column(grid.estimators, plan.reward_range, limit)
+    return terms._replace(width=np.where(known, terms.width, np.nan))
 
 
 def _lifts(
-    plan: Plan, grid: Grid, read: GridReading, request: IntervalRequest, heaviest: float
+    plan: Plan, grid: Grid, read: GridReading, terms: TermRange, heaviest: float
 ) -> list[tuple[float | None, float | None, float | None]]:
     """Value and interval of each lift, within plus and minus the width of the reward range."""
     estimators = len(grid.estimators)
-    first, others = slice(None, estimators), slice(estimators, None)
-    scaled = ratio(request.term_range.width, read.reading.moments.mean_denominator)
+    scaled = ratio(terms.width, read.reading.moments.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
-    rewarded = request.rewarded
-    difference = request._replace(
-        term_range=request.term_range.over_production(estimators, heaviest, scaled),
-        ratio=request.ratio[others],
-        tracked=read.watched and read.watched.lift.of_columns(others),
-        rewarded=None if rewarded is None else rewarded[others] | np.resize(rewarded[first], rewarded[others].shape),
-    )
+    differences = terms.over_production(estimators, heaviest, scaled)
+    tracked = None if read.watched is None else read.watched.lift[:, estimators:]
     width = plan.reward_range[1] - plan.reward_range[0]
-    bounds = _clipped(*read.bound.bounds(read.lift, difference), (-width, width))
+    bounds = _clipped(*read.bound.bounds(read.lift, differences, plan.confidence, tracked), (-width, width))
     return list(zip(*map(_known, (read.lift.moments.value, *bounds)), strict=True))
 
 

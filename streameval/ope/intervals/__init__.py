@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field
 
-from streameval.ope.intervals.base import Bounds, Interval, IntervalMethod, IntervalRequest
+from streameval.ope.intervals.base import Interval, IntervalMethod
 from streameval.ope.intervals.confidence_sequence import ConfidenceSequence
 from streameval.ope.intervals.drift_aware import DriftAware
 from streameval.ope.intervals.empirical_bernstein import EmpiricalBernstein
@@ -25,12 +25,10 @@ __all__ = [
     "KINDS",
     "AnyInterval",
     "IntervalMethod",
-    "IntervalRequest",
     "ConfidenceSequence",
     "DriftAware",
     "EmpiricalBernstein",
     "EmpiricalLikelihood",
-    "Bounds",
     "Interval",
     "Normal",
 ]

@@ -13,9 +13,8 @@ from streameval.common.component import Component, strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import VarianceRow
-from streameval.ope.estimators import Estimator
-from streameval.ope.estimators.term_range import TermRange
-from streameval.ope.intervals.sequences import SequenceBounds, SequenceTracker
+from streameval.ope.estimators import Estimator, TermRange
+from streameval.ope.intervals.sequences import SequenceTracker
 
 FEWEST_NONZERO = 10
 """Non-zero terms without which a variance is meaningless: before the first click it is 0."""
@@ -34,28 +33,6 @@ class Interval(NamedTuple):
     kind: str
     anytime: bool
     covers: str
-
-
-class Bounds(NamedTuple):
-    """The lower and upper bound of each column; NaN where withheld."""
-
-    lower: Array
-    upper: Array
-
-
-class IntervalRequest(NamedTuple):
-    """Inputs of an interval besides the reading.
-
-    `term_range`: the limits of a term of each column. `ratio`: whether a column is a ratio. `tracked`: the bounds of a
-    confidence sequence, where the interval has a tracker. `rewarded`: whether a term was ever not 0, of a lift one of
-    either policy (None: unknown).
-    """
-
-    confidence: float
-    term_range: TermRange
-    ratio: Array
-    tracked: SequenceBounds | None = None
-    rewarded: Mask | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -80,19 +57,27 @@ class IntervalMethod(Component):
         """Details of the Report that belong to the interval."""
         return {}
 
-    def bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
-        """The two-sided interval of each column, not cut to any range."""
-        lower, upper = self._sampling_bounds(reading, request)
-        if self.drift == "include":
-            return Bounds(lower - reading.bias, upper + reading.bias)
-        return Bounds(lower, upper)
+    def bounds(
+        self, reading: Reading, terms: TermRange, confidence: float, tracked: Array | None = None
+    ) -> tuple[Array, Array]:
+        """The lower and upper bound of each column, not cut to any range; NaN where the interval is withheld.
 
-    def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
-        """The interval without drift."""
-        width = self._half_width(reading, request)
-        return Bounds(reading.moments.value - width, reading.moments.value + width)
+        Args:
+            reading: the average now
+            terms: the range of the terms of each column
+            confidence: of the two-sided interval, between 0 and 1
+            tracked: [4, columns] the bounds of a `SequenceTracker`, where the interval has one
+        """
+        lower, upper = self.sampling_bounds(reading, terms, confidence)
+        bias = reading.bias if self.drift == "include" else 0.0
+        return lower - bias, upper + bias
 
-    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
+    def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
+        """The bounds without drift."""
+        width = self.half_width(reading, terms, confidence)
+        return reading.moments.value - width, reading.moments.value + width
+
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
         """Half the width of an interval that is centred on the value."""
         raise NotImplementedError
 
@@ -120,17 +105,17 @@ class IntervalMethod(Component):
         return seen
 
 
-def is_degenerate(reading: Reading, ratio: Array) -> Mask:
+def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
     """Whether a column is a ratio whose terms have always been the same and not 0: then its interval is the value.
 
     The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are. Rewards that have
     never occurred are not considered.
     """
     seen = reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5
-    return np.asarray((ratio > 0) & seen & reading.spread.never_varied)
+    return np.asarray(ratio & seen & reading.spread.never_varied)
 
 
-def standard_error(reading: Reading, variance: Array, count: Array, ratio: Array) -> Array:
+def standard_error(reading: Reading, variance: Array, count: Array, ratio: Mask) -> Array:
     """`sqrt(s2 / n_eff)` with the design effect, from the variance of a term and the number of events behind it.
 
     NaN where one event is all there is: it has no variance.

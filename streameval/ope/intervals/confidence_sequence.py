@@ -11,12 +11,13 @@ import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
+from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
-from streameval.ope.estimators import Estimator
+from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.evidence.requirements import Requirement
-from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest
+from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.intervals.sequences import Restarted, RestartSchedule, SequenceTracker, SinceStart, TrackedGroup
 from streameval.ope.intervals.sequences.bounded import BernsteinWealth
 from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
@@ -105,17 +106,19 @@ class ConfidenceSequence(IntervalMethod):
         with np.errstate(invalid="ignore"):  # 0 times infinity: a limit that does not depend on the weight
             limits = estimator.term_range(reward_range, heaviest)
             heaviest = np.minimum(limits.heaviest, heaviest)
-            low = np.fmin(limits.low.offset, limits.low.offset + limits.low.slope * heaviest)
-            high = np.fmax(limits.high.offset, limits.high.offset + limits.high.slope * heaviest)
+            low = np.fmin(limits.low_offset, limits.low_offset + limits.low_slope * heaviest)
+            high = np.fmax(limits.high_offset, limits.high_offset + limits.high_slope * heaviest)
         return (float(low[0]), float(high[0])) if np.isfinite(low[0]) and np.isfinite(high[0]) else None
 
-    def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
-        if request.tracked is None:
-            nothing = np.full_like(request.term_range.width, np.nan)
-            return Bounds(nothing, nothing)
-        lower, upper, lower_estimate, upper_estimate = request.tracked
+    def bounds(
+        self, reading: Reading, terms: TermRange, confidence: float, tracked: Array | None = None
+    ) -> tuple[Array, Array]:
+        if tracked is None:
+            nothing = np.full_like(terms.width, np.nan)
+            return nothing, nothing
+        lower, upper, lower_estimate, upper_estimate = tracked
         farther = np.sqrt(np.fmax(1.0, reading.design_effect)) - 1.0
-        return Bounds(lower - farther * (lower_estimate - lower), upper + farther * (upper - upper_estimate))
+        return lower - farther * (lower_estimate - lower), upper + farther * (upper - upper_estimate)
 
 
 def _estimates_the_value(estimator: Estimator) -> bool:

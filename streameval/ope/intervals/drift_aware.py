@@ -14,7 +14,8 @@ from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
-from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, is_degenerate
+from streameval.ope.estimators import TermRange
+from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 
 WIDENING = 2.5 / 1.96
 
@@ -47,11 +48,10 @@ class DriftAware(IntervalMethod):
             raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
         super().check(average, block)
 
-    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
-        z = NormalDist().inv_cdf(0.5 + request.confidence / 2)
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
         width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
-        width = np.where(is_degenerate(reading, request.ratio), 0.0, width)
-        rewarded = True if request.rewarded is None else request.rewarded
-        return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & rewarded, width, np.nan)
+        width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
+        return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & reading.rewarded, width, np.nan)

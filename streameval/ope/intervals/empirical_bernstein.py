@@ -15,7 +15,8 @@ from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
-from streameval.ope.intervals.base import IntervalMethod, IntervalRequest, standard_error
+from streameval.ope.estimators import TermRange
+from streameval.ope.intervals.base import IntervalMethod, standard_error
 
 
 @dataclass(frozen=True, config=strict)
@@ -50,11 +51,11 @@ class EmpiricalBernstein(IntervalMethod):
     def details(self) -> Mapping[str, str]:
         return {"largest_weight": "seen" if self.max_weight is None else "configured"}
 
-    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
-        log_term = np.log(4 / (1 - request.confidence))
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
+        log_term = np.log(4 / (1 - confidence))
         with np.errstate(divide="ignore", invalid="ignore"):
             others = reading.moments[MomentRow.WEIGHT] / reading.moments[MomentRow.LARGEST_WEIGHT] - 1
-            range_term = 7 * request.term_range.width / reading.moments.mean_denominator * log_term / (3 * others)
-        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, request.ratio)
+            range_term = 7 * terms.width / reading.moments.mean_denominator * log_term / (3 * others)
+        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, terms.ratio)
         width = np.sqrt(2 * log_term) * sampling + range_term
         return np.where((others > 0) & (range_term >= 0), width, np.nan)

@@ -31,8 +31,8 @@ from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, rat
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow, VarianceRow
-from streameval.ope.estimators.term_range import TermRange
-from streameval.ope.intervals.base import Bounds, IntervalMethod, IntervalRequest, is_degenerate
+from streameval.ope.estimators import TermRange
+from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 
 
 class Means(NamedTuple):
@@ -110,7 +110,7 @@ def distance(means: Means, extra: Extra) -> Array:
     return np.where(heavy, 1 + 1 / means.events, finite.distance)
 
 
-def reach(means: Means, extra: Extra, allowed: Array) -> Bounds:
+def reach(means: Means, extra: Extra, allowed: Array) -> tuple[Array, Array]:
     """The lowest and the highest value of all worlds with any of the extra events and no more than this divergence.
 
     NaN where there is no such world, and of one event alone: it has no variance.
@@ -121,7 +121,7 @@ def reach(means: Means, extra: Extra, allowed: Array) -> Bounds:
     lowest = np.fmin.reduce(low - below, axis=0, initial=np.inf)
     highest = np.fmax.reduce(high + above, axis=0, initial=-np.inf)
     known = np.isfinite(lowest) & np.isfinite(highest) & (means.events > 1 + 1e-9)
-    return Bounds(np.where(known, lowest, np.nan), np.where(known, highest, np.nan))
+    return np.where(known, lowest, np.nan), np.where(known, highest, np.nan)
 
 
 def likely(means: Means, extra: Extra, quantile: float) -> Array:
@@ -179,16 +179,18 @@ class EmpiricalLikelihood(IntervalMethod):
     def largest_weight(self, seen: Array) -> Array:
         return seen if self.max_weight is None else np.fmax(seen, self.max_weight)
 
-    def _sampling_bounds(self, reading: Reading, request: IntervalRequest) -> Bounds:
-        limits = request.term_range
-        means = _means(reading, limits.controlled)
+    def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
+        means = _means(reading, terms.controlled)
         largest = self.largest_weight(reading.moments[MomentRow.LARGEST_IMPORTANCE])
-        extra = _extra(limits, np.minimum(limits.heaviest, np.inf if self.max_weight is None else largest))
-        quantile = NormalDist().inv_cdf(0.5 + request.confidence / 2) ** 2
-        ends = reach(means, extra, likely(means, extra, quantile))
+        extra = _extra(terms, np.minimum(terms.heaviest, np.inf if self.max_weight is None else largest))
+        quantile = NormalDist().inv_cdf(0.5 + confidence / 2) ** 2
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
-        known, value = is_degenerate(reading, request.ratio), reading.moments.value
-        return Bounds(*(np.where(enough, np.where(known, value, end), np.nan) for end in ends))
+        known, value = is_degenerate(reading, terms.ratio), reading.moments.value
+        lower, upper = (
+            np.where(enough, np.where(known, value, bound), np.nan)
+            for bound in reach(means, extra, likely(means, extra, quantile))
+        )
+        return lower, upper
 
 
 def _means(reading: Reading, controlled: Mask) -> Means:
@@ -216,9 +218,9 @@ def _means(reading: Reading, controlled: Mask) -> Means:
 
 def _extra(limits: TermRange, heaviest: Array) -> Extra:
     """One more event of weight 0, 1, and the heaviest; the widest where the weight is no control variate."""
-    low, high, controlled = limits.low, limits.high, limits.controlled
+    controlled = limits.controlled
     weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
-    lowest, highest = low.at(weight), high.at(weight)
+    lowest, highest = limits.lowest(weight), limits.highest(weight)
     return Extra(
         np.where(controlled, weight, 1.0),
         np.where(controlled, lowest, np.minimum(lowest[0], lowest[2])),

@@ -13,7 +13,8 @@ from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import VarianceRow
-from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, IntervalRequest, standard_error
+from streameval.ope.estimators import TermRange
+from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, standard_error
 
 
 @dataclass(frozen=True, config=strict)
@@ -32,7 +33,7 @@ class Normal(IntervalMethod):
     )
     kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
-    def _half_width(self, reading: Reading, request: IntervalRequest) -> Array:
-        z = NormalDist().inv_cdf(0.5 + request.confidence / 2)
-        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, request.ratio)
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, terms.ratio)
         return np.where(reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)

@@ -2,13 +2,12 @@
 
 from streameval.ope.intervals.sequences.lift_test import LiftTest
 from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart, error_shares
-from streameval.ope.intervals.sequences.tracker import SequenceBounds, SequenceTracker, TrackedBounds, TrackedGroup
+from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds, TrackedGroup
 
 __all__ = [
     "LiftTest",
     "RestartSchedule",
     "Restarted",
-    "SequenceBounds",
     "SequenceTracker",
     "SinceStart",
     "TrackedBounds",

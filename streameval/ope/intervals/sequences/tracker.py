@@ -49,36 +49,22 @@ class TrackedGroup:
         return of_terms(evidence, terms[self.of].numerator, self.scale, blocks)
 
 
-class SequenceBounds(NamedTuple):
-    """The bounds of confidence sequences, and the estimate that each belongs to, [columns]; NaN where withheld.
-
-    The two estimates differ: the lower bound is about weighted rewards, the upper one about weighted losses.
-    """
-
-    lower: Array
-    upper: Array
-    lower_estimate: Array
-    upper_estimate: Array
-
-    def of_columns(self, columns: slice) -> SequenceBounds:
-        """The bounds of some columns."""
-        return SequenceBounds(*(each[columns] for each in self))
-
-
 class TrackedBounds(NamedTuple):
-    """The bounds of values and of lifts over production, not cut to any range, and further columns of the Report.
+    """The bounds of values and of lifts over production, and further columns of the Report.
 
-    Column `policy * E + estimator`; policy 0 is production, which has no lift.
+    `value`, `lift` [4, columns]: the lower bound, the upper bound, and the estimate that each of them belongs to: the
+    lower bound is about weighted rewards, the upper one about weighted losses. They are not cut to any range, and NaN
+    where withheld. Column `policy * E + estimator`; policy 0 is production, which has no lift.
     """
 
-    value: SequenceBounds
-    lift: SequenceBounds
+    value: Array
+    lift: Array
     details: Mapping[str, Array]
 
     @classmethod
     def by_side(cls, bounds: Array, estimates: Array, details: Mapping[str, Array]) -> TrackedBounds:
         """From the bounds and estimates of the four sides, [sides, columns]."""
-        value, lift = (SequenceBounds(*bounds[sides], *estimates[sides]) for sides in (slice(0, 2), slice(2, 4)))
+        value, lift = (np.concatenate([bounds[sides], estimates[sides]]) for sides in (slice(0, 2), slice(2, 4)))
         return cls(value, lift, details)
 
 

@@ -223,8 +223,8 @@ def test_no_term_lies_outside_its_range(
     limits = estimator.term_range((low, high), moved.importance_weight.max(axis=0))
     counted = np.minimum(weight, limits.heaviest)
     rounding = 1e-9 * (1 + np.abs(found))
-    assert np.all(found >= limits.low.offset + limits.low.slope * counted - rounding)
-    assert np.all(found <= limits.high.offset + limits.high.slope * counted + rounding)
+    assert np.all(found >= limits.low_offset + limits.low_slope * counted - rounding)
+    assert np.all(found <= limits.high_offset + limits.high_slope * counted + rounding)
 
 
 def values(batch: EventBatch, estimators: list[AnyEstimator], **options: Any) -> dict[str, float | None]:

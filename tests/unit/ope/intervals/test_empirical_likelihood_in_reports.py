@@ -67,7 +67,7 @@ def test_it_is_made_of_six_sums_of_what_the_average_weighs(
     one = np.ones(1)
     extra = any_of([Extra(0 * one, 0 * one, 0 * one), Extra(one, 0 * one, one), Extra(np.inf * one, 0 * one, one)])
     expected = reach(means, extra, likely(means, extra, NormalDist().inv_cdf(0.975) ** 2))
-    assert ends(found) == (pytest.approx(expected.lower[0], rel=1e-9), pytest.approx(expected.upper[0], rel=1e-9))
+    assert ends(found) == (pytest.approx(expected[0][0], rel=1e-9), pytest.approx(expected[1][0], rel=1e-9))
     assert (found.kind, found.anytime, found.covers) == ("empirical_likelihood", False, "average")
 
 

@@ -25,17 +25,16 @@ from streameval.ope.estimators import (
     PseudoInverse,
     StaticBlend,
     StratifiedIPS,
+    TermRange,
     Terms,
 )
-from streameval.ope.estimators.term_range import TermRange
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals import ConfidenceSequence, IntervalRequest
+from streameval.ope.intervals import ConfidenceSequence
 from streameval.ope.intervals.sequences import (
     LiftTest,
     Restarted,
     RestartSchedule,
-    SequenceBounds,
     SequenceTracker,
     SinceStart,
     TrackedBounds,
@@ -340,7 +339,7 @@ def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBoun
     tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
     found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
-    value, lift = (SequenceBounds(*(each.reshape(shape) for each in bounds)) for bounds in found[:2])
+    value, lift = (bounds.reshape(4, *shape) for bounds in found[:2])
     return TrackedBounds(value, lift, {name: column.reshape(shape) for name, column in found.details.items()})
 
 
@@ -350,7 +349,7 @@ def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
         expected = interval_by_blocks(HeavyTailed(), observed, 0.05)
-        assert [found.value.lower[policy, 0], found.value.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
+        assert [found.value[0, policy, 0], found.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
 
 
 def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_own() -> None:
@@ -366,7 +365,7 @@ def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
     found = seen(watching(), whole)
     terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
     expected = 5.0 * np.array(interval_by_blocks(BernsteinWealth(), np.stack([terms, 1 - terms]), 0.05))
-    assert [found.value.lower[1, 1], found.value.upper[1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
+    assert [found.value[0, 1, 1], found.value[1, 1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
@@ -376,25 +375,25 @@ def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign
     difference = (whole.importance_weight - whole.importance_weight[:, :1]) * whole.reward[:, None]
     slack = np.abs(whole.importance_weight.mean(axis=0) - whole.importance_weight[:, 0].mean())
     for policy in (1, 2, 3):
-        assert found.lift.lower[policy, 0] < difference[:, policy].mean() + slack[policy]
-        assert found.lift.upper[policy, 0] > difference[:, policy].mean() - slack[policy]
-        assert found.lift.upper[policy, 0] - found.lift.lower[policy, 0] < 0.5
+        assert found.lift[0, policy, 0] < difference[:, policy].mean() + slack[policy]
+        assert found.lift[1, policy, 0] > difference[:, policy].mean() - slack[policy]
+        assert found.lift[1, policy, 0] - found.lift[0, policy, 0] < 0.5
 
 
 def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
     whole = evidence(14, events=5000)
     whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
     found = seen(watching(), whole)
-    assert np.isnan(found.lift.lower[0]).all()
-    assert np.isnan(found.lift.upper[0]).all()
-    assert -0.02 < found.lift.lower[1, 0] < 0 < found.lift.upper[1, 0] < 0.02
+    assert np.isnan(found.lift[0, 0]).all()
+    assert np.isnan(found.lift[1, 0]).all()
+    assert -0.02 < found.lift[0, 1, 0] < 0 < found.lift[1, 1, 0] < 0.02
 
 
 def test_the_lift_over_a_named_production_is_narrower_than_the_difference_of_two_intervals() -> None:
     whole = evidence(15, events=20_000, named=True)
     found, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
-    paired = found.lift.upper[1, 0] - found.lift.lower[1, 0]
-    apart = halved.value.upper[:2, 0] - halved.value.lower[:2, 0]
+    paired = found.lift[1, 1, 0] - found.lift[0, 1, 0]
+    apart = halved.value[1, :2, 0] - halved.value[0, :2, 0]
     assert paired < 0.9 * apart.sum()
 
 
@@ -402,20 +401,20 @@ def test_a_reward_of_another_range_moves_and_stretches_the_intervals() -> None:
     plain = seen(watching(), evidence(16))
     other = seen(watching(reward_range=(-3.0, 5.0)), evidence(16, low=-3.0, high=5.0))
     column = 0
-    assert other.value.lower[:, column] == pytest.approx(8 * plain.value.lower[:, column] - 3, rel=1e-9)
-    assert other.value.upper[:, column] == pytest.approx(8 * plain.value.upper[:, column] - 3, rel=1e-9)
-    assert other.lift.lower[1:, column] == pytest.approx(8 * plain.lift.lower[1:, column], rel=1e-9)
-    assert other.lift.upper[1:, column] == pytest.approx(8 * plain.lift.upper[1:, column], rel=1e-9)
+    assert other.value[0, :, column] == pytest.approx(8 * plain.value[0, :, column] - 3, rel=1e-9)
+    assert other.value[1, :, column] == pytest.approx(8 * plain.value[1, :, column] - 3, rel=1e-9)
+    assert other.lift[0, 1:, column] == pytest.approx(8 * plain.lift[0, 1:, column], rel=1e-9)
+    assert other.lift[1, 1:, column] == pytest.approx(8 * plain.lift[1, 1:, column], rel=1e-9)
 
 
 def test_empirical_bernstein_takes_weights_up_to_a_limit_and_withholds_what_lies_above() -> None:
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
     whole = evidence(17, events=20_000)
     found = seen(watching(bound=bound), whole)
-    assert (found.value.lower[:, 0] < 0.3).all()
-    assert (found.value.upper[:, 0] > 0.3).all()
+    assert (found.value[0, :, 0] < 0.3).all()
+    assert (found.value[1, :, 0] > 0.3).all()
     low = seen(watching(bound=ConfidenceSequence(method="empirical_bernstein", max_weight=2.0)), whole)
-    assert np.isnan(low.value.lower[:, 0]).tolist() == [False, True, True, True]
+    assert np.isnan(low.value[0, :, 0]).tolist() == [False, True, True, True]
 
 
 @pytest.mark.parametrize("logging", [True, False])
@@ -439,11 +438,11 @@ def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> Non
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
         there = present[:, policy]
         expected = interval_by_blocks(HeavyTailed(), observed, 0.05, present=there)
-        assert [found.value.lower[policy, 0], found.value.upper[policy, 0]] == pytest.approx(expected, rel=1e-9)
+        assert [found.value[0, policy, 0], found.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
         lift = observed + np.stack([1 - whole.reward, whole.reward])
         if policy:
             lower, upper = interval_by_blocks(HeavyTailed(), lift, 0.05, present=there)
-            ends = [found.lift.lower[policy, 0], found.lift.upper[policy, 0]]
+            ends = [found.lift[0, policy, 0], found.lift[1, policy, 0]]
             assert ends == pytest.approx([lower - 1, upper], rel=1e-9)
 
 
@@ -454,10 +453,10 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     plain = seen(watching(), whole)
     weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=each) for each in (even, uneven)]
     same, withheld = (seen(watching(), each) for each in weighed)
-    assert same.value.lower.tolist() == plain.value.lower.tolist()
+    assert same.value[0].tolist() == plain.value[0].tolist()
     assert "uneven_sampling" not in same.details
-    assert np.isnan(withheld.value.lower).all(axis=1).tolist() == [False, True, False, False]
-    assert np.isnan(withheld.lift.lower).all(axis=1).tolist() == [True, True, False, False]
+    assert np.isnan(withheld.value[0]).all(axis=1).tolist() == [False, True, False, False]
+    assert np.isnan(withheld.lift[0]).all(axis=1).tolist() == [True, True, False, False]
     assert withheld.details["uneven_sampling"][1].tolist() == [1.0] * 4
 
 
@@ -570,7 +569,7 @@ def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_
     sums = np.stack([by_blocks(HeavyTailed(), row, since=2700 - events) for row in observed])
     restart = 6  # started after five epochs of 400 events
     lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
-    assert [found.value.lower[1, 0], found.value.upper[1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
+    assert [found.value[0, 1, 0], found.value[1, 1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
 
 
 def test_the_shares_of_all_restarts_of_all_levels_add_up_to_no_more_than_the_error() -> None:
@@ -603,7 +602,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above
     for block in range(60):
         part = part_of(whole, slice(100 * block, 100 * block + 100))
         state = sequences.fold(state, part, terms_of(estimators, part))
-        lower = sequences.read(state, None, np.full(4, 0.5)).lift.lower
+        lower = sequences.read(state, None, np.full(4, 0.5)).lift[0]
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
         agreed += int((lower[1:] > margin).sum())
     assert agreed > 0 or margin >= 0
@@ -648,21 +647,20 @@ def test_large_weights_may_follow_a_negative_one() -> None:
 
 def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
     limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
-    watched = SequenceBounds(*map(np.array, ([0.1], [0.5], [0.3], [0.3])))
-    claim = IntervalRequest(0.95, limits, np.zeros(1, dtype=bool), watched)
+    tracked = np.array([[0.1], [0.5], [0.3], [0.3]])
     for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
         reading = SimpleNamespace(design_effect=np.array([effect]))
-        ends = ConfidenceSequence().bounds(reading, claim)  # type: ignore[arg-type]
-        assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+        bounds = ConfidenceSequence().bounds(reading, limits, 0.95, tracked)  # type: ignore[arg-type]
+        assert np.concatenate(bounds) == pytest.approx(expected)
 
 
 def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
     limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
-    crossed = SequenceBounds(*map(np.array, ([0.3], [0.2], [0.35], [0.1])))
-    claim = IntervalRequest(0.95, limits, np.zeros(1, dtype=bool), crossed)
+    tracked = np.array([[0.3], [0.2], [0.35], [0.1]])
     for effect, expected in ((9.0, (0.2, 0.4)), (1.0, (0.3, 0.2))):
-        ends = ConfidenceSequence().bounds(SimpleNamespace(design_effect=np.array([effect])), claim)  # type: ignore[arg-type]
-        assert (ends.lower[0], ends.upper[0]) == pytest.approx(expected)
+        reading = SimpleNamespace(design_effect=np.array([effect]))
+        bounds = ConfidenceSequence().bounds(reading, limits, 0.95, tracked)  # type: ignore[arg-type]
+        assert np.concatenate(bounds) == pytest.approx(expected)
 
 
 def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -> None:
