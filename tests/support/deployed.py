@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.reward_models.online import RewardModelAccuracy
-from streameval.service.metrics import MetricsPage
+from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus
 from support.factories import make_published, make_report
 from support.paths import ROOT
@@ -57,7 +57,7 @@ def exported() -> set[str]:
     )
     late = BackfillStatus(("challenger-a",), read=10, waiting=20)
     published = make_published(report, backfills=(late,), buffered=buffered, dead_letters=WorkerStatus(done=3))
-    text = MetricsPage(lambda: published).render().decode()
+    text = metrics_text(published).decode()
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 

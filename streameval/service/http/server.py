@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.auth import FILES_CHECKED_EVERY, Access, Security
-from streameval.service.metrics import CONTENT_TYPE, MetricsPage
+from streameval.service.metrics import CONTENT_TYPE, metrics_text
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
 
@@ -126,7 +126,6 @@ class Pages:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._metrics = MetricsPage(lambda: view.published)
         self._status = StatusPage()
         self.live = EventStream(lambda: view.published)
 
@@ -139,7 +138,7 @@ class Pages:
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
-        return Response(self._metrics.render(), media_type=CONTENT_TYPE)
+        return Response(metrics_text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:
         """200 while the loop turns: a process that answers 503 should be restarted."""

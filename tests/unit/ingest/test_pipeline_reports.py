@@ -20,7 +20,7 @@ from streameval.ope.averages import Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
-from streameval.service.metrics import MetricsPage
+from streameval.service.metrics import metrics_text
 from support.factories import make_published
 
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
@@ -155,7 +155,7 @@ def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
     held = intake.buffered()
     assert held is not None
     assert held.rewards is not None
-    text = MetricsPage(lambda: make_published(buffered=held)).render().decode()
+    text = metrics_text(make_published(buffered=held)).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
     assert found["streameval_events_held",] == held.events > 100

@@ -24,7 +24,7 @@ from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.backfill import Backfill
 from streameval.service.daemon import Change, Daemon
-from streameval.service.metrics import MetricsPage
+from streameval.service.metrics import metrics_text
 from streameval.service.reload import Reload, needing_restart
 from streameval.service.status import BackfillStatus
 from support.commands import command
@@ -278,12 +278,12 @@ def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
 
 
 def test_the_metrics_tell_how_far_a_back_fill_is() -> None:
-    page = MetricsPage(lambda: make_published(backfills=(BackfillStatus(("late", "later"), 70, 30),)))
-    lines = page.render().decode().splitlines()
+    text = metrics_text(make_published(backfills=(BackfillStatus(("late", "later"), 70, 30),)))
+    lines = text.decode().splitlines()
     for policy in ("late", "later"):
         assert f'streameval_backfill_read_events{{policy="{policy}"}} 70.0' in lines
         assert f'streameval_backfill_waiting_events{{policy="{policy}"}} 30.0' in lines
-    assert "streameval_backfill_" not in MetricsPage(make_published).render().decode()
+    assert "streameval_backfill_" not in metrics_text(make_published()).decode()
 
 
 def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(

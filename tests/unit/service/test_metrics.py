@@ -16,7 +16,7 @@ from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts
-from streameval.service.metrics import FAMILIES, MetricsPage
+from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import NEVER, DaemonStatus
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
@@ -79,7 +79,7 @@ snapshot_failures_total snapshot_timestamp_seconds watermark_timestamp_seconds
 
 
 def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
-    text = MetricsPage(lambda: published).render().decode()
+    text = metrics_text(published).decode()
     samples: dict[str, list[Sample]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -109,7 +109,13 @@ def test_every_promised_name_is_there_with_its_labels(name: str) -> None:
 
 
 def test_no_name_of_a_metric_changes() -> None:
-    assert {family.name for family in FAMILIES} == {f"streameval_{name}" for name in ALL_OF_OURS.split()}
+    assert {name for section in METRICS.values() for name in section} == {
+        f"streameval_{name}" for name in ALL_OF_OURS.split()
+    }
+
+
+def test_every_section_of_the_table_is_read() -> None:
+    assert METRICS.keys() == SECTIONS.keys()
 
 
 def test_values_are_those_of_the_report() -> None:
@@ -225,13 +231,13 @@ def test_promtool_accepts_the_metrics() -> None:
         if os.environ.get("CI"):
             pytest.fail("promtool is missing; with CI set this check may not be left out (Debian package: prometheus)")
         pytest.skip("promtool is not installed (Debian package: prometheus)")
-    text = MetricsPage(lambda: make_published(make_report())).render()
+    text = metrics_text(make_published(make_report()))
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, timeout=30, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")
 
 
 def test_every_metric_is_explained_in_a_sentence() -> None:
-    text = MetricsPage(lambda: make_published(make_report())).render().decode()
+    text = metrics_text(make_published(make_report())).decode()
     ours = re.findall(r"^# HELP (streameval_\w+) (.*)$", text, re.MULTILINE)
     assert len(ours) > 25
     assert [name for name, sentence in ours if len(sentence) < 20 or not sentence.endswith(".")] == []

@@ -25,7 +25,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
 from streameval.ope.report import PolicyCounts, Report
 from streameval.service.daemon import Daemon
-from streameval.service.metrics import MetricsPage
+from streameval.service.metrics import metrics_text
 from support.factories import ListSource
 
 FAVOURITE = PythonPolicy("support.coded_policies:favourite", {"share": 0.6})
@@ -364,6 +364,6 @@ def test_the_daemon_counts_and_logs_the_failures_of_policies() -> None:
         daemon.run()
     failed = [each for each in logs if each["event"] == "policy_failed"]
     assert [(each["policy"], each["reason"], each["count"]) for each in failed] == [("mine", "raised", 1)]
-    page = MetricsPage(lambda: daemon.published).render().decode()
+    page = metrics_text(daemon.published).decode()
     assert 'streameval_policy_failures_total{policy="mine",reason="raised"} 1' in page
     assert 'streameval_policy_events_missing_total{policy="mine"} 1' in page

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import TypeAdapter, ValidationError
 
 from streameval.config.model import Config
@@ -33,7 +32,7 @@ from streameval.ope.reward_models import (
 )
 from streameval.ope.reward_models.base import LoggedActions
 from streameval.ope.reward_models.online import RewardModelAccuracy
-from streameval.service.metrics import StreamevalCollector
+from streameval.service.metrics import metrics_text
 from streameval.service.status import DaemonStatus
 from support import own_models
 from support.bandits import CANDIDATE, Bandit, cut, logging_with
@@ -384,11 +383,7 @@ def test_a_model_that_cannot_be_saved_says_so() -> None:
 
 def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
     report = fed(PythonModel(target="support.own_models:Raising", name="mine"), REWARDING.log(100, seed=18)).report()
-    registry = CollectorRegistry()
-    registry.register(
-        StreamevalCollector(lambda: DaemonStatus(source=SourceStatus(reached=True), at=0.0, report=report))
-    )
-    lines = generate_latest(registry).decode().splitlines()
+    lines = metrics_text(DaemonStatus(SourceStatus(reached=True), at=0.0, report=report)).decode().splitlines()
     told = report.reward_model
     assert told is not None
     assert f'streameval_reward_model_squared_error{{model="mine"}} {told.squared_error}' in lines
