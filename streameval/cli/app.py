@@ -308,15 +308,15 @@ def produce(
 
     Each line becomes a message. Partitions take turns.
     """
-    from streameval.cli.replay import read_lines
     from streameval.common.text import counted
+    from streameval.ingest.files.source import read_lines
     from streameval.ingest.kafka.producer import produce as send
     from streameval.ingest.kafka.settings import KafkaConnection
 
     _quieten()
     connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})
     with progress_of_bytes() as advance:
-        lines = (line for batch in read_lines([file], advance) for line in batch)
+        lines = (line for batch in read_lines([file], advance=advance) for line in batch if line)
         sent = send(lines, topic, connection, partitions=partitions)
     say(f"{counted(sent, 'event')} sent to {topic} at {connection.address}")
 

@@ -26,12 +26,13 @@ from streameval.cli.plots.values import (
     make_plain,
     save,
 )
-from streameval.cli.replay import Advance, Replay
+from streameval.cli.replay import Replay
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
 from streameval.config.errors import did_you_mean
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
+from streameval.ingest.files.source import Advance
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.evaluator import Evaluator

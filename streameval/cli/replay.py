@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,15 +13,12 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Rejected
 from streameval.ingest.files.lines import check
-from streameval.ingest.files.source import FileSource
+from streameval.ingest.files.source import Advance, read_lines
 from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
 from streameval.ope.report import Report
-
-Advance = Callable[[int, int | None], None]
-"""Called with the bytes read so far, as stored in the files, and their total (None: a pipe)."""
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}
 """Suffixes of tables; .gz or .zst may follow if they are text."""
@@ -45,7 +42,7 @@ class Replay:
         self.trace = Trace()
         self.traced = traced
         self.examples: dict[str, Rejected] = {}
-        self._first_lines: Sequence[bytes] = ()
+        self._first_lines: Sequence[bytes | None] = ()
         self._shortfalls: list[MissingField] | None = None
 
     def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> Report:
@@ -63,7 +60,7 @@ class Replay:
             yield from read_table(file, written, self.config.columns, self.config.event_format("json"), advance)
             return
         events = self.config.event_format(written or self.config.written)
-        for lines in read_lines([file], advance):
+        for lines in read_lines([file], advance=advance):
             self._first_lines = self._first_lines or lines
             yield events.decode_batch(lines)
 
@@ -109,18 +106,6 @@ class Replay:
         if self._first_lines:
             return ", ".join(JsonDecoder().decode_batch(self._first_lines).policies)
         return ", ".join(policy.policy for policy in report.policies if policy.events and policy.policy != LOGGING)
-
-
-def read_lines(files: Sequence[str], advance: Advance) -> Iterator[list[bytes]]:
-    """The lines of files, in batches."""
-    source = FileSource(files)
-    try:
-        while not source.status().exhausted:
-            records = source.poll(1.0)
-            advance(source.bytes_read, source.bytes_total)
-            yield [value for part in records for value in part.values if value is not None]
-    finally:
-        source.close()
 
 
 def _advance_all(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:

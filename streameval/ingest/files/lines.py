@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import os
@@ -10,34 +11,32 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 import msgspec
 import zstandard
 
 from streameval.errors import InputError
 
-LONGEST_LINE = 64 * 2**20
+LONGEST_LINE = 16 * 2**20
 """Bytes. A longer line is cut to an excerpt and a remark, which no decoder accepts as an event."""
 EXCERPT = 1024
-PIECE = 1024
-"""Compressed bytes fed at once. Their text may be a thousand times larger, and is lost if they are damaged."""
+CHUNK, PIECE = 128 * 1024, 1024
+"""Bytes read at once of a plain and of a compressed file. The text of a compressed piece may be a thousand times
+larger, and is lost if the piece is damaged."""
+MOST_BYTES = 32 * 2**20
+"""Bytes of a file after which lines are returned even if they are few."""
 
 GZIP, ZSTD, ZSTD_SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"
-DAMAGE = (zlib.error, zstandard.ZstdError)
 
-
-class Decompressor(Protocol):
-    """A compressed stream, as zlib and zstandard provide it."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+STDIN = "-"
+LOOK_AGAIN = 0.1
+"""Seconds between looks at the end of a file that is followed."""
+SAMPLE = 4096
+"""Bytes at the start of a file, and before a position in it, by which the file is recognised."""
 
 
 class Members:
@@ -49,21 +48,17 @@ class Members:
     ([b'one ', b'two'], True)
     """
 
-    def __init__(self, start: Callable[[], Decompressor]) -> None:
+    def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start
         self._member = start()
 
     @property
     def complete(self) -> bool:
         """Whether the data may end here."""
-        return self._member.eof
+        return bool(self._member.eof)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The text of the next `data`, piece by piece; raises one of `DAMAGE` for damaged data."""
-        for start in range(0, len(data), PIECE):
-            yield from self._texts(data[start : start + PIECE])
-
-    def _texts(self, data: bytes) -> Iterator[bytes]:
+        """The text of the next `data`, member by member; raises zlib.error or ZstdError for damaged data."""
         while data:
             if self._member.eof:
                 data = data.lstrip(b"\0")  # padding, as on tapes and block devices
@@ -83,85 +78,11 @@ def members_of(first_bytes: bytes) -> Members | None:
     return None
 
 
-class CutLine(bytes):
-    """An excerpt of a line that was too long; `size`: how many bytes the line had."""
-
-    size: int
-
-
-def bytes_of(lines: Sequence[bytes]) -> int:
-    """How many bytes lines have in their file, with line ends.
-
-    >>> bytes_of([b"one", b""])
-    5
-    """
-    cut = 0
-    if CutLine in set(map(type, lines)):
-        cut = sum(line.size - len(line) for line in lines if isinstance(line, CutLine))
-    return sum(map(len, lines)) + len(lines) + cut
-
-
-class LineSplitter:
-    r"""Splits chunks of text into lines.
-
-    >>> splitter = LineSplitter()
-    >>> splitter.feed(b"one\ntw"), splitter.feed(b"o\nthree"), splitter.rest()
-    ([b'one'], [b'two'], b'three')
-    """
-
-    def __init__(self, longest: int = LONGEST_LINE) -> None:
-        self._longest = longest
-        self._parts: list[bytes] = []
-        self._size = 0
-
-    def feed(self, text: bytes) -> list[bytes]:
-        """The lines that end in `text`."""
-        first, *others = text.split(b"\n")
-        self._keep(first)
-        if not others:
-            return []
-        lines = [self.rest(), *others[:-1]]
-        if len(text) > self._longest:
-            lines = [self._bounded(line, len(line)) for line in lines]
-        self._keep(others[-1])
-        return lines
-
-    def rest(self) -> bytes:
-        """Remove and return the line that has not ended yet."""
-        line = self._bounded(b"".join(self._parts), self._size)
-        self._parts, self._size = [], 0
-        return line
-
-    def _keep(self, part: bytes) -> None:
-        self._size += len(part)
-        self._parts.append(part)
-        if self._size > self._longest:
-            self._parts = [b"".join(self._parts)[:EXCERPT]]
-
-    def _bounded(self, line: bytes, size: int) -> bytes:
-        if size <= self._longest:
-            return line
-        cut = CutLine(line[:EXCERPT] + b"... (cut: a line of %d bytes)" % size)
-        cut.size = size
-        return cut
-
-
-STDIN = "-"
-CHUNK = 128 * 1024
-LOOK_AGAIN = 0.1
-"""Seconds between looks at the end of a file that is followed."""
-SAMPLE = 4096
-"""Bytes at the start of a file, and before a position in it, by which the file is recognised."""
-
-
 class FileIdentity(msgspec.Struct, frozen=True):
     """A position in a file, and digests that recognise the file: names and inodes pass from one file to the next.
 
     `bytes` and `lines` are before the position; of a `compressed` file only the lines are known. `head` and `tail` are
     digests of the first and last of these bytes; of a compressed file, `bytes` are those that `head` covers.
-
-    >>> FileIdentity.from_text(START.to_text()) == START
-    True
     """
 
     bytes: int
@@ -170,31 +91,8 @@ class FileIdentity(msgspec.Struct, frozen=True):
     tail: str = ""
     compressed: bool = False
 
-    def to_text(self) -> str:
-        """The identity as text, for `Offsets`."""
-        return msgspec.json.encode(self).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> FileIdentity:
-        """The inverse of `to_text`."""
-        return msgspec.json.decode(text, type=cls)
-
 
 START = FileIdentity(0, 0, "")
-
-
-def identify(descriptor: int, position: int, lines: int, *, compressed: bool) -> FileIdentity | None:
-    """The identity of an open file at a position; None for a pipe, which cannot be read again."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    size = found.st_size
-    if compressed:
-        known = min(SAMPLE, size)
-        return FileIdentity(known, lines, _digest(descriptor, 0, known), compressed=True)
-    known = min(position, size) if size >= position - 1 else position  # the last line may lack its newline
-    head = _digest(descriptor, 0, min(known, SAMPLE))
-    return FileIdentity(known, lines, head, _digest(descriptor, max(0, known - SAMPLE), known))
 
 
 def resume(path: str, known: FileIdentity) -> tuple[str | None, FileIdentity]:
@@ -203,23 +101,21 @@ def resume(path: str, known: FileIdentity) -> tuple[str | None, FileIdentity]:
     A file with the same head that ends before the position was truncated: continue at its end. A file with another
     head, or other bytes before the position, is another one: read it from its start.
     """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    with _open(path) as stream:
+        descriptor = stream.fileno()
         size = os.fstat(descriptor).st_size
         if size < known.bytes:
             same = size >= SAMPLE and _digest(descriptor, 0, SAMPLE) == known.head
             return ("cut", msgspec.structs.replace(known, bytes=size)) if same else ("replaced", START)
         same = _digest(descriptor, 0, min(known.bytes, SAMPLE)) == known.head
         if not known.compressed:
-            same = same and _digest(descriptor, max(0, known.bytes - SAMPLE), known.bytes) == known.tail
+            same = same and _digest(descriptor, known.bytes - SAMPLE, known.bytes) == known.tail
         return (None, known) if same else ("replaced", START)
-    finally:
-        os.close(descriptor)
 
 
 def _digest(descriptor: int, start: int, stop: int) -> str:
-    sample = os.pread(descriptor, stop - start, start)
-    return hashlib.blake2b(sample, digest_size=12).hexdigest()
+    start = max(0, start)
+    return hashlib.blake2b(os.pread(descriptor, stop - start, start), digest_size=12).hexdigest()
 
 
 class TailedFile:
@@ -228,129 +124,143 @@ class TailedFile:
     Rotation: when the path belongs to another file, the old one is read to its end, including a last line without a
     newline, and the new one from its start. When the file is shorter than what was read (copied and truncated), it is
     read from its start, and an unfinished line is dropped; that it also grew past that point in the meantime cannot be
-    seen. Line numbers continue through both, and `generation` counts the files. `start`: the first byte to read.
+    seen. `start`: the position after the lines that are not to be read.
     """
 
-    def __init__(self, path: str, *, follow: bool = False, start: int = 0) -> None:
+    def __init__(self, path: str, *, follow: bool = False, start: FileIdentity = START) -> None:
         self.path = path
-        self.lines_read, self.bytes_read = 0, start
         self.ended = self.waiting = False
+        self._failure: tuple[str, str] | None = None
         self._stream = _open(path)
-        kind = _kind(self._stream)
-        self._may_block = not (kind is None or stat.S_ISREG(kind))
-        self._follow = follow and kind is not None and stat.S_ISREG(kind)
-        self.generation = 0
+        is_regular = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
+        self._may_block, self._follow = not is_regular, follow and is_regular
         self._start(self._stream)
-        if start:
-            self._stream.seek(start)
-            self._untouched = False
+        self.bytes_read = 0
+        self.lines_to_skip = start.lines if start.compressed else 0
+        if start.bytes and not start.compressed:
+            self._stream.seek(start.bytes)
+            self.bytes_read = self._bytes = start.bytes
+            self._lines, self._is_untouched = start.lines, False
 
     def _start(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._splitter = LineSplitter()
+        self._bytes = self._lines = 0  # read of this file, decompressed; returned of this file
+        self._text = b""  # read and not returned
+        self._cut = 0  # bytes missing in `_text`, the start of a line that is too long
         self._members: Members | None = None
-        self._damage: Exception | None = None
-        self._untouched, self._replaced = True, False
+        self._is_untouched, self._is_replaced = True, False
 
-    def read(self, timeout: float, *, same_file: bool = False) -> list[bytes]:
-        """The lines of the next chunk; `[]` at the end, and when nothing has come within `timeout` seconds.
+    def read(self, most: int, timeout: float) -> list[bytes]:
+        """Up to `most` of the next lines; `[]` at the end, and when nothing has come within `timeout` seconds.
 
-        With `same_file`, a new file at the path is not opened yet, so that lines of two files do not mix. Raises
-        InputError when the file cannot be read further, after all lines before that have been returned.
+        Raises InputError when the file cannot be read further, after all lines before that have been returned.
         """
-        deadline = time.monotonic() + timeout
-        while not self.ended:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                lines = self._next_lines(left, same_file)
-            except DAMAGE as error:
-                raise self._failure("is damaged", str(error)) from error
-            except OSError as error:
-                raise self._failure("cannot be read", error.strerror or str(error)) from error
-            self.lines_read += len(lines)
-            if lines or left == 0.0:
-                return lines
-        return []
+        deadline, most_bytes = time.monotonic() + timeout, self.bytes_read + MOST_BYTES
+        lines = self._split(most)
+        while len(lines) < most and not self.ended and self.bytes_read < most_bytes:
+            left = 0.0 if lines else max(0.0, deadline - time.monotonic())
+            if self._failure is None:
+                self._read_on(left)
+            elif not lines:
+                what, detail = self._failure
+                hint = "the events up to there are counted; copy the file again, or leave it out"
+                raise InputError(f"{self.path} {what} after line {self._lines:,}: {detail}", hint=hint)
+            else:
+                break
+            lines += self._split(most - len(lines))
+            if self.waiting and (lines or left == 0.0):
+                break
+        return lines
 
-    def identity(self, position: int, lines: int) -> FileIdentity | None:
-        """The identity of the open file at a position; None where it cannot be read again."""
-        try:
-            descriptor = self._stream.fileno()
-        except OSError:
+    def identity(self) -> FileIdentity | None:
+        """The position after the lines returned so far; None for standard input and pipes: these are not read again."""
+        descriptor = self._stream.fileno()
+        found = os.fstat(descriptor)
+        if self.path == STDIN or not stat.S_ISREG(found.st_mode):
             return None
-        return identify(descriptor, position, lines, compressed=self._members is not None)
+        lines = self._lines + self.lines_to_skip
+        if self._members or lines > self._lines:
+            known = min(SAMPLE, found.st_size)
+            return FileIdentity(known, lines, _digest(descriptor, 0, known), compressed=True)
+        known = self._bytes - len(self._text) - self._cut
+        head, tail = _digest(descriptor, 0, min(known, SAMPLE)), _digest(descriptor, known - SAMPLE, known)
+        return FileIdentity(known, lines, head, tail)
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
         if self.path != STDIN:
             self._stream.close()
 
-    def _next_lines(self, timeout: float, same_file: bool) -> list[bytes]:
-        if self._damage:
-            raise self._damage
+    def _read_on(self, timeout: float) -> None:
+        """Read the next text, if there is some within `timeout` seconds."""
         if self._may_block and not select.select([self._stream], [], [], timeout)[0]:
             self.waiting = True
-            return []
-        chunk = self._stream.read1(CHUNK)  # type: ignore[attr-defined]
-        self.waiting = not chunk
-        self.bytes_read += len(chunk)
-        if chunk:
-            return self._lines_of(chunk)
-        if not self._follow:
-            return self._finish()
-        return [] if same_file else self._await_growth(timeout)
+            return
+        try:
+            chunk = self._stream.read1(PIECE if self._members else CHUNK)  # type: ignore[attr-defined]
+            self.waiting = not chunk
+            self.bytes_read += len(chunk)
+            if chunk:
+                self._add(chunk)
+            elif self._follow:
+                self._await_growth(timeout)
+            elif self._members and not self._members.complete:
+                self._failure = "is cut off", "the compressed data ends in the middle"
+            else:
+                self.ended = True
+                self._end_line()
+        except (zlib.error, zstandard.ZstdError) as error:
+            self._failure = "is damaged", str(error)
+        except OSError as error:
+            self._failure = "cannot be read", error.strerror or str(error)
 
-    def _lines_of(self, chunk: bytes) -> list[bytes]:
-        if self._untouched:
-            self._untouched = False
+    def _add(self, chunk: bytes) -> None:
+        if self._is_untouched:
+            self._is_untouched = False
             self._members = members_of(chunk)
             if self._members and self._follow:
                 raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow plain text")
-        lines = []
-        try:
-            for text in self._members.feed(chunk) if self._members else [chunk]:
-                lines += self._splitter.feed(text)
-        except DAMAGE as damage:
-            self._damage = damage  # raised after the lines before it
-        return lines
+        for text in self._members.feed(chunk) if self._members else [chunk]:
+            self._text += text
+            self._bytes += len(text)
 
-    def _finish(self) -> list[bytes]:
-        """The last line, if there is one without a newline."""
-        if self._members and not self._members.complete:
-            raise self._failure("is cut off", "the compressed data ends in the middle")
-        self.ended = True
-        return self._last_line()
+    def _split(self, most: int) -> list[bytes]:
+        """Remove and return up to `most` lines that have ended, without those to skip."""
+        *lines, self._text = self._text.split(b"\n", self.lines_to_skip + most)
+        if lines:
+            if self._cut:
+                size = len(lines[0]) + self._cut
+                lines[0], self._cut = lines[0][:EXCERPT] + b"... (cut: a line of %d bytes)" % size, 0
+            if self._lines == 0:
+                lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+            self._lines += len(lines)
+        if len(self._text) > LONGEST_LINE and b"\n" not in self._text:
+            self._cut += len(self._text) - EXCERPT
+            self._text = self._text[:EXCERPT]
+        skipped = min(self.lines_to_skip, len(lines))
+        self.lines_to_skip -= skipped
+        return lines[skipped:]
 
-    def _last_line(self) -> list[bytes]:
-        last = self._splitter.rest()
-        return [last] if last else []
+    def _end_line(self) -> None:
+        """End the last line, if it lacks its newline."""
+        if self._text:
+            self._text += b"\n"
 
-    def _await_growth(self, timeout: float) -> list[bytes]:
-        now = _stat(self.path)
-        if now is not None and self._replaced:
-            return self._last_line() or self._start_generation(_open(self.path))
-        here = os.fstat(self._stream.fileno())
-        if now is not None and not os.path.samestat(now, here):
-            self._replaced = True  # a last look: it may have grown since
+    def _await_growth(self, timeout: float) -> None:
+        now, here = _stat(self.path), os.fstat(self._stream.fileno())
+        if now is not None and self._is_replaced:
+            if self._text:
+                self._end_line()
+            else:
+                self._stream.close()
+                self._start(_open(self.path))
+        elif now is not None and not os.path.samestat(now, here):
+            self._is_replaced = True  # a last look: it may have grown since
         elif here.st_size < self._stream.tell():
             self._stream.seek(0)
-            self._start_generation(self._stream)
+            self._start(self._stream)
         else:
             time.sleep(min(LOOK_AGAIN, timeout))
-        return []
-
-    def _start_generation(self, stream: BinaryIO) -> list[bytes]:
-        if stream is not self._stream:
-            self._stream.close()
-        self.generation += 1
-        self._start(stream)
-        return []
-
-    def _failure(self, what: str, detail: str) -> InputError:
-        return InputError(
-            f"{self.path} {what} after line {self.lines_read:,}: {detail}",
-            hint="the events up to there are counted; copy the file again, or leave it out",
-        )
 
 
 def check(path: str) -> int | None:
@@ -381,35 +291,19 @@ def _stat(path: str) -> os.stat_result | None:
         return None
 
 
-def _kind(stream: BinaryIO) -> int | None:
-    """The mode bits of an open file; None for an object without a descriptor."""
-    try:
-        return os.fstat(stream.fileno()).st_mode
-    except OSError:
-        return None
-
-
 def write_lines(path: Path | None, lines: Iterable[bytes]) -> None:
     """Write each line with a line end; `.gz` compresses, None is standard output. InputError if writing fails."""
     try:
-        with _opened(path) as stream:
+        with ExitStack() as files:
+            stream = sys.stdout.buffer if path is None else files.enter_context(path.open("wb"))
+            if path is not None and path.suffix == ".gz":
+                # without name and time, so that equal events make equal files
+                compressed = gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0)
+                stream = cast(BinaryIO, files.enter_context(compressed))
             for line in lines:
                 stream.write(line + b"\n")
+            stream.flush()
     except OSError as error:
         if path is None:
             raise
         raise InputError(f"{path} cannot be written: {error.strerror}", hint="choose another path") from error
-
-
-@contextmanager
-def _opened(path: Path | None) -> Iterator[BinaryIO]:
-    if path is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-    elif path.suffix == ".gz":
-        # without name and time, so that equal events make equal files
-        with path.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as stream:
-            yield cast(BinaryIO, stream)
-    else:
-        with path.open("wb") as plain:
-            yield plain

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
 from streameval.errors import InputError
@@ -29,12 +29,11 @@ from streameval.ingest.base import (
     StrictModel,
     WireFormat,
 )
-from streameval.ingest.files.lines import START, FileIdentity, TailedFile, bytes_of, check, resume
-
-MOST_BYTES = 32 * 2**20
-"""Bytes of a file after which a batch is returned even if it has few lines."""
+from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume
 
 AnyPath: TypeAlias = str | os.PathLike[str]
+Advance: TypeAlias = Callable[[int, int | None], None]
+"""Called with the bytes read so far, as stored in the files, and their total (None: a pipe)."""
 
 
 class FileSettings(SourceSettings):
@@ -141,11 +140,20 @@ def read_events(
     """
     decoder = DsjsonDecoder if format == "dsjson" else JsonDecoder
     events = decoder(policies, reward_field, reward_range, scores)
-    source = FileSource(paths, batch=batch_size)
+    for lines in read_lines(paths, batch=batch_size):
+        yield events.decode_batch(lines)
+
+
+def read_lines(
+    paths: AnyPath | Iterable[AnyPath], *, batch: int = 2000, advance: Advance = lambda read, total: None
+) -> Iterator[Sequence[bytes | None]]:
+    """The lines of files in batches, without blank ones; `advance` is called before each. Errors: see `read_events`."""
+    source = FileSource(paths, batch=batch)
     try:
         while not source.status().exhausted:
             for records in source.poll(timeout=1.0):
-                yield events.decode_batch(records.values)
+                advance(source.bytes_read, source.bytes_total)
+                yield records.values
     finally:
         source.close()
 
@@ -176,14 +184,13 @@ class FileSource(Source):
         self.bytes_total = None if None in sizes else sum(size for size in sizes if size is not None)
         self._follow, self._batch = follow, batch
         known = [(offsets or {}).get(path, Offsets({})) for path in self._paths]
-        self._identities = [FileIdentity.from_text(start.identity) if start.identity else None for start in known]
+        self._identities = [
+            msgspec.json.decode(start.identity, type=FileIdentity) if start.identity else None for start in known
+        ]
         self._positions = [next(iter(start.positions.values()), 1) for start in known]
         self._losses = {path: DataLoss(path, on_lost) for path in self._paths}
-        self._bytes = self._lines_returned = self._skip = self._generation = 0  # in the current file
-        self._index, self._bytes_before = 0, 0
+        self._index = self._bytes_before = 0
         self._file: TailedFile | None = None
-        self._lines: list[bytes] = []
-        self._failure: InputError | None = None
 
     @property
     def bytes_read(self) -> int:
@@ -195,18 +202,17 @@ class FileSource(Source):
         deadline = time.monotonic() + timeout
         while self._index < len(self._paths):
             file = self._file = self._file or self._open()
-            records = self._take(file, deadline)
-            idle = not records and not file.ended
-            if file.ended and not self._lines:
+            records = self._numbered(file.read(self._batch, max(0.0, deadline - time.monotonic())))
+            if file.ended:
                 self._next_file(file)
-            if records or idle:
+            if records or not file.ended:
                 return records
         return []
 
     def status(self) -> SourceStatus:
         """Positions are line numbers; the lag is known only at the end of a file."""
         partitions = tuple(
-            PartitionStatus(path, index, position, self._lag(index))
+            PartitionStatus(path, index, position, 0 if self._is_at_end(index) else None)
             for index, (path, position) in enumerate(zip(self._paths, self._positions, strict=True))
         )
         gaps: Counter[str] = sum((loss.gaps for loss in self._losses.values()), Counter())
@@ -216,10 +222,10 @@ class FileSource(Source):
     def offsets(self) -> SourceOffsets:
         """The next line of each file that was opened, and the identity of the file."""
         if self._file is not None:
-            self._identities[self._index] = self._file.identity(self._bytes, self._lines_returned)
+            self._identities[self._index] = self._file.identity()
         files = enumerate(zip(self._paths, self._positions, self._identities, strict=True))
         return {
-            path: Offsets({index: position}, identity.to_text() if identity else None)
+            path: Offsets({index: position}, msgspec.json.encode(identity).decode() if identity else None)
             for index, (path, position, identity) in files
             if position > 1 or identity
         }
@@ -237,58 +243,27 @@ class FileSource(Source):
             if kind:
                 line = self._positions[self._index]
                 self._losses[path].record(kind, 0, line=line, resume_after_line=start.lines)
-        self._bytes, self._lines_returned, self._generation = start.bytes, start.lines, 0
-        self._skip = start.lines if start.compressed else 0
-        last = self._index == len(self._paths) - 1
-        return TailedFile(path, follow=self._follow and last, start=0 if start.compressed else start.bytes)
+        is_last = self._index == len(self._paths) - 1
+        return TailedFile(path, follow=self._follow and is_last, start=start)
 
     def _next_file(self, file: TailedFile) -> None:
-        if self._skip:
-            self._losses[file.path].record("cut", 0, line=self._positions[self._index], lines_missing=self._skip)
-        self._identities[self._index] = file.identity(self._bytes, self._lines_returned)
+        if file.lines_to_skip:
+            line = self._positions[self._index]
+            self._losses[file.path].record("cut", 0, line=line, lines_missing=file.lines_to_skip)
+        self._identities[self._index] = file.identity()
         self._bytes_before += file.bytes_read
         file.close()
         self._file = None
         self._index += 1
 
-    def _take(self, file: TailedFile, deadline: float) -> list[Records]:
-        most_bytes = file.bytes_read + MOST_BYTES
-        while len(self._lines) < self._batch and not file.ended and not self._failure and file.bytes_read < most_bytes:
-            lines = self._read(file, 0.0 if self._lines else max(0.0, deadline - time.monotonic()))
-            if not lines:
-                break
-            self._lines += lines
-        if self._failure and not self._lines:
-            raise self._failure
-        lines, self._lines = self._lines[: self._batch], self._lines[self._batch :]
-        return self._numbered(lines)
-
-    def _read(self, file: TailedFile, timeout: float) -> list[bytes]:
-        try:
-            lines = file.read(timeout, same_file=bool(self._lines))
-        except InputError as failure:
-            self._failure = failure  # the lines before it come first
-            return []
-        if file.generation != self._generation:
-            self._bytes, self._lines_returned, self._generation = 0, 0, file.generation
-        if self._skip:
-            skipped = min(self._skip, len(lines))
-            self._skip, lines = self._skip - skipped, lines[skipped:]
-        return lines
-
     def _numbered(self, lines: list[bytes]) -> list[Records]:
         first = self._positions[self._index]
-        self._bytes += bytes_of(lines)
-        if self._lines_returned == 0 and lines:
-            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
         self._positions[self._index] += len(lines)
-        self._lines_returned += len(lines)
         numbers: Sequence[int] = range(first, first + len(lines))
         if not all(lines) or any(map(bytes.isspace, lines)):
             numbers = [number for number, line in zip(numbers, lines, strict=True) if line.strip()]
             lines = [line for line in lines if line.strip()]
         return [Records(self._paths[self._index], self._index, numbers, lines)] if lines else []
 
-    def _lag(self, index: int) -> int | None:
-        at_end = index < self._index or (index == self._index and self._file is not None and self._file.waiting)
-        return len(self._lines) if at_end else None
+    def _is_at_end(self, index: int) -> bool:
+        return index < self._index or (index == self._index and self._file is not None and self._file.waiting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -17,13 +17,12 @@ from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.diagnosis import explain, parse
 from streameval.ingest.files.lines import check
-from streameval.ingest.files.source import ColumnNames, FileSource
+from streameval.ingest.files.source import Advance, ColumnNames, read_lines
 
 BATCH_ROWS = 2000
 READ_AHEAD = 64 * 1024
 """Bytes of a Parquet column that are read ahead, so that memory does not depend on the size of the file."""
 
-Advance = Callable[[int, int | None], None]
 Row: TypeAlias = Mapping[str, Any] | Fault
 
 
@@ -195,7 +194,9 @@ def _without_nan(value: Any) -> Any:
 
 
 def _csv_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> Iterator[list[Row]]:
-    lines = csv.reader(_text(path, advance))
+    batches = read_lines([path], advance=advance)
+    text = ((line or b"").decode(errors="surrogateescape") + "\n" for batch in batches for line in batch)
+    lines = csv.reader(text)
     try:
         header = next(lines)
     except StopIteration:
@@ -234,18 +235,6 @@ def _lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault
             yield cells
         else:
             yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
-
-
-def _text(path: str, advance: Advance) -> Iterator[str]:
-    source = FileSource([path])
-    try:
-        while not source.status().exhausted:
-            for records in source.poll(1.0):
-                for line in records.values:
-                    yield (line or b"").decode(errors="surrogateescape") + "\n"
-            advance(source.bytes_read, source.bytes_total)
-    finally:
-        source.close()
 
 
 def _csv_column(field: str, cells: Sequence[str], faults: dict[int, Fault]) -> list[Any]:

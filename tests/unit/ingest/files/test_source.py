@@ -1,16 +1,16 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import zstandard
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from streameval.errors import InputError, SourceError
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Offsets, Records
-from streameval.ingest.files.lines import EXCERPT, LineSplitter
+from streameval.ingest.files import lines
 from streameval.ingest.files.source import FileSource, read_events
 from support.strategies import encode
 
@@ -156,12 +156,12 @@ def test_a_compressed_file_that_is_cut_off_is_an_input_error_after_all_that_is_i
 
 
 def test_a_torn_gzip_file_gives_every_whole_line_before_the_tear(tmp_path: Path) -> None:
-    lines = [os.urandom(500).hex().encode() for _ in range(100)]
+    whole = [os.urandom(500).hex().encode() for _ in range(100)]
     read: list[Records] = []
     with pytest.raises(InputError):
-        drain(FileSource(write(tmp_path / "torn.gz", gzip.compress(b"\n".join(lines))[:-40_000])), into=read)
+        drain(FileSource(write(tmp_path / "torn.gz", gzip.compress(b"\n".join(whole))[:-40_000])), into=read)
     assert 10 < len(values(read)) < 100
-    assert values(read) == lines[: len(values(read))]
+    assert values(read) == whole[: len(values(read))]
 
 
 def test_a_damaged_gzip_file_is_an_input_error_with_the_line(tmp_path: Path) -> None:
@@ -194,34 +194,36 @@ def test_a_file_that_vanished_before_its_turn_is_an_input_error(tmp_path: Path) 
         source.poll(0.0)
 
 
-def test_a_line_longer_than_memory_allows_is_cut_and_malformed() -> None:
-    splitter = LineSplitter(longest=5000)
-    event = encode(EVENT)
-    long = event + b" " * 10_000
-    lines = splitter.feed(b"1\n" + long[:4000]) + splitter.feed(long[4000:9000]) + splitter.feed(long[9000:] + b"\n2\n")
-    lines += splitter.feed(b"3\n" + long + b"\n4")
-    assert [lines[0], lines[2], lines[3], splitter.rest()] == [b"1", b"2", b"3", b"4"]
-    for cut in (lines[1], lines[4]):
-        assert len(cut) < EXCERPT + 100
+def test_a_line_longer_than_memory_allows_is_cut_and_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(lines, "CHUNK", 4000)
+    long = encode(EVENT) + b" " * 15_000
+    records = drain(FileSource(write(tmp_path / "log", b"1\n" + long + b"\n2\n3\n" + long + b"\n4"), batch=2))
+    read = values(records)
+    assert [read[0], *read[2:4], read[5]] == [b"1", b"2", b"3", b"4"]
+    for cut in (read[1], read[4]):
+        assert cut is not None
+        assert len(cut) < lines.EXCERPT + 100
         assert cut.endswith(b"(cut: a line of %d bytes)" % len(long))
         assert JsonDecoder().decode_batch([cut]).rejected[0].reason == "malformed"
 
 
-@given(st.lists(st.binary(max_size=6), max_size=6), st.lists(st.integers(0, 40), max_size=4))
-def test_lines_are_the_same_however_the_text_is_cut(lines: list[bytes], cuts: list[int]) -> None:
-    text = b"\n".join(lines)
-    ends = [0, *sorted(cuts), len(text)]
-    splitter = LineSplitter()
-    read = [line for start, stop in pairwise(ends) for line in splitter.feed(text[start:stop])]
-    assert [*read, splitter.rest()] == text.split(b"\n")
+@given(st.lists(st.binary(max_size=6), max_size=6), st.integers(1, 8), st.integers(1, 3))
+def test_lines_are_the_same_however_the_text_is_cut(given: list[bytes], chunk: int, batch: int) -> None:
+    text = b"\n".join([b"plain", *given])
+    with TemporaryDirectory() as directory, patch.object(lines, "CHUNK", chunk):
+        read = values(drain(FileSource(write(Path(directory) / "log", text), batch=batch)))
+    assert read == [line for line in text.split(b"\n") if line.strip()]
 
 
-def test_standard_input_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(TEXT))))
-    source = FileSource("-")
-    assert source.bytes_total is None
-    assert values(drain(source)) == LINES
-    assert not sys.stdin.buffer.closed
+def test_standard_input_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(write(tmp_path / "log.gz", gzip.compress(TEXT))) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        source = FileSource("-")
+        assert source.bytes_total is None
+        assert values(drain(source)) == LINES
+        assert not sys.stdin.buffer.closed
+        assert source.offsets()["-"].identity is None
 
 
 def test_a_pipe_is_waited_for_no_longer_than_the_timeout(tmp_path: Path) -> None:
@@ -352,7 +354,8 @@ def test_a_long_text_is_not_read_again_to_find_the_place(tmp_path: Path) -> None
 
 
 def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.ingest.files.lines.LineSplitter.__init__.__defaults__", (2000,))
+    monkeypatch.setattr(lines, "LONGEST_LINE", 2000)
+    monkeypatch.setattr(lines, "CHUNK", 1500)
     path = write(tmp_path / "log", b"x" * 5000 + b"\n" + LONG)
     source = FileSource(path, batch=3)
     read = source.poll(1.0)
