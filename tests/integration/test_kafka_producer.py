@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from streameval.errors import SourceError
-from streameval.ingest.kafka.producer import TopicWriter, create_topic, produce
+from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.settings import KafkaConnection
 from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
@@ -50,13 +50,6 @@ def test_values_go_to_the_partitions_in_turn_and_in_order(broker: Broker, name: 
     assert read_all(broker, name, 3) == [values[0::3], values[1::3], values[2::3]]
 
 
-def test_progress_is_told_while_it_goes_on(broker: Broker, name: str) -> None:
-    broker.create_topic(name, 1)
-    told: list[int] = []
-    produce([b"x"] * 2500, name, broker.connection, progress=told.append)
-    assert told == [1000, 2000, 2500]
-
-
 def test_a_missing_topic_is_created_once_with_the_partitions_asked_for(broker: Broker, name: str) -> None:
     if isinstance(broker, MockBroker):
         skip_unless_ci("the mock cluster has no administration")
@@ -87,8 +80,8 @@ def test_an_error_of_the_writer_is_not_hidden_by_its_end(broker: Broker, name: s
         yield b"x"
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), TopicWriter(name, broker.connection) as writer:
-        writer.write(torn())
+    with pytest.raises(ZeroDivisionError):
+        produce(torn(), name, broker.connection)
 
 
 def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
@@ -98,11 +91,12 @@ def test_a_writer_whose_broker_goes_ends_with_an_error_and_leaves_no_thread(
     monkeypatch.setattr("streameval.ingest.kafka.producer.CONNECT_TIMEOUT", 1.0)
     stoppable_broker.create_topic(name, 1)
     before = set(threading.enumerate())
-    writer = TopicWriter(name, stoppable_broker.connection)
-    writer.write([b"x"])
-    writer.flush()
-    stoppable_broker.stop()
-    writer.write([b"y"])
+
+    def interrupted() -> Iterator[bytes]:
+        yield b"x"
+        stoppable_broker.stop()
+        yield b"y"
+
     with pytest.raises(SourceError, match="cannot write to Kafka"):
-        writer.__exit__(None, None, None)
+        produce(interrupted(), name, stoppable_broker.connection)
     wait_until(lambda: set(threading.enumerate()) <= before)

@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 from streameval.errors import SourceError
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.producer import create_topic, produce
-from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.source import CONNECT_TIMEOUT
 from streameval.service.logging import discreet
 from support.factories import crowding, quickest, wait_until
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
@@ -466,7 +466,7 @@ def test_a_topic_is_read_through_tls_with_a_login_that_no_log_tells(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts to connect end soon."""
-    monkeypatch.setattr("streameval.ingest.kafka.reader.CONNECT_TIMEOUT", 4.0)
+    monkeypatch.setattr("streameval.ingest.kafka.source.CONNECT_TIMEOUT", 4.0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.reader import Beginning, ClientError, OffsetsGoneError
-from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.kafka.kafka_python import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.settings import Beginning, KafkaSettings
 
 TOPIC = "clicks"
 
@@ -36,7 +37,7 @@ class FakeCluster:
     epochs: dict[int, list[int]] = field(default_factory=dict)
     before_connect: Callable[[], object] = lambda: None
 
-    def connect(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> FakeClient:
+    def connect(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> Any:
         self.attempts += 1
         self.before_connect()
         self.require_answer()
@@ -60,7 +61,7 @@ class FakeCluster:
 
 
 class FakeClient:
-    """A `KafkaClient` of a `FakeCluster`."""
+    """A client of a `FakeCluster`, with the methods of `KafkaPythonClient`."""
 
     def __init__(self, cluster: FakeCluster, most: int) -> None:
         self.cluster = cluster

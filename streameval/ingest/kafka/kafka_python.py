@@ -1,10 +1,11 @@
-"""kafka-python as a `KafkaClient`, with a network that any thread may close at any time."""
+"""One topic read through kafka-python, with a network that any thread may close at any time."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from threading import RLock
 from typing import Any
 
@@ -21,12 +22,33 @@ from kafka.errors import (
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 from kafka.structs import OffsetAndMetadata
+from pydantic import SecretStr
 
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.reader import Beginning, ClientError, OffsetsGoneError
-from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
+from streameval.ingest.kafka.settings import Beginning, KafkaConnection, KafkaSettings
+
+RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
+RENAMED = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
+"""Settings whose names in the library differ."""
+HUNG_UP = "socket disconnected"
+REFUSED = ", as brokers do that refuse the authentication"
+"""Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
+INSIDE = suppress(AttributeError)
+"""Around private attributes of the library: with a version that lacks them, the statement is skipped."""
+
+
+class ClientError(Exception):
+    """A transient failure; the remedy is a new client."""
+
+
+class OffsetsGoneError(ClientError):
+    """The log no longer has the next messages. `resume`: by partition, where to continue; None when unknown."""
+
+    def __init__(self, resume: Mapping[int, int | None]) -> None:
+        super().__init__(f"offsets are gone in partitions {sorted(resume)}")
+        self.resume = resume
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]  # the library ships no types
@@ -67,37 +89,18 @@ class _Loop(NetworkSelector):  # type: ignore[misc]
                 self.run(bool)  # does nothing, in the thread
 
 
-RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
-HUNG_UP = "socket disconnected"
-REFUSED = ", as brokers do that refuse the authentication"
-"""Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
-INSIDE = suppress(AttributeError)
-"""Around private attributes of the library: with a version that lacks them, the statement is skipped."""
-
-
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     """The settings of a connection as arguments of kafka-python, for consumers, producers and administrators.
 
     >>> connection_options(KafkaConnection(bootstrap_servers="a:1"))["bootstrap_servers"]
     ['a:1']
     """
-    options = {
-        "bootstrap_servers": list(connection.bootstrap_servers),
-        "client_id": "streameval",
-        "api_version": connection.api_version,
-        "request_timeout_ms": int(connection.request_timeout * 1000),
-        "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
-        "security_protocol": connection.security_protocol,
-        "sasl_mechanism": connection.sasl_mechanism,
-        "sasl_plain_username": connection.sasl_username,
-        "sasl_plain_password": connection.sasl_password and connection.sasl_password.get_secret_value(),
-        "ssl_cafile": connection.ssl_cafile,
-        "ssl_certfile": connection.ssl_certfile,
-        "ssl_keyfile": connection.ssl_keyfile,
-        "ssl_password": connection.ssl_password and connection.ssl_password.get_secret_value(),
-        "ssl_check_hostname": connection.ssl_check_hostname,
-    }
-    return {name: value for name, value in options.items() if value is not None}
+    options = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
+    for name in KafkaConnection.model_fields.keys() - {"request_timeout"}:
+        value = getattr(connection, name)
+        if value is not None:
+            options[RENAMED.get(name, name)] = value.get_secret_value() if isinstance(value, SecretStr) else value
+    return options | {"request_timeout_ms": milliseconds(connection.request_timeout)}
 
 
 def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
@@ -150,26 +153,28 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
     """Why connections fail during the block, each reason once: the library only logs the reasons."""
     reasons: dict[str, None] = {}
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            arguments = record.args if isinstance(record.args, tuple) else ()
-            causes = [reason for reason in arguments if isinstance(reason, Exception)]
-            reasons.update((plain(cause), None) for cause in causes if not isinstance(cause, KafkaTimeoutError))
+    def listen(record: logging.LogRecord) -> bool:
+        for cause in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(cause, Exception) and not isinstance(cause, KafkaTimeoutError):
+                reasons[plain(cause)] = None
+        return record.levelno >= level
 
-    listener = Listener(logging.WARNING)
     manager = logging.getLogger("kafka.net.manager")
-    level = manager.level
-    manager.addHandler(listener)
-    manager.setLevel(logging.WARNING)  # also where the library is not to be logged
+    level, set_level = manager.getEffectiveLevel(), manager.level
+    manager.addFilter(listen)
+    manager.setLevel(min(level, logging.WARNING))  # also where the library is not to be logged
     try:
         yield reasons
     finally:
-        manager.setLevel(level)
-        manager.removeHandler(listener)
+        manager.setLevel(set_level)
+        manager.removeFilter(listen)
 
 
 class KafkaPythonClient:
-    """A `KafkaClient` made of a kafka-python consumer."""
+    """One topic, read without a group. Every method may raise `ClientError`; timeouts are seconds.
+
+    Raises `ClientError` when no broker answers in time, or when `connections` is closed meanwhile.
+    """
 
     def __init__(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
@@ -179,10 +184,12 @@ class KafkaPythonClient:
             self._cluster = self._network.cluster
 
     def topic_id(self) -> str | None:
+        """The id that distinguishes the topic from a later one of its name; None when the broker does not give one."""
         topic_id = self._cluster.topic_id(self._topic)
         return None if topic_id is None else str(topic_id)
 
     def partitions(self, timeout: float) -> Collection[int]:
+        """Request the partitions that exist now; none when the topic does not exist."""
         with translated_errors():
             self._cluster.add_topic(self._topic)
             with suppress(UnknownTopicOrPartitionError):
@@ -190,21 +197,23 @@ class KafkaPythonClient:
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 
     def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
+        """Request the offset of the first or next message, or of the first message since a time."""
+        keys, timeout_ms = [self._key(partition) for partition in partitions], milliseconds(timeout)
         with translated_errors():
-            found = self._look_up([self._key(partition) for partition in partitions], at, milliseconds(timeout))
+            look_up = self._consumer.beginning_offsets if at == "earliest" else self._consumer.end_offsets
+            found = dict(look_up(keys, timeout_ms=timeout_ms))
+            if isinstance(at, datetime):
+                times = dict.fromkeys(keys, milliseconds(at.timestamp()))
+                since = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
+                found |= {key: place.offset for key, place in since.items() if place is not None}
         return {key.partition: offset for key, offset in found.items()}
 
-    def _look_up(self, keys: list[TopicPartition], at: Beginning, timeout_ms: int) -> dict[TopicPartition, int]:
-        if at == "earliest":
-            return dict(self._consumer.beginning_offsets(keys, timeout_ms=timeout_ms))
-        ends = dict(self._consumer.end_offsets(keys, timeout_ms=timeout_ms))
-        if at == "latest":
-            return ends
-        times = {key: milliseconds(at.timestamp()) for key in keys}
-        since = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
-        return {key: since[key].offset if since[key] is not None else ends[key] for key in keys}
-
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
+        """Read these partitions, each from its offset on.
+
+        `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
+        raises `OffsetsGoneError` with the first offset that differs.
+        """
         with translated_errors():
             self._consumer.assign([self._key(partition) for partition in positions])
             for partition, offset in positions.items():
@@ -213,19 +222,18 @@ class KafkaPythonClient:
                     place = OffsetAndMetadata(offset, "", epochs[partition])
                     with INSIDE:
                         self._consumer._subscription.seek(self._key(partition), place)
-            self._apply_pause()
+        self.pause(self._paused)
 
     def pause(self, partitions: Collection[int]) -> None:
+        """Return no messages of these from now on, and those of all others again; also before they are assigned."""
+        self._paused = frozenset(partitions)
         with translated_errors():
-            self._paused = frozenset(partitions)
-            self._apply_pause()
-
-    def _apply_pause(self) -> None:
-        for key in self._consumer.assignment():
-            paused = key.partition in self._paused
-            (self._consumer.pause if paused else self._consumer.resume)(key)
+            for key in self._consumer.assignment():
+                paused = key.partition in self._paused
+                (self._consumer.pause if paused else self._consumer.resume)(key)
 
     def poll(self, timeout: float) -> list[Records]:
+        """Messages that have come; may raise `OffsetsGoneError`."""
         with translated_errors():
             self._drop_empty_fetch()
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
@@ -252,20 +260,24 @@ class KafkaPythonClient:
                 fetcher._next_partition_records = None
 
     def position(self, partition: int) -> int:
+        """The offset to be read next, past markers of transactions, which are no messages."""
         with translated_errors():
             return int(self._consumer.position(self._key(partition), timeout_ms=0))
 
     def epochs(self) -> dict[int, int]:
+        """The leader epochs at the offsets to be read next, where known; see `Offsets`."""
         known: dict[int, Any] = {}
         with INSIDE:
             known = {key.partition: state.position for key, state in self._consumer._subscription.assignment.items()}
         return {number: place.leader_epoch for number, place in known.items() if place and place.leader_epoch >= 0}
 
     def highwater(self, partition: int) -> int | None:
+        """The offset that the next message will get, in the last answer of the broker."""
         highwater: int | None = self._consumer.highwater(self._key(partition))
         return highwater
 
     def close(self) -> None:
+        """Leave the cluster."""
         with translated_errors():
             self._consumer.close(autocommit=False, timeout_ms=0)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from streameval.common.text import counted
@@ -42,7 +41,9 @@ class EmbeddedBroker:
 
     def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
         self._library = load_librdkafka()
-        self._owner = self._library.rd_kafka_new(PRODUCER, self._quiet_configuration(), None, 0)
+        quiet = self._library.rd_kafka_conf_new()
+        self._library.rd_kafka_conf_set(quiet, b"log_level", b"0", None, 0)
+        self._owner = self._library.rd_kafka_new(PRODUCER, quiet, None, 0)
         self._cluster = self._library.rd_kafka_mock_cluster_new(self._owner, brokers)
         self._brokers = range(FIRST_BROKER, brokers + 1)
         self.bootstrap: str = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
@@ -82,15 +83,8 @@ class EmbeddedBroker:
     def __enter__(self) -> EmbeddedBroker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _quiet_configuration(self) -> Any:
-        configuration = self._library.rd_kafka_conf_new()
-        self._library.rd_kafka_conf_set(configuration, b"log_level", b"0", None, 0)
-        return configuration
 
 
 def load_librdkafka() -> Any:

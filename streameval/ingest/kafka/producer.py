@@ -1,59 +1,70 @@
-"""Writers to Kafka topics: of events, behind `streameval produce`, the demo and the tests; and of dead letters."""
+"""Everything that is written to Kafka: events, dead letters, and the offsets of a consumer group."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from itertools import islice
 from typing import Any, Protocol
 
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import (
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
+    NoError,
     RecordListTooLargeError,
     TopicAlreadyExistsError,
 )
+from kafka.structs import OffsetAndMetadata
 
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup, RetryError
-from streameval.ingest.kafka.kafka_python import INSIDE, connected, connection_options, plain
-from streameval.ingest.kafka.settings import KafkaConnection
+from streameval.ingest.kafka.kafka_python import (
+    INSIDE,
+    ClientError,
+    connected,
+    connection_options,
+    milliseconds,
+    plain,
+    translated_errors,
+)
+from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 DELIVERY_TIMEOUT, SENDER_TIMEOUT = 60.0, 20.0
 """Seconds for the acknowledgement of events, and of messages of a `MessageSender`, which tries again."""
 SENDER_BLOCKS = 5.0
 BATCH_BYTES = 256 * 1024
-CHUNK = 1000
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
-def produce(
-    values: Iterable[bytes],
-    topic: str,
-    connection: KafkaConnection,
-    *,
-    partitions: int = 4,
-    progress: Callable[[int], None] | None = None,
-) -> int:
+def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *, partitions: int = 4) -> int:
     """Write values to a topic, to each of its partitions in turn; returns how many were acknowledged.
 
-    A topic that does not exist is created with `partitions` partitions. `progress` is called with the number of values
-    sent so far.
+    A topic that does not exist is created with `partitions` partitions.
 
     Raises:
-        SourceError: The cluster cannot be reached or refuses a value.
+        SourceError: The cluster cannot be reached, or a value was refused or not acknowledged in time.
     """
     create_topic(topic, partitions, connection)
-    with TopicWriter(topic, connection) as writer:
-        rest = iter(values)
-        while chunk := list(islice(rest, CHUNK)):
-            writer.write(chunk)
-            if progress is not None:
-                progress(writer.sent)
-    return writer.sent
+    failures: list[Exception] = []
+    sent = 0
+    with _explained(connection):
+        producer = _producer(connection, DELIVERY_TIMEOUT, CONNECT_TIMEOUT, batch_size=BATCH_BYTES)
+        try:
+            existing = sorted(producer.partitions_for(topic))
+            for value in values:
+                partition = existing[sent % len(existing)]
+                producer.send(topic, value, partition=partition).add_errback(failures.append)
+                sent += 1
+                if failures:
+                    break
+            producer.flush(DELIVERY_TIMEOUT)
+            if failures:
+                raise failures[0]
+        finally:
+            _close(producer)
+    return sent
 
 
 def create_topic(
@@ -76,9 +87,9 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
     request_timeout = min(connection.request_timeout, delivery_timeout / 2)
     options |= connection_options(connection) | {
         "linger_ms": 20,
-        "delivery_timeout_ms": int(delivery_timeout * 1000),
-        "request_timeout_ms": int(request_timeout * 1000),
-        "max_block_ms": int(block_timeout * 1000),
+        "delivery_timeout_ms": milliseconds(delivery_timeout),
+        "request_timeout_ms": milliseconds(request_timeout),
+        "max_block_ms": milliseconds(block_timeout),
         "metrics_enabled": False,
     }
     return connected(KafkaProducer, options, CONNECT_TIMEOUT)[0]
@@ -91,53 +102,15 @@ def _close(producer: Any) -> None:
         producer.close(timeout=CONNECT_TIMEOUT)
 
 
-class TopicWriter:
-    """A context that writes to an existing topic; leaving it waits until everything is acknowledged.
-
-    Raises:
-        SourceError: From `write`, `flush` and the exit, when a value was refused or not acknowledged in time.
-    """
-
-    def __init__(self, topic: str, connection: KafkaConnection) -> None:
-        self._topic = topic
-        self._connection = connection
-        self._failure: Exception | None = None
-        self.sent = 0
-        with _explained(connection):
-            self._producer = _producer(connection, DELIVERY_TIMEOUT, CONNECT_TIMEOUT, batch_size=BATCH_BYTES)
-            self._partitions = sorted(self._producer.partitions_for(topic))
-
-    def write(self, values: Iterable[bytes]) -> None:
-        """Send values, to each partition in turn; returns before they are acknowledged."""
-        with _explained(self._connection):
-            for value in values:
-                partition = self._partitions[self.sent % len(self._partitions)]
-                self._producer.send(self._topic, value, partition=partition).add_errback(self._fail)
-                self.sent += 1
-            self._raise_failure()
-
-    def flush(self) -> None:
-        """Wait until everything sent is acknowledged."""
-        with _explained(self._connection):
-            self._producer.flush(DELIVERY_TIMEOUT)
-            self._raise_failure()
-
-    def __enter__(self) -> TopicWriter:
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                self.flush()
-        finally:
-            _close(self._producer)
-
-    def _fail(self, error: Exception) -> None:
-        self._failure = self._failure or error
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+@contextmanager
+def _explained(connection: KafkaConnection) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        raise SourceError(
+            f"cannot write to Kafka at {connection.address}: {plain(error)}",
+            hint="check the address, the security settings and the rights to create and write the topic",
+        ) from error
 
 
 class Message(Protocol):
@@ -165,6 +138,7 @@ class MessageSender:
             RetryError: Some were not acknowledged; they may be sent again.
         """
         answers: list[Any] = []
+        cause: Exception | None = None
         try:
             producer = self._producer or self._connect()
             for message in messages:
@@ -173,17 +147,17 @@ class MessageSender:
         except Exception as error:
             if not (self._aborted or isinstance(error, (KafkaError, SourceError))):
                 raise
+            cause = error
             self.close()
-            sent = {place for place, answer in enumerate(answers) if answer.succeeded()}
-            unsent = [message for place, message in enumerate(messages) if place not in sent]
-            raise RetryError(self._reason(error), unsent) from error
-        failures = {place: answer.exception for place, answer in enumerate(answers) if not answer.succeeded()}
-        passing = [place for place, error in failures.items() if not isinstance(error, TOO_LARGE)]
-        if passing:
+        failed = {place: answer.exception for place, answer in enumerate(answers) if not answer.succeeded()}
+        failed |= dict.fromkeys(range(len(answers), len(messages)), cause)
+        again = [place for place, error in failed.items() if not isinstance(error, TOO_LARGE)]
+        if again:
             self.close()
-            cause = failures[passing[0]] or TimeoutError("no answer")
-            raise RetryError(self._reason(cause), [messages[at] for at in passing], len(failures) - len(passing))
-        return len(messages) - len(failures)
+            first = cause or failed[again[0]] or TimeoutError("no answer")
+            reason = "no answer in time" if self._aborted else plain(first) or type(first).__name__
+            raise RetryError(reason, [messages[place] for place in again], len(failed) - len(again)) from cause
+        return len(messages) - len(failed)
 
     def abort(self) -> None:
         """Leave the cluster at once; a `write` that waits for it fails."""
@@ -207,16 +181,38 @@ class MessageSender:
             raise KafkaConnectionError("no answer in time")
         return self._producer
 
-    def _reason(self, error: Exception) -> str:
-        return "no answer in time" if self._aborted else plain(error) or type(error).__name__
 
+class GroupWriter:
+    """Writes the offsets of a consumer group, for tools that show lag; they are never read back.
 
-@contextmanager
-def _explained(connection: KafkaConnection) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        raise SourceError(
-            f"cannot write to Kafka at {connection.address}: {plain(error)}",
-            hint="check the address, the security settings and the rights to create and write the topic",
-        ) from error
+    The consumer that reads could commit, but while it looks for the coordinator of a group it does not read.
+    """
+
+    def __init__(self, settings: KafkaSettings, group: str, connections: ConnectionGroup) -> None:
+        self._settings, self._group, self._connections = settings, group, connections
+        self._administrator: Any = None
+
+    def write(self, batch: Sequence[Mapping[int, int]]) -> int:
+        """Write the newest offset of each partition; RetryError for a failure that may pass."""
+        topic = self._settings.topic
+        offsets = {TopicPartition(topic, number): OffsetAndMetadata(at, "", -1) for number, at in batch[-1].items()}
+        try:
+            with translated_errors():
+                if self._administrator is None:
+                    options = connection_options(self._settings)
+                    self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, self._connections)
+                answers: dict[Any, Any] = self._administrator.alter_group_offsets(self._group, offsets)
+            refused = {key.partition: error.__name__ for key, error in answers.items() if error is not NoError}
+            if refused:
+                raise ClientError(f"the group {self._group} of {topic} refused offsets: {refused}")
+        except ClientError as error:
+            self.close()
+            raise RetryError(str(error), batch) from error
+        return len(batch)
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        administrator, self._administrator = self._administrator, None
+        if administrator is not None:
+            with suppress(ClientError), translated_errors(), closing(administrator):
+                pass

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
     AwareDatetime,
@@ -38,7 +37,8 @@ from streameval.ingest.stages import EventOrder, EventTimeOrder, RewardJoin
 
 MEBIBYTE = 1024 * 1024
 
-_TIME: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+Beginning: TypeAlias = Literal["earliest", "latest"] | AwareDatetime
+"""The first message of a partition, the next one, or the first since a time."""
 
 
 def _servers(value: object) -> object:
@@ -131,7 +131,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="The topic whose messages are events.")
     format: WireFormat = Field(default="json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
-    start: Literal["earliest", "latest"] | AwareDatetime = Field(
+    start: Beginning = Field(
         default="earliest",
         description="Where the first run starts to read: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
     )
@@ -221,12 +221,20 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         return self
 
     def event_order(self, partitions: int) -> EventOrder | None:
-        waits: dict[str, Any] = {"max_lateness": self.max_lateness, "idle_timeout": self.idle_timeout}
-        waits["max_bytes"] = self.held_max_bytes
+        waits: dict[str, Any] = {
+            "max_lateness": self.max_lateness,
+            "idle_timeout": self.idle_timeout,
+            "max_bytes": self.held_max_bytes,
+        }
         if self.rewards is not None:
-            late = self.rewards
-            how: dict[str, Any] = {"window": late.window, "default": late.default, "combine": late.combine}
-            return RewardJoin(self.topic, late.topic, **how, **waits)
+            return RewardJoin(
+                self.topic,
+                self.rewards.topic,
+                window=self.rewards.window,
+                default=self.rewards.default,
+                combine=self.rewards.combine,
+                **waits,
+            )
         by_time = self.order == "event_time" or (self.order is None and partitions > 1)
         return EventTimeOrder(self.topic, **waits) if by_time else None
 
@@ -242,7 +250,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         if text == "earliest" or text.isdecimal():
             return super().backfill_start(text)
         try:
-            return _TIME.validate_python(text)
+            return TypeAdapter(AwareDatetime).validate_python(text)
         except ValidationError:
             hint = "write earliest, an offset such as 120000, or a time such as 2026-01-31T00:00:00Z"
             raise InputError(f"--backfill: found '{text}'", hint=hint) from None

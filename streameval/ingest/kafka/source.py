@@ -6,45 +6,89 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from threading import Event
 
 import structlog
 
 from streameval.common.text import counted
 from streameval.errors import SourceError
-from streameval.ingest.background import Background, ConnectionGroup
-from streameval.ingest.base import DataLoss, Offsets, Records, Source, SourceOffsets, SourceStatus, TopicPartition
-from streameval.ingest.kafka.kafka_python import KafkaPythonClient
-from streameval.ingest.kafka.offset_commits import GroupWriter, OffsetCommitter
-from streameval.ingest.kafka.reader import (
-    CONNECT_TIMEOUT,
-    Beginning,
-    ClientError,
-    Connect,
-    OffsetsGoneError,
-    ReadProgress,
-    TopicReader,
-    TopicReplacedError,
-    close_quietly,
-    open_topic,
+from streameval.ingest.background import Background, ConnectionGroup, Worker
+from streameval.ingest.base import (
+    DataLoss,
+    Offsets,
+    PartitionStatus,
+    Records,
+    Source,
+    SourceOffsets,
+    SourceStatus,
+    TopicPartition,
 )
-from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.kafka.kafka_python import ClientError, KafkaPythonClient, OffsetsGoneError
+from streameval.ingest.kafka.producer import GroupWriter
+from streameval.ingest.kafka.settings import Beginning, KafkaSettings
 
+CONNECT_TIMEOUT = 10.0
+COMMIT_TIMEOUT = 2.0
+"""Seconds for the last commit at the end of the program."""
 BACKOFF_FIRST, BACKOFF_MOST, JITTER = 0.25, 5.0, 0.5
 REACHED_FOR = 10.0
 """Seconds without an answer after which the cluster counts as not reached."""
+PROBE_INTERVAL = 3.0
+PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
+BUSY = 0.1
+"""Share of the caller's time between two polls that counts towards the stall timeout. A partition waits while messages
+fetched from others are processed, which may take long when events come faster than that; a new client would forget
+these messages and fetch the same ones first."""
 SLICE = 0.05
 """Seconds to wait for one source while the others are not polled."""
 
 log = structlog.get_logger(__name__)
 
+Connect = Callable[[KafkaSettings, float, ConnectionGroup], KafkaPythonClient]
+
+
+class TopicReplacedError(ClientError):
+    """The topic was deleted and created again: the positions are those of a log that no longer exists."""
+
+
+@dataclass
+class PartitionProgress:
+    """The next offset of a partition, the known end of its log, and when it last advanced (seconds).
+
+    `epoch`: see `Offsets`. `end` includes open transactions, `readable` does not. `ended_at`: when the last request
+    found the partition at its end (epoch seconds); an open transaction is before the end.
+
+    >>> PartitionProgress(position=10, moved_at=0.0, readable=12).lag
+    2
+    """
+
+    position: int
+    moved_at: float
+    epoch: int | None = None
+    end: int | None = None
+    readable: int | None = None
+    ended_at: float | None = None
+
+    def move(self, offset: int, now: float) -> None:
+        """The partition has been read up to `offset`."""
+        if offset > self.position:
+            self.position, self.moved_at, self.ended_at = offset, now, None
+
+    @property
+    def lag(self) -> int | None:
+        """Unread messages; None while the end of the log is unknown."""
+        ends = [end for end in (self.end, self.readable) if end is not None]
+        return max(0, max(ends) - self.position) if ends else None
+
 
 class KafkaSource:
     """Reads a topic from `offsets`, or from `settings.start` without any.
 
-    After any failure a new client continues exactly at the positions, so that nothing is lost and nothing read twice.
-    Partitions that are added later are read from their first message: `start` applies to the first start only, and a
-    later one must not skip messages silently.
+    After any failure a new client continues exactly at the positions, so that nothing is lost and nothing read twice:
+    everything that may fail comes before positions advance. Partitions that are added later are read from their first
+    message: `start` applies to the first start only, and a later one must not skip messages silently.
 
     Args:
         settings: Which topic to read, and how.
@@ -63,30 +107,36 @@ class KafkaSource:
         connect: Connect = KafkaPythonClient,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._connect = connect
-        self._chance = chance
-        self._progress = ReadProgress()
+        self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
         known = offsets or Offsets({})
-        self._progress.place(known.positions, clock())
-        self._progress.epochs = dict(known.epochs)
+        now = clock()
+        self._partitions = {
+            number: PartitionProgress(position, now, known.epochs.get(number))
+            for number, position in known.positions.items()
+        }
+        self._paused: frozenset[int] = frozenset()
         self._newcomers: Beginning = "earliest" if known.positions else settings.start
         self._topic_id = known.identity
-        self._reader: TopicReader | None = None
-        self._opening: Background[TopicReader] | None = None
+        self._client: KafkaPythonClient | None = None
+        self._opening: Background[tuple[KafkaPythonClient, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
         self._detail = f"connecting to {settings.address}"
-        self._retry_at = self._opened_at = clock()
+        self._retry_at = self._opened_at = self._answered_at = self._probe_at = self._discover_at = now
+        self._left_at: float | None = None
+        self._forgiven = 0.0
         self._failures = self._rebuilds = 0
         self._loss = DataLoss(settings.topic, settings.on_lost_offsets)
-        group = settings.group_id
-        self._committer = OffsetCommitter(lambda: GroupWriter(settings, group, self._connections)) if group else None
+        self._committer: Worker[Mapping[int, int]] | None = None
+        if settings.group_id:
+            writer = GroupWriter(settings, settings.group_id, self._connections)
+            self._committer = Worker(
+                writer.write, name="streameval-commits", event="offsets_not_committed", close=writer.close
+            )
 
     @property
     def positions(self) -> dict[int, int]:
         """The next offset of each partition; everything before it has been returned or was lost."""
-        return dict(self._progress.positions)
+        return {number: progress.position for number, progress in self._partitions.items()}
 
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come, within about `timeout` seconds.
@@ -94,8 +144,8 @@ class KafkaSource:
         Raises SourceError when messages were lost and `on_lost_offsets` is `fail`, or when the codec is not installed.
         """
         try:
-            reader = self._reader or self._open(timeout)
-            return self._read(reader, timeout) if reader else []
+            client = self._client or self._open(timeout)
+            return self._read(client, timeout) if client else []
         except TopicReplacedError:
             self._restart_from_beginning()
         except ClientError as error:
@@ -104,12 +154,14 @@ class KafkaSource:
 
     def status(self) -> SourceStatus:
         """The state of the source, without a round trip."""
-        silence = self._clock() - self._reader.answered_at if self._reader else 0.0
-        reached = self._reader is not None and silence < REACHED_FOR
-        unanswered = self._reader is not None and not reached
+        silence = self._clock() - self._answered_at
+        unanswered = self._client is not None and silence >= REACHED_FOR
         return SourceStatus(
-            reached=reached,
-            partitions=self._progress.status(self._settings.topic),
+            reached=self._client is not None and not unanswered,
+            partitions=tuple(
+                PartitionStatus(self._settings.topic, number, progress.position, progress.lag, progress.ended_at)
+                for number, progress in sorted(self._partitions.items())
+            ),
             detail=f"no answer from {self._settings.address} for {silence:.0f} s" if unanswered else self._detail,
             rebuilds=self._rebuilds,
             lost=self._loss.lost,
@@ -118,108 +170,223 @@ class KafkaSource:
 
     def offsets(self) -> SourceOffsets:
         """The next offset of each partition, the id of the topic, and its leader epochs."""
-        return {self._settings.topic: Offsets(self.positions, self._topic_id, dict(self._progress.epochs))}
+        return {self._settings.topic: Offsets(self.positions, self._topic_id, self._epochs())}
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Do not read these partitions for now; they do not count as stalled."""
         paused = frozenset(partition for topic, partition in partitions if topic == self._settings.topic)
-        if paused != self._progress.paused:
-            self._progress.paused = paused
-            if self._reader is not None:
-                self._reader.client.pause(paused)
+        if paused != self._paused:
+            self._paused = paused
+            if self._client is not None:
+                self._client.pause(paused)
 
     def commit(self, offsets: SourceOffsets) -> None:
         """Commit the positions to the group `settings.group_id`, if there is one."""
         committed = offsets.get(self._settings.topic)
         if self._committer is not None and committed is not None and committed.positions:
-            self._committer.commit(committed.positions)
+            self._committer.put([committed.positions], newest_only=True)
 
     def close(self) -> None:
         """Close all connections, also one that is being opened; status and positions can still be read."""
         self._closed.set()
         if self._committer is not None:
-            self._committer.close()
+            self._committer.close(COMMIT_TIMEOUT)
         self._disconnect()
         self._connections.close()
 
-    def _open(self, timeout: float) -> TopicReader | None:
-        """The reader once a background thread has opened it; None before, and in the pause after a failure."""
+    # --- Connecting ---
+
+    def _open(self, timeout: float) -> KafkaPythonClient | None:
+        """The client once a background thread has connected it; None before, and in the pause after a failure."""
         if self._opening is None:
             pause = self._retry_at - self._clock()
             if pause > 0:
                 self._closed.wait(min(pause, timeout))
                 return None
-            self._opening = Background(self._open_in_background)
-        reader = self._opening.result(timeout)
-        if reader is not None:
-            self._opening = None
-            self._start(reader)
-        return reader
-
-    def _open_in_background(self) -> TopicReader:
-        known, newcomers = self.offsets()[self._settings.topic], self._newcomers
-        reader = open_topic(self._connect, self._settings, known, newcomers, self._clock, self._connections)
-        if self._closed.is_set():
-            close_quietly(reader.client)
-        return reader
-
-    def _start(self, reader: TopicReader) -> None:
-        self._reader = reader
-        reader.check_successor(self._topic_id, self.positions)
-        self._topic_id = reader.topic_id or self._topic_id
+            self._opening = Background(self._connect_to_topic)
+        opened = self._opening.result(timeout)
+        if opened is None:
+            return None
+        self._opening = None
+        self._client, positions = client, positions = opened
+        self._check_successor(client, positions)
         self._newcomers = "earliest"
-        reader.start(self._progress)
-        self._opened_at = self._clock()
-        self._detail = f"reading {counted(len(reader.positions), 'partition')} of {self._settings.topic}"
+        self._left_at = None
+        client.pause(self._paused)
+        self._place(positions)
+        self._see_epochs(client)
+        now = self._opened_at = self._answered_at = self._clock()
+        self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
+        self._detail = f"reading {counted(len(positions), 'partition')} of {self._settings.topic}"
         where = {"servers": self._settings.address, "topic": self._settings.topic}
         log.info("kafka_connected", **where, positions=self.positions)
+        return client
 
-    def _read(self, reader: TopicReader, timeout: float) -> list[Records]:
+    def _connect_to_topic(self) -> tuple[KafkaPythonClient, dict[int, int]]:
+        """A client of all partitions, and where it starts in each; runs in the background and changes nothing here."""
+        client = self._connect(self._settings, CONNECT_TIMEOUT, self._connections)
         try:
-            return reader.read(timeout)
-        except OffsetsGoneError as gone:
-            self._skip_lost(reader, gone.resume)
-            return []
+            partitions = set(client.partitions(CONNECT_TIMEOUT))
+            if not partitions:
+                raise ClientError(f"the topic {self._settings.topic!r} does not exist yet")
+            positions = {number: at for number, at in self.positions.items() if number in partitions}
+            if newcomers := partitions - positions.keys():
+                positions |= client.offsets(newcomers, self._newcomers, CONNECT_TIMEOUT)
+            client.assign(positions, self._epochs())
+            if self._closed.is_set():
+                raise ClientError("the source was closed meanwhile")
+        except BaseException:
+            close_quietly(client)
+            raise
+        return client, positions
 
-    def _skip_lost(self, reader: TopicReader, resume: Mapping[int, int | None]) -> None:
-        """Continue where the log still has messages, and count those that it no longer has."""
-        reader.client.partitions(CONNECT_TIMEOUT)
-        reader.check_topic()
-        first = reader.client.offsets(resume, "earliest", CONNECT_TIMEOUT)
-        end = reader.client.offsets(resume, "latest", CONNECT_TIMEOUT)
-        for partition, diverged_at in resume.items():
-            position = self._progress.positions[partition]
-            kind, lost, resume_at = find_gap(
-                position, diverged_at, first[partition], end[partition], same_log=reader.topic_id is not None
-            )
-            if resume_at != position:  # else a false alarm, as from a new leader that has not caught up
-                self._loss.record(kind, lost, partition=partition, position=position, resume_at=resume_at)
-            reader.seek({partition: resume_at})
+    def _check_successor(self, client: KafkaPythonClient, found: Collection[int]) -> None:
+        """Raises TopicReplacedError when this topic has another id, or fewer partitions, which a topic never loses."""
+        ids_are_known = self._topic_id is not None and client.topic_id() is not None
+        self._check_topic(client)
+        gone = sorted(self._partitions.keys() - set(found))
+        if gone and ids_are_known:
+            raise ClientError(f"the broker does not list the partitions {gone} of {self._settings.topic}")
+        if gone:
+            raise TopicReplacedError(f"{self._settings.topic} has no partitions {gone} any more: it was created again")
+
+    def _check_topic(self, client: KafkaPythonClient) -> None:
+        """Raises TopicReplacedError when another topic has this name now."""
+        topic_id = client.topic_id()
+        if topic_id and self._topic_id and topic_id != self._topic_id:
+            raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and created again")
+        self._topic_id = self._topic_id or topic_id
 
     def _restart_from_beginning(self) -> None:
         """The topic is another one of the same name: read it from its first message."""
-        self._loss.record("replaced", self._progress.known_lag, old_topic=self._topic_id, positions=self.positions)
+        unread = sum(progress.lag or 0 for progress in self._partitions.values())
+        self._loss.record("replaced", unread, old_topic=self._topic_id, positions=self.positions)
         self._disconnect()
-        self._topic_id, self._progress = None, ReadProgress(paused=self._progress.paused)
+        self._topic_id, self._partitions = None, {}
 
     def _drop_client(self, error: ClientError) -> None:
         """Drop the client, and open the next one after a pause that about doubles with each failure."""
         now = self._clock()
-        if now - self._opened_at > REACHED_FOR and self._reader is not None:
+        if now - self._opened_at > REACHED_FOR and self._client is not None:
             self._failures = 0
         pause = min(BACKOFF_FIRST * 2.0 ** min(self._failures, 10), BACKOFF_MOST) * (1.0 - JITTER * self._chance())
         self._failures += 1
-        self._rebuilds += self._reader is not None
+        self._rebuilds += self._client is not None
         self._disconnect()
         self._retry_at = now + pause
         self._detail = f"cannot read from {self._settings.address}: {error}"
         log.warning("kafka_not_reached", detail=self._detail, rebuilds=self._rebuilds)
 
     def _disconnect(self) -> None:
-        self._opening = None
-        if self._reader is not None:
-            close_quietly(self._reader.client)
-            self._reader = None
+        client, self._client, self._opening = self._client, None, None
+        if client is not None:
+            close_quietly(client)
+
+    # --- Reading ---
+
+    def _read(self, client: KafkaPythonClient, timeout: float) -> list[Records]:
+        if self._left_at is not None:
+            self._forgiven += (1.0 - BUSY) * (self._clock() - self._left_at)
+            self._left_at = None
+        try:
+            if self._clock() >= self._probe_at:
+                self._check_broker(client)
+            records = client.poll(timeout)
+        except OffsetsGoneError as gone:
+            self._skip_lost(client, gone.resume)
+            return []
+        self._check_topic(client)
+        for part in records:
+            if part.offsets and part.offsets[0] < self._partitions[part.partition].position:
+                raise ClientError(f"partition {part.partition} was read a second time from offset {part.offsets[0]}")
+        for number, progress in self._partitions.items():
+            end = client.highwater(number)  # lower than before in a truncated log
+            progress.end = progress.end if end is None else end
+        for part in records:
+            if part.offsets:
+                self._partitions[part.partition].move(part.offsets[-1] + 1, self._stall_clock())
+        if records:
+            self._see_epochs(client)
+            self._answered_at = self._left_at = self._clock()
+        return records
+
+    def _stall_clock(self) -> float:
+        """The clock of stalls, which is slower while the caller processes messages."""
+        return self._clock() - self._forgiven
+
+    def _epochs(self) -> dict[int, int]:
+        return {number: progress.epoch for number, progress in self._partitions.items() if progress.epoch is not None}
+
+    def _see_epochs(self, client: KafkaPythonClient) -> None:
+        epochs = client.epochs()
+        for number, progress in self._partitions.items():
+            progress.epoch = epochs.get(number)
+
+    def _place(self, positions: Mapping[int, int]) -> None:
+        """Move partitions to these offsets; the ends of their logs are then unknown."""
+        now = self._stall_clock()
+        self._partitions |= {number: PartitionProgress(position, now) for number, position in positions.items()}
+
+    def _seek(self, client: KafkaPythonClient, positions: Mapping[int, int]) -> None:
+        """Read these partitions from other offsets."""
+        self._place(positions)
+        client.assign(self.positions, self._epochs())
+
+    def _check_broker(self, client: KafkaPythonClient) -> None:
+        """Raises ClientError when the broker has not answered, or a partition has not moved, for the stall timeout."""
+        now, allowed = self._clock(), self._settings.stall_timeout
+        self._probe_at = now + PROBE_INTERVAL
+        try:
+            self._probe(client)
+        except OffsetsGoneError:
+            raise
+        except ClientError as error:
+            if now - self._answered_at > allowed:
+                raise ClientError(f"no answer for {now - self._answered_at:.0f} s: {error}") from error
+            return
+        stall_now = self._stall_clock()
+        for number, progress in self._partitions.items():
+            if (progress.readable or 0) <= progress.position or number in self._paused:
+                progress.moved_at = stall_now
+        stalled = [number for number, at in self._partitions.items() if stall_now - at.moved_at > allowed]
+        if stalled:
+            raise ClientError(f"partitions {stalled} have unread events but none comes")
+
+    def _probe(self, client: KafkaPythonClient) -> None:
+        """Request the ends of the logs: an empty poll does not distinguish a quiet topic from a dead cluster."""
+        asked_at = time.time()
+        ends = client.offsets(self._partitions.keys(), "latest", PROBE_TIMEOUT)
+        self._answered_at = now = self._clock()
+        for number, progress in self._partitions.items():
+            progress.move(client.position(number), self._stall_clock())
+            progress.readable = ends[number]
+            progress.ended_at = asked_at if progress.lag == 0 else None
+        self._see_epochs(client)
+        if now >= self._discover_at:
+            fresh = set(client.partitions(PROBE_TIMEOUT)) - self._partitions.keys()
+            if fresh:
+                self._seek(client, client.offsets(fresh, "earliest", PROBE_TIMEOUT))
+                log.info("kafka_partitions_added", topic=self._settings.topic, partitions=sorted(fresh))
+            self._discover_at = now + self._settings.discovery_interval
+
+    def _skip_lost(self, client: KafkaPythonClient, resume: Mapping[int, int | None]) -> None:
+        """Continue where the log still has messages, and count those that it no longer has."""
+        client.partitions(CONNECT_TIMEOUT)
+        self._check_topic(client)
+        first = client.offsets(resume, "earliest", CONNECT_TIMEOUT)
+        end = client.offsets(resume, "latest", CONNECT_TIMEOUT)
+        for number, diverged_at in resume.items():
+            position, same_log = self._partitions[number].position, client.topic_id() is not None
+            kind, lost, resume_at = find_gap(position, diverged_at, first[number], end[number], same_log=same_log)
+            if resume_at != position:  # else a false alarm, as from a new leader that has not caught up
+                self._loss.record(kind, lost, partition=number, position=position, resume_at=resume_at)
+            self._seek(client, {number: resume_at})
+
+
+def close_quietly(client: KafkaPythonClient) -> None:
+    """Close a client that may be broken."""
+    with suppress(ClientError):
+        client.close()
 
 
 def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:

@@ -15,10 +15,8 @@ from streameval.events import Rejected
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
-from streameval.ingest.kafka.offset_commits import CLOSE_TIMEOUT
-from streameval.ingest.kafka.reader import CONNECT_TIMEOUT
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
-from streameval.ingest.kafka.source import KafkaSource
+from streameval.ingest.kafka.source import COMMIT_TIMEOUT, CONNECT_TIMEOUT, KafkaSource
 from streameval.service import dead_letters as deadletter
 from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, wait_until
@@ -87,7 +85,7 @@ def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> 
     begin = time.monotonic()
     source.close()
     wait_until(lambda: threads_since(before) == [])
-    assert time.monotonic() - begin < (CLOSE_TIMEOUT + CONNECT_TIMEOUT / 2) * crowding()
+    assert time.monotonic() - begin < (COMMIT_TIMEOUT + CONNECT_TIMEOUT / 2) * crowding()
 
 
 REJECTED = [Rejected("malformed", "not JSON", b"x", place=place) for place in range(3)]

@@ -162,7 +162,7 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
 def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.ingest.kafka.reader.CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr("streameval.ingest.kafka.source.CONNECT_TIMEOUT", 0.2)
     configure_logging("critical")
     with closing(KafkaSource(KafkaSettings(bootstrap_servers=["127.0.0.1:1"], topic="clicks"))) as source:
         end = time.monotonic() + 60.0
@@ -173,7 +173,7 @@ def test_why_a_broker_cannot_be_reached_is_known_even_when_nothing_is_logged(
 
 
 def test_a_broker_that_hangs_up_on_who_logs_in_may_have_refused_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.ingest.kafka.reader.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("streameval.ingest.kafka.source.CONNECT_TIMEOUT", 0.5)
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "a"}
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,12 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
+from streameval.ingest.background import RetryError
 from streameval.ingest.base import Offsets, Records, SourceStatus
-from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
-from streameval.ingest.kafka.offset_commits import OffsetCommitter
-from streameval.ingest.kafka.reader import PROBE_INTERVAL, ClientError, OffsetsGoneError
+from streameval.ingest.kafka.kafka_python import ClientError, OffsetsGoneError, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
-from streameval.ingest.kafka.source import BACKOFF_MOST, REACHED_FOR, KafkaSource, MultiSource
+from streameval.ingest.kafka.source import BACKOFF_MOST, PROBE_INTERVAL, REACHED_FOR, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
@@ -538,28 +537,34 @@ class SlowGroup:
         self.written: list[dict[int, int]] = []
         self.asked = self.closed = 0
 
-    def write(self, positions: Mapping[int, int]) -> None:
+    def write(self, batch: Sequence[Mapping[int, int]]) -> int:
         self.asked += 1
         assert self.answers.acquire(timeout=60.0)
         if self.failures:
             self.failures -= 1
-            raise ClientError("not the coordinator")
-        self.written.append(dict(positions))
+            raise RetryError("not the coordinator", batch)
+        self.written += [dict(positions) for positions in batch]
+        return len(batch)
 
     def close(self) -> None:
         self.closed += 1
 
 
+def committing(group: SlowGroup, monkeypatch: pytest.MonkeyPatch, close_timeout: float = 30.0) -> KafkaSource:
+    monkeypatch.setattr("streameval.ingest.kafka.source.GroupWriter", lambda *_: group)
+    monkeypatch.setattr("streameval.ingest.kafka.source.COMMIT_TIMEOUT", close_timeout)
+    return KafkaSource(KafkaSettings(topic=TOPIC, group_id="lag"))
+
+
 def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 30.0)
     group = SlowGroup()
-    committer = OffsetCommitter(lambda: group)
-    committer.commit({0: 1})
+    source = committing(group, monkeypatch)
+    source.commit({TOPIC: Offsets({0: 1})})
     wait_until(lambda: group.asked == 1)
     for offset in range(2, 100):
-        committer.commit({0: offset})
+        source.commit({TOPIC: Offsets({0: offset})})
     group.answers.release(2)
-    committer.close()
+    source.close()
     assert group.written == [{0: 1}, {0: 99}]
     assert group.closed == 1
 
@@ -567,27 +572,25 @@ def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch:
 def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 30.0)
     monkeypatch.setattr("streameval.ingest.background.PAUSE_FIRST", 0.01)
     group = SlowGroup(failures=5)
     group.answers.release(100)
     with daemon_logs():
-        committer = OffsetCommitter(lambda: group)
+        source = committing(group, monkeypatch)
         for offset in range(20):
-            committer.commit({0: offset})
+            source.commit({TOPIC: Offsets({0: offset})})
             wait_until(lambda offset=offset: group.asked > offset)
-        committer.close()
+        source.close()
     assert group.written[-1] == {0: 19}
     assert capsys.readouterr().err.count("offsets_not_committed") == 1
 
 
 def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.ingest.kafka.offset_commits.CLOSE_TIMEOUT", 0.1)
     group = SlowGroup()
-    committer = OffsetCommitter(lambda: group)
+    source = committing(group, monkeypatch, close_timeout=0.1)
     begin = time.monotonic()
-    committer.commit({0: 1})
-    committer.close()
+    source.commit({TOPIC: Offsets({0: 1})})
+    source.close()
     assert time.monotonic() - begin < 30.0
     group.answers.release()
 
