@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -29,16 +29,16 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
 
 @dataclass(frozen=True)
 class Document:
-    """The values of a YAML file, and the line (from 1) of each place."""
+    """The values of a configuration, and where each place comes from: `line 3`, or an environment variable."""
 
     values: dict[str, Any]
-    lines: Mapping[Place, int] = field(default_factory=dict)
+    origins: dict[Place, str]
 
-    def line(self, place: Place) -> int | None:
-        """The line of a place, or of the nearest one around it (None for the whole document)."""
-        while place and place not in self.lines:
+    def origin(self, place: Place) -> str:
+        """The origin of a place, or of the nearest one around it; empty for the whole document."""
+        while place and place not in self.origins:
             place = place[:-1]
-        return self.lines.get(place)
+        return self.origins.get(place, "")
 
 
 def read_yaml(path: Path) -> Document:
@@ -62,9 +62,8 @@ def read_yaml(path: Path) -> Document:
 
 def parse_yaml(text: str, name: str) -> Document:
     """The mapping in YAML text; `name` stands for the file in errors."""
-    parser = _Parser(text)
     try:
-        values = parser.document()
+        values, origins = _parse(text)
     except yaml.MarkedYAMLError as error:
         mark: Any = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -81,113 +80,90 @@ def parse_yaml(text: str, name: str) -> Document:
             f"{name}: expected a mapping of options, found a {type(values).__name__}",
             hint="start with `policies: {candidates: [NAME]}`",
         )
-    return Document(values, parser.lines)
+    return Document(values, origins)
 
 
 class NotSupported(yaml.MarkedYAMLError):
     """Valid YAML that a configuration must not use."""
 
-    def __init__(self, event: Any, problem: str, hint: str = "write plain text, numbers, lists and mappings"):
-        super().__init__(problem=problem, problem_mark=event.start_mark)
+    def __init__(self, where: Any, problem: str, hint: str = "write plain text, numbers, lists and mappings"):
+        super().__init__(problem=problem, problem_mark=where.start_mark)
         self.hint = hint
 
 
-class _Parser:
-    """Builds plain values from the events of the YAML parser: no aliases, no tags, no repeated keys."""
+class _Loader(yaml.BaseLoader):
+    """Refuses tags, and aliases, which can contain themselves or make a short file very large."""
 
-    def __init__(self, text: str) -> None:
-        self.events: Iterator[Any] = yaml.parse(text, Loader=yaml.BaseLoader)
-        self.lines: dict[Place, int] = {}
-
-    def document(self) -> Any:
-        _, start = next(self.events), next(self.events)
-        if isinstance(start, yaml.StreamEndEvent):
-            return {}
-        value = self.value(next(self.events), ())
-        _, end = next(self.events), next(self.events)
-        if not isinstance(end, yaml.StreamEndEvent):
-            raise NotSupported(end, "a second document starts here", "write one document")
-        return value
-
-    def value(self, event: Any, place: Place) -> Any:
-        if isinstance(event, yaml.AliasEvent):  # an alias can contain itself, or make a short file very large
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
             raise NotSupported(event, "aliases (*name) are not supported")
         if event.tag is not None:
             raise NotSupported(event, "tags (!name) are not supported")
-        if isinstance(event, yaml.MappingStartEvent):
-            return self.mapping(place)
-        if isinstance(event, yaml.SequenceStartEvent):
-            return self.sequence(place)
-        return _typed(event.value) if event.implicit[0] else event.value
+        return super().compose_node(parent, index)
 
-    def set_line(self, place: Place, event: Any) -> None:
-        self.lines[place] = event.start_mark.line + 1
 
-    def sequence(self, place: Place) -> list[Any]:
+def _parse(text: str) -> tuple[Any, dict[Place, str]]:
+    loader: Any = _Loader(text)
+    origins: dict[Place, str] = {}
+    value = _value(loader.get_node(), (), origins) if loader.check_node() else {}
+    if loader.check_node():
+        raise NotSupported(loader.peek_event(), "a second document starts here", "write one document")
+    return value, origins
+
+
+def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
+    """The plain value of a node of YAML; adds the line of each place in it to `origins`."""
+    if isinstance(node, yaml.ScalarNode):
+        return _typed(node.value) if node.style is None else node.value
+    if isinstance(node, yaml.SequenceNode):
         items: list[Any] = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+        for item in node.value:
             inner = (*place, len(items))
-            self.set_line(inner, event)
-            items.append(self.value(event, inner))
+            origins[inner] = f"line {item.start_mark.line + 1}"
+            items.append(_value(item, inner, origins))
         return items
-
-    def mapping(self, place: Place) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        while not isinstance(key := next(self.events), yaml.MappingEndEvent):
-            if not isinstance(key, yaml.ScalarEvent):
-                raise NotSupported(key, "a key must be plain text")
-            inner = (*place, key.value)
-            if key.value in values:
-                raise NotSupported(
-                    key, f"the key '{key.value}' is also in line {self.lines[inner]}", "keep one of the two"
-                )
-            self.set_line(inner, key)
-            values[key.value] = self.value(next(self.events), inner)
-        return values
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise NotSupported(key, "a key must be plain text")
+        inner = (*place, key.value)
+        if key.value in values:
+            raise NotSupported(key, f"the key '{key.value}' is also in {origins[inner]}", "keep one of the two")
+        origins[inner] = f"line {key.start_mark.line + 1}"
+        values[key.value] = _value(value, inner, origins)
+    return values
 
 
 def _typed(text: str) -> Any:
     return next((convert(text) for pattern, convert in TYPES if re.fullmatch(pattern, text)), text)
 
 
-class Override(NamedTuple):
-    """A value from the environment, and its variable."""
-
-    variable: str
-    value: Any
-
-
-Overrides = Mapping[Place, Override]
-
-
-def overrides_in(environment: Mapping[str, str], sections: Collection[str]) -> Overrides:
-    """The variables that set options, by place; `sections` are the keys at the top of a configuration.
+def with_environment(document: Document, environment: Mapping[str, str], sections: Collection[str]) -> Document:
+    """The document with the options that variables set; `sections` are the keys at the top of a configuration.
 
     A double underscore goes one level in. Variables without one are ignored unless they name a section: Kubernetes
     sets STREAMEVAL_PORT and STREAMEVAL_SERVICE_HOST for a service called streameval.
 
-    >>> overrides_in({"STREAMEVAL_HTTP__PORT": "80", "STREAMEVAL_PORT": "tcp://10.0.0.1:80"}, ["http"])
-    {('http', 'port'): Override(variable='STREAMEVAL_HTTP__PORT', value='80')}
+    >>> variables = {"STREAMEVAL_HTTP__PORT": "80", "STREAMEVAL_PORT": "tcp://10.0.0.1:80"}
+    >>> with_environment(Document({}, {}), variables, ["http"]).values
+    {'http': {'port': '80'}}
     """
-    found: dict[Place, Override] = {}
+    values, origins = dict(document.values), dict(document.origins)
     for variable, text in sorted(environment.items()):
         place = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-        if variable.startswith(PREFIX) and (len(place) > 1 or place[0] in sections):
-            found[place] = Override(variable, _value_of(place[-1], text))
-    return found
-
-
-def overlaid(values: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
-    """A copy of `values` with the overrides."""
-    result = dict(values)
-    for place, override in overrides.items():
-        inner = result
-        for step in map(str, place[:-1]):
-            below = inner.get(step)
-            inner[step] = dict(below) if isinstance(below, dict) else {}
-            inner = inner[step]
-        inner[str(place[-1])] = override.value
-    return result
+        if not variable.startswith(PREFIX) or (len(place) == 1 and place[0] not in sections):
+            continue
+        section = values
+        for depth, step in enumerate(place[:-1], start=1):
+            below = section.get(step)
+            section[step] = dict(below) if isinstance(below, dict) else {}
+            section = section[step]
+            origins.setdefault(place[:depth], variable)
+        section[place[-1]] = _value_of(place[-1], text)
+        origins = {known: origin for known, origin in origins.items() if known[: len(place)] != place}
+        origins[place] = variable
+    return Document(values, origins)
 
 
 def _value_of(key: str, text: str) -> Any:
@@ -195,6 +171,6 @@ def _value_of(key: str, text: str) -> Any:
     if "password" in key or not text.lstrip().startswith(("[", "{")):
         return text
     try:
-        return _Parser(text).document()
+        return _parse(text)[0]
     except yaml.YAMLError:
         return text

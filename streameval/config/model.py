@@ -12,9 +12,9 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
-from streameval.common.text import Seconds
+from streameval.common.text import Seconds, counted
 from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
-from streameval.config.loading import Document, Overrides, Place, overlaid, overrides_in, read_yaml
+from streameval.config.loading import Document, Place, read_yaml, with_environment
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
@@ -221,12 +221,12 @@ class Config(StrictModel):
     @classmethod
     def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
         """Read a file, apply the STREAMEVAL_* variables, and validate. Raises ConfigError with every problem."""
-        document = read_yaml(Path(path))
-        overrides = overrides_in(os.environ if environment is None else environment, set(cls.model_fields))
+        variables = os.environ if environment is None else environment
+        document = with_environment(read_yaml(Path(path)), variables, cls.model_fields)
         try:
-            return cls.model_validate(overlaid(document.values, overrides))
+            return cls.model_validate(document.values)
         except ValidationError as error:
-            raise _config_error(str(path), document, overrides, list(problems_of(error, cls))) from None
+            raise _config_error(str(path), document, list(problems_of(error, cls))) from None
 
     def required_source(self) -> AnySource:
         """The source. Raises ConfigError if none is configured."""
@@ -262,6 +262,9 @@ class Config(StrictModel):
         """
         production = [] if self.policies.production == LOGGING else [self.policies.production]
         named = named_policies(self.policies.candidates)
+        scores = fields_read(named.values())  # of policies in code; None if nothing reads more than the columns
+        if scores is None and self.reward_model.needs_raw_fields:
+            scores = ()
         vowpal_wabbit = (written or self.written) == "dsjson"
         joined = self.reward_topic is not None and written is None
         form = DsjsonDecoder if vowpal_wabbit else JsonDecoder
@@ -270,7 +273,7 @@ class Config(StrictModel):
                 policies=[*production, *(name for name, policy in named.items() if isinstance(policy, Logged))],
                 reward_field=self.reward.field,
                 reward_range=(self.reward.min, self.reward.max),
-                scores=self._fields_read(),
+                scores=scores,
                 identified=joined or (self.source is not None and self.source.dedupe_window > 0),
                 **({"rewarded": False} if joined else {}),
             )
@@ -278,13 +281,12 @@ class Config(StrictModel):
             hint = COSTS_HINT if vowpal_wabbit else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
-    def _fields_read(self) -> tuple[str, ...] | None:
-        """The fields of events that policies in code read; None if nothing reads more than the columns."""
-        fields = fields_read(named_policies(self.policies.candidates).values())
-        return () if fields is None and self.reward_model.needs_raw_fields else fields
-
     def plan(self) -> Plan:
-        """The plan of the evaluator."""
+        """The plan of the evaluator. Events that wait for their rewards do not count as stale."""
+        promotion, rewards = self.promotion, self.reward_topic
+        if promotion is not None and rewards is not None and promotion.trust.stale_after is not None:
+            allowed = promotion.trust.stale_after + rewards.window
+            promotion = replace(promotion, trust=replace(promotion.trust, stale_after=allowed))
         return Plan.of(
             candidates=self.policies.candidates,
             estimators=self.estimators or None,
@@ -296,16 +298,8 @@ class Config(StrictModel):
             block=BLOCK,
             reward_model=self.reward_model,
             drift=self.drift,
-            promotion=self._promotion(),
+            promotion=promotion,
         )
-
-    def _promotion(self) -> Promotion | None:
-        """The promotion settings; events that wait for their rewards must not count as stale."""
-        rewards = self.reward_topic
-        if self.promotion is None or rewards is None or self.promotion.trust.stale_after is None:
-            return self.promotion
-        allowed = self.promotion.trust.stale_after + rewards.window
-        return replace(self.promotion, trust=replace(self.promotion.trust, stale_after=allowed))
 
     def evaluator(self) -> Evaluator:
         """A new evaluator of the plan."""
@@ -431,21 +425,8 @@ def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:
             yield Problem((part, index), expecting("its own label", found), hint)
 
 
-def _config_error(name: str, document: Document, overrides: Overrides, problems: list[Problem]) -> ConfigError:
-    parts = [f"{name}: {len(problems)} {'problem' if len(problems) == 1 else 'problems'}"]
-    for problem in problems:
-        origin = _origin(problem.place, document, overrides)
-        parts.append(f"{problem.text(origin)}\nhint: {problem.hint}")
+def _config_error(name: str, document: Document, problems: list[Problem]) -> ConfigError:
+    parts = [f"{name}: {counted(len(problems), 'problem')}"]
+    parts += [f"{problem.text(document.origin(problem.place))}\nhint: {problem.hint}" for problem in problems]
     message, _, hint = "\n\n".join(parts).rpartition("\nhint: ")
     return ConfigError(message, hint=hint)
-
-
-def _origin(place: Place, document: Document, overrides: Overrides) -> str:
-    """The environment variable that set a value, or its line."""
-    for overridden, override in overrides.items():
-        inside = place[: len(overridden)] == overridden
-        around = overridden[: len(place)] == place and place not in document.lines
-        if place and (inside or around):
-            return override.variable
-    line = document.line(place)
-    return f"line {line}" if line else ""
