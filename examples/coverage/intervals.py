@@ -26,7 +26,7 @@ from streameval.ope.intervals import (
     EmpiricalLikelihood,
     Normal,
 )
-from streameval.ope.intervals.sequences import TrackedBounds, error_shares
+from streameval.ope.intervals.sequences.tracker import TrackedBounds, error_shares
 
 CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60

@@ -23,8 +23,8 @@ from streameval.ope.estimators import IPS, SNIPS, Estimator
 from streameval.ope.evidence import recent_moments as recent
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import ConfidenceSequence
-from streameval.ope.intervals.sequences import TrackedBounds
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
+from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, measure
 
 BLOCK = 100
@@ -120,4 +120,6 @@ def watched(
     bounds[LIFT_LOWER:, 0] = np.nan
     details = {"interval_events": np.repeat(seen[:, VALUE_LOWER, :, COUNT], len(PLAIN), axis=0)}
     bounds, estimates = (np.repeat(sides, len(PLAIN), axis=1) for sides in (bounds, estimates))
-    return TrackedBounds.by_side(bounds, estimates, details)
+    both = np.stack([bounds, estimates])
+    value, lift = (both[:, sides].reshape(4, *both.shape[2:]) for sides in (slice(0, 2), slice(2, 4)))
+    return TrackedBounds(value, lift, details)

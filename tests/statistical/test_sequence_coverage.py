@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
 from streameval import IPS, Cumulative, Evaluator, EventBatch, Promotion, Window
-from streameval.ope.intervals.sequences.bounded import BernsteinWealth
-from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
 from streameval.ope.intervals.sequences.observations import LIGHT, Observations
-from streameval.ope.intervals.sequences.restarts import Restarted, RestartSchedule, SinceStart
-from streameval.ope.intervals.sequences.wealth import WealthProcess, measure
+from streameval.ope.intervals.sequences.tracker import Restarted, RestartSchedule, SinceStart
+from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTailed, WealthProcess, measure
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from streameval.ope.estimators import AnyEstimator, Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirements
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.intervals.sequences import SequenceTracker, TrackedBounds
+from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
 
 
 class GridReading(NamedTuple):

@@ -26,7 +26,7 @@ from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.intervals.sequences import error_shares
+from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge

@@ -14,7 +14,7 @@ from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import VarianceRow
 from streameval.ope.estimators import Estimator, TermRange
-from streameval.ope.intervals.sequences import SequenceTracker
+from streameval.ope.intervals.sequences.tracker import SequenceTracker
 
 FEWEST_NONZERO = 10
 """Non-zero terms without which a variance is meaningless: before the first click it is 0."""

@@ -18,10 +18,15 @@ from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals.base import IntervalMethod
-from streameval.ope.intervals.sequences import Restarted, RestartSchedule, SequenceTracker, SinceStart, TrackedGroup
-from streameval.ope.intervals.sequences.bounded import BernsteinWealth
-from streameval.ope.intervals.sequences.heavy_tailed import HeavyTailed
 from streameval.ope.intervals.sequences.observations import ObservationScale
+from streameval.ope.intervals.sequences.tracker import (
+    Restarted,
+    RestartSchedule,
+    SequenceTracker,
+    SinceStart,
+    TrackedGroup,
+)
+from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTailed
 
 Range = tuple[float, float]
 

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import Seconds
-from streameval.ope.intervals.sequences import error_shares
+from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.promotion.rules import AnyRule, Paired
 
 OFF = "off"

@@ -1,10 +1,11 @@
-"""Confidence sequences of all values and lifts in a grid, on one average: they fold blocks and read intervals."""
+"""Confidence sequences of all values and lifts in a grid on one average, and the sequential test of a lift."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,13 +21,117 @@ from streameval.ope.intervals.sequences.observations import (
     fold_sampling,
     of_terms,
     of_weights,
+    sampling_path,
     start_sampling,
 )
-from streameval.ope.intervals.sequences.restarts import RestartSchedule
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess, measure
+from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, HeavyTailed, WealthProcess, measure
 
 AT_ONCE = 20
 """Blocks that are measured at once: few enough for the cache."""
+ROBUST = HeavyTailed()
+LEVELS = 24
+"""Lengths among which the error is shared: epochs of 1, 2, 4, .. 2^23 blocks."""
+
+
+@dataclass(frozen=True)
+class SinceStart:
+    """All events since the start, by one sequence that has the whole error."""
+
+    def start(self, nothing: Array) -> State:
+        """The state before the first block; `nothing`: sums of no observations."""
+        return {"all": nothing}
+
+    def parts(self, state: State, blocks: int) -> Iterator[int]:
+        """The lengths of the parts that the next `blocks` fall into, so that no sequence ends within a part."""
+        yield blocks
+
+    def add(self, state: State, sums: Array, blocks: int) -> State:
+        """The state after a part."""
+        return {"all": state["all"] + sums}
+
+    def sums(self, state: State) -> Array:
+        """The sums over the stretch."""
+        return np.asarray(state["all"])
+
+    def share(self, state: State) -> float:
+        """The share of the error of the sequence that is about this stretch."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Restarted:
+    """At most the last `2 tau` events and, once there are as many, more than the last `tau / 2`, at every time.
+
+    A sequence that runs since the start hardly moves with the present. So at each level l = 0, 1, .. `LEVELS - 1` a new
+    sequence starts every `2^l` blocks and runs for two such epochs; the k-th of its level gets the share
+    `1 / (LEVELS k (k + 1))` of the error. The chance that any sequence of any level ever misses the mean of its events
+    is at most the sum of these shares, which is the error (union bound; the sum over k of 1 / (k (k + 1)) is 1).
+    At any time the older of the two that run at level l has seen between `2^l` and `2^(l+1)` blocks: for any `tau` the
+    level with `2^l block <= tau < 2^(l+1) block` holds a sequence over at most the last `2 tau` events. Only the level
+    of `tau` is kept.
+
+    The price is width: after k restarts the logarithm of 1 / error has grown by about `2 ln k + 3.2`.
+
+    >>> recent = Restarted(tau=250, block=100)
+    >>> recent.epoch, list(recent.parts({"blocks": 3}, 6))  # 200 events; 3 blocks are done
+    (2, [1, 2, 2, 1])
+    """
+
+    tau: int
+    block: int
+
+    def __post_init__(self) -> None:
+        if self.tau < self.block:
+            raise ValueError(
+                f"a sequence over the last {self.tau} events cannot restart within a block of {self.block}"
+            )
+
+    @property
+    def epoch(self) -> int:
+        """Blocks between two restarts."""
+        return 1 << min((self.tau // self.block).bit_length(), LEVELS) - 1
+
+    def start(self, nothing: Array) -> State:
+        return {"blocks": 0, "older": nothing, "younger": nothing}
+
+    def parts(self, state: State, blocks: int) -> Iterator[int]:
+        done, left = state["blocks"] % self.epoch, blocks
+        while left:
+            part = min(left, self.epoch - done)
+            yield part
+            done, left = 0, left - part
+
+    def add(self, state: State, sums: Array, blocks: int) -> State:
+        done = state["blocks"] + blocks
+        older, younger = state["older"] + sums, state["younger"] + sums
+        if done % self.epoch == 0:
+            older, younger = older if done == self.epoch else younger, np.zeros_like(younger)
+        return {"blocks": done, "older": older, "younger": younger}
+
+    def sums(self, state: State) -> Array:
+        return np.asarray(state["older"])
+
+    def share(self, state: State) -> float:
+        restart = max(1, int(state["blocks"]) // self.epoch)
+        return 1 / (LEVELS * restart * (restart + 1))
+
+
+RestartSchedule: TypeAlias = SinceStart | Restarted
+"""The stretch of the stream that a sequence is about, and its share of the error probability."""
+
+
+def error_shares(error: float, ranks: Sequence[int], family_size: int | None = None) -> Array:
+    """The error probability of each candidate; `ranks`: its number in the order of all that were ever added, from 1.
+
+    The i-th gets `6 error / (pi i)^2`. These add up to `error` over any number of candidates, so that one more costs
+    the others nothing. With a `family_size`, each gets an equal share of so many.
+
+    >>> error_shares(0.05, [1, 2, 3]).round(4), error_shares(0.05, [1, 2, 3], family_size=10)
+    (array([0.0304, 0.0076, 0.0034]), array([0.005, 0.005, 0.005]))
+    """
+    if family_size is not None:
+        return np.full(len(ranks), error / family_size)
+    return 6.0 * error / (math.pi * np.asarray(ranks, dtype=float)) ** 2
 
 
 @dataclass(frozen=True)
@@ -60,12 +165,6 @@ class TrackedBounds(NamedTuple):
     value: Array
     lift: Array
     details: Mapping[str, Array]
-
-    @classmethod
-    def by_side(cls, bounds: Array, estimates: Array, details: Mapping[str, Array]) -> TrackedBounds:
-        """From the bounds and estimates of the four sides, [sides, columns]."""
-        value, lift = (np.concatenate([bounds[sides], estimates[sides]]) for sides in (slice(0, 2), slice(2, 4)))
-        return cls(value, lift, details)
 
 
 @dataclass(frozen=True)
@@ -116,9 +215,9 @@ class SequenceTracker:
             tail: evidence and terms of the unfinished block, None without one
             error: [policies] the chance that the two-sided interval of a policy ever misses
         """
-        policies = len(error)
-        bounds, estimates = (np.full((len(SIDES), policies, self.estimators), np.nan) for _ in range(2))
-        counts = np.full((policies, self.estimators), np.nan)
+        both = np.full((2, len(SIDES), len(error), self.estimators), np.nan)
+        bounds, estimates = both
+        counts = np.full((len(error), self.estimators), np.nan)
         for group in self.groups:
             kept = state["groups"][group.label]
             sums = self.span.sums(kept["span"])
@@ -138,4 +237,59 @@ class SequenceTracker:
         details = {"interval_events": counts.ravel()}
         if uneven.any():
             details["uneven_sampling"] = np.repeat(np.where(uneven, 1.0, np.nan), self.estimators)
-        return TrackedBounds.by_side(bounds.reshape(len(SIDES), -1), estimates.reshape(len(SIDES), -1), details)
+        return TrackedBounds(both[:, :LIFT_LOWER].reshape(4, -1), both[:, LIFT_LOWER:].reshape(4, -1), details)
+
+
+@dataclass(frozen=True)
+class LiftTest:
+    """A sequential test of a lift: the evidence that the average lift over production exceeds `margin`.
+
+    It is the logarithm of the wealth that bets on a lift above `margin` have made: the lower bound of the lift's
+    confidence sequence with error e is above `margin` exactly where the evidence is above `ln(1 / e)`. If the average
+    lift since the start (or over the stretch of `span`) never exceeds `margin`, the evidence ever reaches `ln(1 / e)`
+    with probability at most e, whenever and however often it is looked at. With a span of several sequences, it
+    includes the logarithm of this one's share of the error. It is not about the lift now.
+
+    `margin`: in units of reward.
+    """
+
+    reward_range: tuple[float, float]
+    margin: float = 0.0
+    span: RestartSchedule = SinceStart()
+
+    def start(self, policies: int) -> State:
+        """The state before the first event."""
+        return {
+            "sampling": start_sampling(policies),
+            "centre": np.zeros((policies, 1, 2)),
+            "span": self.span.start(np.zeros((policies, ROBUST.width))),
+        }
+
+    def fold(self, state: State, evidence: Evidence) -> tuple[Array, State]:
+        """The evidence after each of these whole blocks, [blocks, policies], and the state after them.
+
+        Minus infinity for production itself, where sampling is uneven, and once a weight was negative, as those of
+        slates may be.
+        """
+        seen = of_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
+        sums, centre = measure(ROBUST, seen, state["centre"], [1] * evidence.blocks)
+        span, path, shares = state["span"], [], []
+        for added in sums[:, :, 0]:
+            span = self.span.add(span, added, 1)
+            path.append(self.span.sums(span))
+            shares.append(self.span.share(span))
+        low, high = self.reward_range
+        wealth = ROBUST.log_wealth(np.stack(path), np.array(1 + self.margin / (high - low)))
+        wealth += np.log(shares)[:, None]
+        uneven, sampling = sampling_path(state["sampling"], evidence.sample_weight, evidence.blocks)
+        unknown = np.isnan(wealth) | uneven | uneven[:, :1]
+        unknown[:, 0] = True
+        return np.where(unknown, -np.inf, wealth), {"sampling": sampling, "centre": centre, "span": span}
+
+    def lower(self, state: State, error: Array) -> Array:
+        """The lower bound of the average lift at the last block end; NaN where unknown. `error` is [policies]."""
+        low, high = self.reward_range
+        mean = ROBUST.lower(self.span.sums(state["span"]), error * self.span.share(state["span"]))
+        uneven = state["sampling"]["uneven"]
+        known = ~(uneven | uneven[0]) & (np.arange(len(mean)) > 0)
+        return np.where(known, (high - low) * (mean - 1), np.nan)

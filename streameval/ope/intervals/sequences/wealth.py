@@ -1,35 +1,103 @@
-"""Lower confidence sequences as wealth processes: sums that add up over blocks, and the evidence they are."""
+"""Lower confidence sequences as wealth processes: sums of blocks of observations, and the evidence they are.
+
+A process bounds the running mean of observations `X >= 0` whose means lie in [0, 1], or near it, from below. It keeps
+`width` sums a row: the count, the total, and the `costs` of its bets. Sums of consecutive stretches add up to those of
+both, as long as each observation's centre was known before it. `log_wealth` is the logarithm of the evidence that the
+running mean is above `mean`, and falls with `mean`: against the true running mean it ever reaches `ln(1 / error)` with
+probability at most `error`. `lower` is the mean against which the evidence is `1 / error`, NaN without observations.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array
-from streameval.ope.intervals.sequences.observations import Observations
+from streameval.ope.intervals.sequences.observations import LIGHT, ROUNDING, Observations
 
-COUNT, TOTAL = 0, 1
-"""The first two sums of every row: how many observations were present, and their total."""
+COUNT, TOTAL, SQUARES = 0, 1, 2
+"""The sums of a row: how many observations were present, their total; and in `BernsteinWealth` their squares."""
 FRESH = 100
 """Until a row has seen this number of observations, each has its own centre: one for a whole block would be a guess."""
+EDGE_RATIO = 1.5
+CLASSES = 50
+EDGES = EDGE_RATIO ** np.arange(CLASSES + 1.0)
+"""Of the classes into which deviations above 1 are sorted."""
+NEWTON_STEPS, DOUBLINGS, HALVINGS = 100, 200, 100
 
 Places = NDArray[np.int64]
 
 
-class WealthProcess(Protocol):
-    """A lower confidence sequence for the running mean of observations `X >= 0` whose means lie in [0, 1], or near it.
+@dataclass(frozen=True)
+class HeavyTailed:
+    """The evidence against a mean from bets on observations with heavy tails, such as weighted rewards.
 
-    It keeps `width` sums a row: the count, the total, and the costs of its bets. Sums of consecutive stretches add up
-    to those of both, wherever the centres came from, as long as each centre was known before its observation.
+    With a centre `c` in [0, 1] known beforehand, the deviation `e = X - c` and 0 < lambda < 1, the wealth
+    `exp(sum of lambda (X - E X) - h(lambda e))` with `h(z) = z - ln(1 + z)` is a supermartingale that starts at 1:
+    `1 + lambda e` is not negative, and has the mean `1 + lambda (E X - c) <= exp(lambda (E X - c))`. So is any mixture
+    over lambdas. Hence, at all times at once and however the means change,
+
+        sum over j of weight_j exp(lambda_j (S - count mean) - C_j) < 1 / error,    C_j >= sum of h(lambda_j e)
+
+    holds for the true running mean with probability `1 - error` or more; the lower bound is the mean that would make
+    the two sides equal. `lambda_j = largest / ratio^(j + 1/2)` for j = 0, 1, .. `count - 1`.
+
+    `weights` fall like `(j + 3)^-1.4` unless given: of those tried, the narrowest for intrinsic times (variance times
+    events) from 100 to 10^9. With weights proportional to lambda, as published, intervals are up to 6 % narrower
+    below a time of 10^3 and 4 % wider at 10^4, 12 % at 10^6.
+
+    `C_j` is bounded from above without a logarithm for each event and lambda. Where each event has its own centre: by
+    `(lambda e)^2 / (2 (1 - lambda))` for e <= 0, `(lambda e)^2 / 2` up to 1, and beyond by interpolating h between the
+    edges of geometric classes, less what its curvature grants. Where one centre serves a whole block: by a straight
+    line above the convex `h(z) / z^2` between the least and the largest deviation, `(lambda e)^2 (a - b e)`, which is
+    h for e = -1 and e = 3, and 3 % more at most where lambda < .15.
+
+    Source: Mineiro, A lower confidence sequence for the changing mean of non-negative right heavy-tailed observations
+    with bounded mean, 2022; the inequality is that of Fan, Grama & Liu, 2015.
     """
+
+    largest: float = 0.5
+    ratio: float = 1.6
+    count: int = 28
+    weights: tuple[float, ...] | None = None
 
     @property
     def width(self) -> int:
-        """The number of sums of each row."""
-        ...
+        return 2 + self.count
+
+    @cached_property
+    def lambdas(self) -> Array:
+        """The lambdas, largest first."""
+        return np.asarray(self.largest * self.ratio ** -(np.arange(self.count) + 0.5))
+
+    @cached_property
+    def log_weights(self) -> Array:
+        """Logarithms of the weights, which add up to 1 or less."""
+        if self.weights is not None:
+            return np.log(self.weights)
+        falling = (np.arange(self.count) + 3.0) ** -1.4
+        return np.asarray(np.log(falling / falling.sum()))
+
+    @cached_property
+    def _costs_of_classes(self) -> tuple[Array, Array]:
+        """Of each edge `h(lambda e)`, of each class half the least it is curved by, [edges, lambdas]."""
+        staked = EDGES[:, None] * self.lambdas
+        exact = staked - np.log1p(staked)
+        series = staked**2 * (1 / 2 - staked * (1 / 3 - staked / 4))
+        steps = (EDGE_RATIO - 1) * staked[:-1] / (1 + staked[1:])
+        return np.where(staked < 1e-3, series, exact), steps**2 / 2
+
+    @cached_property
+    def _line(self) -> Array:
+        """The cost of each square of a light deviation, and of each cube, [2, lambdas]."""
+        low, high = ((end * self.lambdas - np.log1p(end * self.lambdas)) / end**2 for end in (-1.0, LIGHT))
+        slope = (low - high) / (1 + LIGHT)
+        return np.stack([low - slope, -slope])
 
     def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
         """The costs of observations, [parts, policies, sides, width - 2].
@@ -40,18 +108,170 @@ class WealthProcess(Protocol):
             part: [blocks] the part that each block belongs to, counted from 0
             shared: whether all observations of a block have the same centre
         """
-        ...
+        flat, places = deviation.reshape(-1), np.empty(0, dtype=np.int64)
+        if not shared:  # an unknown deviation is not large, and makes the sums unknown
+            places = np.flatnonzero(deviation > 1.0)
+        elif seen.light is not None:
+            places = np.flatnonzero((deviation > 1.0) & ~seen.light)
+        beyond = flat[places]
+        flat[places] = 0.0
+        if shared:
+            powers = [_inner(deviation, deviation), _inner(deviation * deviation, deviation)]
+            per_power = self._line
+        else:
+            powers = [_inner(half, half) for half in (np.minimum(deviation, 0.0), np.maximum(deviation, 0.0))]
+            per_power = np.stack([self.lambdas**2 / 2 / (1 - self.lambdas), self.lambdas**2 / 2])
+        sums = np.zeros((int(part[-1]) + 1, *deviation.shape[1:-1], 2))
+        np.add.at(sums, part, np.stack(powers, axis=-1))
+        rows = sums[0, ..., 0].size
+        block, row = np.divmod(places // deviation.shape[-1], rows)
+        large_costs = self._cost_of_large(beyond, part[block] * rows + row, len(sums) * rows)
+        return np.asarray(sums @ per_power + large_costs.reshape(*sums.shape[:-1], -1))
+
+    def _cost_of_large(self, deviation: Array, row: Places, rows: int) -> Array:
+        """Upper bounds of the sums of h(lambda e) over deviations above 1, [rows, lambdas]."""
+        if not len(deviation):
+            return np.zeros((rows, self.count))
+        place = np.minimum((np.log(deviation) * (1 / np.log(EDGE_RATIO))).astype(np.int64), CLASSES - 1)
+        classes = int(place.max()) + 1
+        edge = EDGES[place]
+        share = (EDGE_RATIO * edge - deviation) / ((EDGE_RATIO - 1) * edge)
+        place += row * classes
+        nearer, farther, between = (
+            np.bincount(place, values, rows * classes).reshape(rows, classes)
+            for values in (share, 1 - share, share * (1 - share))
+        )
+        costs, curved = self._costs_of_classes
+        return np.asarray(nearer @ costs[:classes] + farther @ costs[1 : classes + 1] - between @ curved[:classes])
 
     def log_wealth(self, sums: Array, mean: Array) -> Array:
-        """Logarithm of the evidence that the running mean is above `mean`: decreasing in it.
-
-        Against the true running mean it ever reaches `ln(1 / error)` with probability at most `error`.
-        """
-        ...
+        against = (sums[..., COUNT] * mean)[..., None] * self.lambdas
+        return _log_sum(self._exponents(sums) - against)[0]
 
     def lower(self, sums: Array, error: Array) -> Array:
-        """The mean against which the evidence is `1 / error`, NaN without observations."""
-        ...
+        count = np.where(sums[..., COUNT] > 0, sums[..., COUNT], np.nan)
+        exponents = self._exponents(sums) + np.log(error)[..., None]
+        speeds = count[..., None] * self.lambdas
+        mean = (exponents / speeds).max(axis=-1)  # one lambda alone: the mixture has more evidence still
+        for _ in range(NEWTON_STEPS):  # a sum of falling exponentials is convex: from the left the root is not passed
+            level, speed = _log_sum(exponents - speeds * mean[..., None], speeds)
+            step = level / speed
+            mean = mean + step
+            if not (np.abs(step) > 1e-12 * (1 + np.abs(mean))).any():
+                break
+        return np.asarray(mean)
+
+    def _exponents(self, sums: Array) -> Array:
+        return np.asarray(self.log_weights + sums[..., TOTAL, None] * self.lambdas - sums[..., 2:])
+
+
+def _inner(one: Array, other: Array) -> Array:
+    return np.asarray(np.einsum("...n,...n->...", one, other))
+
+
+def _log_sum(exponents: Array, values: Array | float = 1.0) -> tuple[Array, Array]:
+    """`ln(sum of exp)` over the last axis, and the mean of `values` weighted by its terms."""
+    highest = exponents.max(axis=-1, keepdims=True)
+    terms = np.exp(exponents - highest)
+    total = terms.sum(axis=-1)
+    return np.log(total) + highest[..., 0], (terms * values).sum(axis=-1) / total
+
+
+def normal_rho(v: float, error: float, sides: int = 2) -> float:
+    """The width `rho`, in units of `V`, with which a mixture is about tightest at intrinsic time `v`.
+
+    `v / (2 ln(1/e) + ln(1 + 2 ln(1/e)))`, with `e` the error, doubled for one side.
+
+    >>> round(normal_rho(100, 0.05), 5)
+    12.60056
+    """
+    log_inverse = -np.log(error * (2 / sides))
+    return float(v / (2 * log_inverse + np.log1p(2 * log_inverse)))
+
+
+@dataclass(frozen=True)
+class BernsteinWealth:
+    """The empirical Bernstein process for observations up to 1: its lower bound is `(S - u(V)) / count`.
+
+    With a centre `c` in [0, 1] known beforehand, `V` is the sum of `(X - c)^2`, the intrinsic time, and `u` the
+    gamma-exponential boundary of scale 1 and width `rho`. `exp(lambda (X - E X) - psi(lambda) (X - c)^2)` with
+    `psi(lambda) = -ln(1 - lambda) - lambda` has a mean of 1 or less, however the means change: a mixture over lambda
+    gives a `u` with `P(some t: S_t - E S_t >= u(V_t)) <= error`. Stitching would give a closed form instead of a root,
+    but it is wider, at error .025 by 12 % or more up to V = 10^4, and wins only beyond V = 10^6: 10^8 observations
+    with a standard deviation of .1.
+
+    An observation above 1 breaks the promise: from then on the bound is NaN.
+
+    Source: Howard, Ramdas, McAuliffe & Sekhon, Time-uniform, nonparametric, nonasymptotic confidence sequences, Annals
+    of Statistics 2021, theorem 4.
+    """
+
+    rho: float = normal_rho(100, 0.025, sides=1)
+    """About 12.6: tightest at an intrinsic time of 100, or 10,000 observations with a standard deviation of .1."""
+
+    @property
+    def width(self) -> int:
+        return 3
+
+    def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
+        """As of `HeavyTailed`."""
+        squares = _inner(deviation, deviation)
+        squares[seen.values.max(axis=-1, initial=0.0) > 1.0 + ROUNDING] = np.nan
+        result = np.zeros((int(part[-1]) + 1, *squares.shape[1:], 1))
+        np.add.at(result, part, squares[..., None])
+        return result
+
+    def log_wealth(self, sums: Array, mean: Array) -> Array:
+        excess = sums[..., TOTAL] - sums[..., COUNT] * mean
+        return log_gamma_exponential(excess, sums[..., SQUARES], self.rho)
+
+    def lower(self, sums: Array, error: Array) -> Array:
+        count = np.where(sums[..., COUNT] > 0, sums[..., COUNT], np.nan)
+        return np.asarray((sums[..., TOTAL] - gamma_exponential_mixture(sums[..., SQUARES], error, self.rho)) / count)
+
+
+def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float, c: float = 1.0) -> Array:
+    """The boundary for sub-exponential sums of scale `c > 0`, found by halving, never below the true one.
+
+    It is where the mixture, increasing in `S`, reaches `1 / error`.
+
+    >>> gamma_exponential_mixture(100, 0.05, normal_rho(100, 0.05, sides=1), c=2).round(5)
+    np.float64(33.02017)
+    """
+    v, threshold = np.broadcast_arrays(np.asarray(v, dtype=float), -np.log(error))
+    low, high = np.zeros(v.shape), np.sqrt(v + 1.0)
+    for _ in range(DOUBLINGS):
+        short = log_gamma_exponential(high, v, rho, c) < threshold
+        if not short.any():
+            break
+        low, high = np.where(short, high, low), np.where(short, 2 * high, high)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if ((middle <= low) | (middle >= high) | np.isnan(middle)).all():
+            break
+        short = log_gamma_exponential(middle, v, rho, c) < threshold
+        low, high = np.where(short, middle, low), np.where(short, high, middle)
+    return np.where(np.isnan(v), np.nan, high)[()]
+
+
+def log_gamma_exponential(s: Array, v: Array, rho: float, c: float = 1.0) -> Array:
+    """Logarithm of the mixture: the evidence against `S` being centred.
+
+    With `r = rho / c^2`, `a = (v + rho) / c^2`, `x = (c s + v + rho) / c^2` and the lower incomplete gamma function
+    `g(a, x)`: `ln(r^r / g(r, r)) + ln g(a, x) - a ln x + x - r`. Minus infinity where `x <= 0`.
+    """
+    from scipy.special import gammainc, gammaln  # slow to import
+
+    r = rho / c**2
+    a = (v + rho) / c**2
+    x = np.maximum((c * s + v + rho) / c**2, 1e-300)
+    normaliser = r * np.log(r) - gammaln(r) - np.log(gammainc(r, r))
+    with np.errstate(divide="ignore"):
+        inside = np.log(gammainc(a, x))
+    return np.asarray(normaliser + gammaln(a) + inside - a * np.log(x) + x - r)
+
+
+WealthProcess: TypeAlias = HeavyTailed | BernsteinWealth
 
 
 def measure(process: WealthProcess, seen: Observations, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
@@ -79,7 +299,7 @@ def measure(process: WealthProcess, seen: Observations, before: Array, parts: Se
     sums = np.empty((len(parts), *before.shape[:-1], process.width))
     firsts = np.searchsorted(part, np.arange(len(parts)))
     sums[..., COUNT], sums[..., TOTAL] = np.add.reduceat(counts, firsts), np.add.reduceat(totals, firsts)
-    deviation = seen.values - centre_after(count[:-1], total[:-1])[..., None]
+    deviation = seen.values - _centre_after(count[:-1], total[:-1])[..., None]
     if seen.present is not None:
         deviation *= seen.present
     deviation[fresh] = 0.0
@@ -96,7 +316,7 @@ def measure(process: WealthProcess, seen: Observations, before: Array, parts: Se
     return sums, np.stack([count[-1], total[-1]], axis=-1)
 
 
-def centre_after(count: Array, total: Array) -> Array:
+def _centre_after(count: Array, total: Array) -> Array:
     """The centre of the next observation after `count` of them that add up to `total`."""
     return np.minimum((total + 0.5) / (count + 1.0), 1.0)
 
@@ -108,4 +328,4 @@ def _own_centres(seen: Observations, count: Array, total: Array) -> Array:
         np.cumsum(np.concatenate([start[..., None], steps[..., :-1]], axis=-1), axis=-1)
         for start, steps in ((count, ones), (total, seen.values))
     )
-    return centre_after(counts, totals)
+    return _centre_after(counts, totals)

@@ -15,8 +15,7 @@ from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.common.text import significant
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.lift_test import LiftTest
-from streameval.ope.intervals.sequences.restarts import Restarted, SinceStart
+from streameval.ope.intervals.sequences.tracker import LiftTest, Restarted, SinceStart
 from streameval.ope.promotion.block_sums import BlockSums
 from streameval.ope.promotion.lift import LiftEstimate
 from streameval.ope.promotion.rules.base import (

@@ -31,7 +31,9 @@ from streameval.ope.estimators import (
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import ConfidenceSequence
-from streameval.ope.intervals.sequences import (
+from streameval.ope.intervals.sequences.observations import LARGEST_OBSERVATION, Observations
+from streameval.ope.intervals.sequences.tracker import (
+    LEVELS,
     LiftTest,
     Restarted,
     RestartSchedule,
@@ -39,12 +41,17 @@ from streameval.ope.intervals.sequences import (
     SinceStart,
     TrackedBounds,
 )
-from streameval.ope.intervals.sequences import bounded as boundaries
-from streameval.ope.intervals.sequences.bounded import BernsteinWealth
-from streameval.ope.intervals.sequences.heavy_tailed import EDGES, HeavyTailed
-from streameval.ope.intervals.sequences.observations import LARGEST_OBSERVATION, Observations
-from streameval.ope.intervals.sequences.restarts import LEVELS
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, WealthProcess, measure
+from streameval.ope.intervals.sequences.wealth import (
+    COUNT,
+    EDGES,
+    TOTAL,
+    BernsteinWealth,
+    HeavyTailed,
+    WealthProcess,
+    gamma_exponential_mixture,
+    measure,
+    normal_rho,
+)
 from support.paths import DATA
 
 Array = NDArray[np.float64]
@@ -92,7 +99,7 @@ def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
     """The cost of one deviation from the centre of a block."""
     if isinstance(engine, BernsteinWealth):
         return np.array([deviation**2])
-    least, most = (end * engine.lambdas for end in (-1.0, 3.0))  # type: ignore[attr-defined]
+    least, most = (end * engine.lambdas for end in (-1.0, 3.0))
     steep = [(staked - np.log1p(staked)) / end**2 for staked, end in ((least, -1.0), (most, 3.0))]
     line: Array = steep[0] + (steep[1] - steep[0]) * (deviation + 1) / 4
     return line * deviation**2 if deviation <= 3 else costs_of(engine, np.array([deviation]), shared=True)
@@ -129,9 +136,9 @@ def test_the_gamma_exponential_boundary_is_the_published_one() -> None:
     case = "confseq_boundaries"
     given = CASES[case]["inputs"]
     v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
-    two, one = boundaries.normal_rho(v_opt, error), boundaries.normal_rho(v_opt, error, sides=1)
+    two, one = normal_rho(v_opt, error), normal_rho(v_opt, error, sides=1)
     assert two == published(case, "normal_rho_two_sided")
-    assert float(boundaries.gamma_exponential_mixture(v, error, one, c)) == published(case, "gamma_exponential")
+    assert float(gamma_exponential_mixture(v, error, one, c)) == published(case, "gamma_exponential")
 
 
 CYCLE = np.tile(CASES["vw_cs_4000"]["inputs"]["w_and_r_cycle"], CASES["vw_cs_4000"]["inputs"]["repeats"])
@@ -154,7 +161,7 @@ PUBLISHED_STREAMS = {
 def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str, name: str) -> None:
     observed = PUBLISHED_STREAMS[case]  # the published ones let products above 1 through, and cut what comes of them
     square = ((observed - own_centres(observed)) ** 2).sum(axis=1)
-    reach = boundaries.gamma_exponential_mixture(square, 0.025, rho=1.0)
+    reach = gamma_exponential_mixture(square, 0.025, rho=1.0)
     lower = (observed.sum(axis=1) - reach) / observed.shape[1]
     assert np.clip([lower[0], 1 - lower[1]], 0, 1).tolist() == published(case, name)
 
