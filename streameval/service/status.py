@@ -34,16 +34,6 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class EstimateSeries:
-    """One estimate over time, oldest first; times in epoch seconds, NaN where nothing was known."""
-
-    at: NDArray[np.float64]
-    value: NDArray[np.float64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
 class History:
     """Estimates of the last hours at points at least `spacing` seconds apart, which doubles when there are too many.
 
@@ -74,14 +64,14 @@ class History:
             points = tuple(_spaced(points, spacing))
         return History(points, spacing)
 
-    def series(self, label: Label) -> EstimateSeries:
-        """The history of one estimate."""
+    def series(self, label: Label) -> NDArray[np.float64]:
+        """Value, lower and upper bound of one estimate at each point, [points, 3]; NaN where not known."""
         numbers = np.full((len(self.points), 3), np.nan)
         for row, point in enumerate(self.points):
             place = point.places.get(label)
             if place is not None:
                 numbers[row] = point.numbers[place]
-        return EstimateSeries(np.array([point.at for point in self.points]), *numbers.T)
+        return numbers
 
 
 NO_HISTORY = History()

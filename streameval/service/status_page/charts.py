@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.text import UNKNOWN, counted, decimal
 from streameval.ope.report import Estimate
-from streameval.service.status import EstimateSeries, History
+from streameval.service.status import History
 
 FARTHEST = 3.0  # bounds farther out than this many spreads of the values are cut off at the edge of the chart
 WIDTH, HEIGHT = 1000, 200  # units of the frame of a timeline, which is stretched to its place on the page
@@ -21,6 +21,7 @@ CENTRAL = (5, 95)  # per cent of the bounds that must fit into a timeline; the f
 
 Interval: TypeAlias = tuple[float, float]
 """Lower and upper bound."""
+Shown: TypeAlias = tuple[float | None, Interval | None]
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -34,12 +35,12 @@ def between(lower: float | None, upper: float | None) -> Interval | None:
     return (lower, upper) if is_known(lower) and is_known(upper) else None
 
 
-def value_of(each: Estimate) -> tuple[float | None, Interval | None]:
+def value_of(each: Estimate) -> Shown:
     """The value and its interval."""
     return each.value, between(each.lower, each.upper)
 
 
-def lift_of(each: Estimate) -> tuple[float | None, Interval | None]:
+def lift_of(each: Estimate) -> Shown:
     """The lift and its interval."""
     return each.lift, between(each.lift_lower, each.lift_upper)
 
@@ -70,23 +71,13 @@ class ChartScale:
         return cls(low, high, tuple(round(tick * step, 12) for tick in range(first, last + 1)), decimals)
 
     @classmethod
-    def of(cls, estimates: Iterable[Estimate]) -> ChartScale | None:
-        """The scale of the values and their intervals; None while no value is known."""
-        return cls._fitting(map(value_of, estimates), [])
-
-    @classmethod
-    def of_lifts(cls, estimates: Iterable[Estimate]) -> ChartScale | None:
-        """The scale of the lifts and their intervals, zero among them; None while no lift is known."""
-        return cls._fitting(((lift, ends) for lift, ends in map(lift_of, estimates) if is_known(lift)), [0.0])
-
-    @classmethod
-    def _fitting(cls, shown: Iterable[tuple[float | None, Interval | None]], others: list[float]) -> ChartScale | None:
-        shown = list(shown)
-        values = [value for value, _ in shown if is_known(value)]
-        intervals = [ends for _, ends in shown if ends]
-        if not values:
+    def of(cls, estimates: Iterable[Estimate], shown: Callable[[Estimate], Shown] = value_of) -> ChartScale | None:
+        """The scale of the values, or of the lifts and zero, with their intervals; None while none is known."""
+        known = [(value, ends) for value, ends in map(shown, estimates) if is_known(value)]
+        if not known:
             return None
-        values += others
+        values = [value for value, _ in known] + [0.0] * (shown is lift_of)
+        intervals = [ends for _, ends in known if ends]
         spread = max(max(values) - min(values), median([upper - lower for lower, upper in intervals] or [0.0]))
         low, high = min(values) - FARTHEST * spread, max(values) + FARTHEST * spread
         return cls.over([*values, *(min(max(end, low), high) for ends in intervals for end in ends)])
@@ -110,8 +101,7 @@ def _round_step(step: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
-@dataclass(frozen=True)
-class ChartRow:
+class ChartRow(NamedTuple):
     """One policy in a chart; places in per cent, None where nothing is known."""
 
     estimate: Estimate
@@ -121,48 +111,44 @@ class ChartRow:
     interval: str
     at: float | None
     band: Interval | None
-    memory: str
 
 
-@dataclass(frozen=True)
-class Chart:
-    """All policies by one estimator over one average; `reference` is the place of production's value."""
+class Chart(NamedTuple):
+    """All policies by one estimator over one average; `reference` is the place of production's value, or of no lift."""
 
-    estimator: str
     rows: tuple[ChartRow, ...]
     reference: float | None
+    ticks: list[tuple[float, str]]
 
 
-def make_chart(estimator: str, estimates: Sequence[Estimate], production: str, scale: ChartScale | None) -> Chart:
-    """The chart of the values of `estimates`, one per policy, on `scale`."""
+def make_chart(
+    estimates: Sequence[Estimate],
+    production: str,
+    scale: ChartScale | None,
+    shown: Callable[[Estimate], Shown] = value_of,
+) -> Chart:
+    """The chart of the values or lifts of `estimates`, one per policy, on `scale`."""
     base = next((each for each in estimates if each.policy == production), None)
-    rows = tuple(_row(each, value_of(each), verdict(each, base), scale, each is base) for each in estimates)
-    return Chart(estimator, rows, next((row.at for row in rows if row.production), None))
-
-
-def make_lift_chart(estimator: str, candidates: Sequence[Estimate], scale: ChartScale | None) -> Chart:
-    """The chart of the lifts of candidates; its reference is zero."""
-    rows = tuple(_row(each, lift_of(each), lift_verdict(each), scale, signed=True) for each in candidates)
-    return Chart(estimator, rows, None if scale is None else scale.at(0.0))
+    rows = tuple(_row(each, base, scale, shown) for each in estimates)
+    if scale is None:
+        return Chart(rows, None, [])
+    reference = scale.at(0.0) if shown is lift_of else next((row.at for row in rows if row.production), None)
+    return Chart(rows, reference, scale.tick_texts())
 
 
 def _row(
-    each: Estimate,
-    shown: tuple[float | None, Interval | None],
-    verdict: str,
-    scale: ChartScale | None,
-    production: bool = False,
-    signed: bool = False,
+    each: Estimate, base: Estimate | None, scale: ChartScale | None, shown: Callable[[Estimate], Shown]
 ) -> ChartRow:
     at = band = None
     text = interval = UNKNOWN
-    value, ends = shown
+    value, ends = shown(each)
     if scale is not None and is_known(value):
+        signed = shown is lift_of
         at, text = scale.at(value), scale.text(value, signed)
         if ends:
             band = (scale.at(ends[0]), scale.at(ends[1]))
             interval = f"{scale.text(ends[0], signed)} to {scale.text(ends[1], signed)}"
-    return ChartRow(each, production, verdict, text, interval, at, band, memory(each))
+    return ChartRow(each, each is base, verdict(each, base), text, interval, at, band)
 
 
 def verdict(each: Estimate, base: Estimate | None) -> str:
@@ -170,18 +156,12 @@ def verdict(each: Estimate, base: Estimate | None) -> str:
 
     By the interval of the lift where there is one, else by intervals that do not overlap.
     """
-    if base is None or each.policy == base.policy:
+    if base is not None and each.policy == base.policy:
         return ""
-    if by_lift := lift_verdict(each):
-        return by_lift
-    ends, base_ends = between(each.lower, each.upper), between(base.lower, base.upper)
+    if lift := between(each.lift_lower, each.lift_upper):
+        return _side(lift, (0.0, 0.0))
+    ends, base_ends = between(each.lower, each.upper), base and between(base.lower, base.upper)
     return _side(ends, base_ends) if ends and base_ends else ""
-
-
-def lift_verdict(each: Estimate) -> str:
-    """The side of zero on which the interval of the lift lies; empty while there is none."""
-    _, ends = lift_of(each)
-    return _side(ends, (0.0, 0.0)) if ends else ""
 
 
 def _side(ends: Interval, base: Interval) -> str:
@@ -190,104 +170,76 @@ def _side(ends: Interval, base: Interval) -> str:
     return "worse" if ends[1] < base[0] else "open"
 
 
-def memory(each: Estimate) -> str:
+def memory(each: Estimate | None) -> str:
     """How many events the average looks back over; unknown for one that forgets nothing."""
-    events = each.details.get("window_events") or each.details.get("horizon_events")
+    details = each.details if each else {}
+    events = details.get("window_events") or details.get("horizon_events")
     return counted(events, "event") if is_known(events) else UNKNOWN
 
 
-@dataclass(frozen=True)
-class ChartTimeline:
-    """One candidate: points of lines and intervals in SVG, in pieces where nothing was known between.
+class ChartTimeline(NamedTuple):
+    """One policy: points of lines and intervals in SVG, in pieces where nothing was known between.
 
     `first` and `last` are the first and last values, `lowest` and `highest` the extremes, as text.
     """
 
-    policy: str
-    lines: tuple[str, ...]
-    bands: tuple[str, ...]
-    production: tuple[str, ...]
+    lines: list[str]
+    bands: list[str]
     first: str
     last: str
     lowest: str
     highest: str
 
 
-@dataclass(frozen=True)
-class Timelines:
+class Timelines(NamedTuple):
     """All candidates on the same axes, which reach `seconds` back; `ticks` are the labels of the value axis."""
 
     seconds: float
-    ticks: tuple[tuple[float, str], ...]
-    pictures: tuple[ChartTimeline, ...]
+    ticks: list[tuple[float, str]]
+    pictures: list[ChartTimeline]
+    production: ChartTimeline | None
 
 
 def make_timelines(
     history: History, now: float, candidates: Sequence[Estimate], production: Estimate | None
 ) -> Timelines | None:
     """The last hours of `candidates` up to this moment; None while there is nothing to draw."""
-    all_series = [_series(history, now, each) for each in candidates]
-    base = None if production is None else _series(history, now, production)
-    columns = [
-        _known(column)
-        for series in [*all_series, *([base] if base else [])]
-        for column in (series.lower, series.upper, series.value)
-    ]
+    at = np.array([*(point.at for point in history.points), now])
+    all_series = [_series(history, each) for each in (*candidates, *([production] if production else []))]
+    columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
     shown = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
-    start = history.points[0].at if history.points else now
-    if not shown or now <= start:
+    if not shown or now <= at[0]:
         return None
     scale = ChartScale.over(shown)
-    frame = _Frame(start, now, scale)
-    production_lines = () if base is None else tuple(frame.lines(base.at, base.value))
-    return Timelines(
-        now - start,
-        tuple((100 - at, text) for at, text in scale.tick_texts()),
-        tuple(
-            frame.timeline(each.policy, series, production_lines)
-            for each, series in zip(candidates, all_series, strict=True)
-        ),
-    )
+    pictures = [_timeline(at, series, scale) for series in all_series]
+    ticks = [(100 - place, text) for place, text in scale.tick_texts()]
+    base = pictures[-1] if production else None
+    return Timelines(now - at[0], ticks, pictures[: len(candidates)], base)
 
 
-def _series(history: History, now: float, each: Estimate) -> EstimateSeries:
-    """The history of an estimate, with its present value at the end."""
-    past = history.series((each.policy, each.estimator, each.average))
-    present = [np.nan if value is None else value for value in (each.value, each.lower, each.upper)]
-    columns = zip((past.at, past.value, past.lower, past.upper), (now, *present), strict=True)
-    return EstimateSeries(*(np.append(column, last) for column, last in columns))
+def _series(history: History, each: Estimate) -> Floats:
+    """The history of an estimate, with its present value at the end: value, lower and upper bound, [points + 1, 3]."""
+    present = np.array([each.value, each.lower, each.upper], dtype=np.float64)  # None is NaN
+    return np.vstack([history.series((each.policy, each.estimator, each.average)), present])
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """The axes of all timelines."""
+def _timeline(at: Floats, series: Floats, scale: ChartScale) -> ChartTimeline:
+    """The picture of one series of value, lower and upper bound at these moments."""
+    across = (at - at[0]) / (at[-1] - at[0]) * WIDTH
+    down = HEIGHT * (1 - np.clip((series - scale.low) / (scale.high - scale.low), 0.0, 1.0))
+    is_finite = np.isfinite(series)
+    lines = [_points(across[piece], down[piece, 0]) for piece in _pieces(is_finite[:, 0])]
+    bands = [
+        f"{_points(across[piece], down[piece, 2])} {_points(across[piece][::-1], down[piece, 1][::-1])}"
+        for piece in _pieces(is_finite[:, 1] & is_finite[:, 2])
+    ]
+    known = series[is_finite[:, 0], 0].tolist()
+    texts = map(scale.text, (known[0], known[-1], min(known), max(known))) if known else [UNKNOWN] * 4
+    return ChartTimeline(lines, bands, *texts)
 
-    start: float
-    end: float
-    scale: ChartScale
 
-    def timeline(self, policy: str, series: EstimateSeries, production: tuple[str, ...]) -> ChartTimeline:
-        known = _known(series.value)
-        texts = [UNKNOWN] * 4
-        if len(known):
-            texts = [self.scale.text(float(value)) for value in (known[0], known[-1], known.min(), known.max())]
-        lines, bands = tuple(self.lines(series.at, series.value)), tuple(self.bands(series))
-        return ChartTimeline(policy, lines, bands, production, *texts)
-
-    def lines(self, at: Floats, value: Floats) -> Iterator[str]:
-        for piece in _pieces(np.isfinite(value)):
-            yield self._points(at[piece], value[piece])
-
-    def bands(self, series: EstimateSeries) -> Iterator[str]:
-        for piece in _pieces(np.isfinite(series.lower) & np.isfinite(series.upper)):
-            at, lower, upper = series.at[piece], series.lower[piece], series.upper[piece]
-            yield f"{self._points(at, upper)} {self._points(at[::-1], lower[::-1])}"
-
-    def _points(self, at: Floats, value: Floats) -> str:
-        x = np.rint((at - self.start) / (self.end - self.start) * WIDTH).astype(int)
-        share = (value - self.scale.low) / (self.scale.high - self.scale.low)
-        y = np.rint(HEIGHT * (1 - np.clip(share, 0.0, 1.0))).astype(int)
-        return " ".join(f"{across},{down}" for across, down in zip(x.tolist(), y.tolist(), strict=True))
+def _points(across: Floats, down: Floats) -> str:
+    return " ".join(f"{x:.0f},{y:.0f}" for x, y in zip(across.tolist(), down.tolist(), strict=True))
 
 
 def _pieces(known: NDArray[np.bool_]) -> Iterator[slice]:
@@ -296,7 +248,3 @@ def _pieces(known: NDArray[np.bool_]) -> Iterator[slice]:
     for start, end in edges.reshape(-1, 2).tolist():
         if end - start > 1:
             yield slice(start, end)
-
-
-def _known(values: Floats) -> Floats:
-    return values[np.isfinite(values)]

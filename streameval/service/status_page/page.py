@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
@@ -16,10 +15,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
-from streameval.ope.report import Estimate, PolicyCounts, Report
+from streameval.ope.intervals import KINDS
+from streameval.ope.report import Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
-from streameval.service.status_page.charts import Chart, ChartScale, between, make_chart, memory
-from streameval.service.status_page.overview import Choice, make_overview, meanings, news, outside, words
+from streameval.service.status_page.charts import (
+    Chart,
+    ChartRow,
+    ChartScale,
+    ChartTimeline,
+    Timelines,
+    between,
+    is_known,
+    lift_of,
+    make_chart,
+    make_timelines,
+    memory,
+    value_of,
+)
 
 STYLE = files("streameval.service.status_page").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.service.status_page").joinpath("status.js").read_text(encoding="utf-8")
@@ -28,6 +40,20 @@ Thing = TypeVar("Thing")
 MANY = 12  # with more candidates the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # nor one that chance could explain
+ABOUT = {
+    "current": "for the present value",
+    "average": "for the mean over the events of the average",
+    "estimand": "for the limit of the estimator, which differs from the value",
+}
+WATCHED = {
+    True: "They are valid under continuous monitoring.",
+    False: "Each interval is valid for a single look; do not scan many of them.",
+}
+
+OUTSIDE = (
+    "A value outside its interval is not an error: the interval is cut to the reward range, or uses, by empirical "
+    "likelihood, that the true mean weight is 1, which the value itself does not."
+)
 
 
 def source_hash(text: str) -> str:
@@ -57,8 +83,15 @@ class StatusPage:
             lstrip_blocks=True,
         )
         environment.filters.update(
-            count=count, counted=counted, number=significant, duration=measured_time, moment=utc_time, words=words
+            count=count,
+            counted=counted,
+            number=significant,
+            duration=measured_time,
+            moment=utc_time,
+            words=words,
+            memory=memory,
         )
+        environment.tests["suspect"] = is_suspect
         environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
         self._rendered: DaemonStatus | None = None
@@ -66,8 +99,7 @@ class StatusPage:
 
     def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> Page:
         """As `render`, once for all clients that ask for the same status and choice."""
-        choice = Choice.of(now.report, wanted) if now.report else None
-        key = None if choice is None else (choice.average, choice.estimator)
+        key = chosen(now.report, wanted) if now.report else None
         if self._rendered is not now:
             self._rendered, self._pages = now, {}
         if key not in self._pages:
@@ -78,85 +110,118 @@ class StatusPage:
     def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> str:
         """The whole page as HTML; `wanted` may name the `estimator` and `average` of its top."""
         report = now.report
-        sections = tuple(_sections(report)) if report else ()
-        policies = tuple(_policies(report)) if report else ()
+        sections = _sections(report) if report else []
         return self._template.render(
             now=now,
             report=report,
-            sections=sections,
-            policies=policies,
-            standings=tuple(_standings(policies, sections)),
-            marked=tuple(_marked(sections)),
-            overview=make_overview(now, report, wanted) if report else None,
             news=news(now),
-            decided=now.accepted + sum(now.rejected.values()),
+            overview=make_overview(now, report, wanted) if report else None,
+            sections=sections,
+            marked=_marked(sections),
+            firsts={each.policy: each for each in reversed(report.estimates)} if report else {},
+            checks=_grouped(report.trust, "policy") if report else {},
+            failed=_grouped((check for check in report.trust if not check.ok), "policy") if report else {},
         )
 
 
-class Column(NamedTuple):
-    """One column of the table below the charts of an average."""
+def chosen(report: Report, wanted: Mapping[str, str]) -> tuple[str, str] | None:
+    """The `wanted` estimator and average, if they exist; else the last ones, which are the best by default."""
+    pairs = list(dict.fromkeys((each.estimator, each.average) for each in report.estimates))
+    known = {(each.estimator, each.average) for each in report.estimates if is_known(each.value)} - report.thin()
+    ranked = sorted(
+        pairs, key=lambda pair: (pair[1] == wanted.get("average"), pair[0] == wanted.get("estimator"), pair in known)
+    )
+    return ranked[-1] if ranked else None  # the sort is stable: of equals, the last
 
-    name: str
-    text: Callable[[Estimate], str]
+
+class Overview(NamedTuple):
+    """The top of the page, by one estimator over one average; `averages` and `estimators` may be chosen instead.
+
+    `candidates` are the rows of values with their timelines, if there are any. `adapting` are the averages that forget,
+    with the estimates of all policies.
+    """
+
+    estimator: str
+    average: str
+    averages: list[str]
+    estimators: list[str]
+    lifts: Chart
+    meanings: list[str]
+    outside: str
+    production: ChartRow | None
+    candidates: list[tuple[ChartRow, ChartTimeline | None]]
+    timelines: Timelines | None
+    adapting: dict[str, dict[str, Estimate]]
 
 
-@dataclass(frozen=True)
-class Section:
-    """All estimates over one average, on one axis. `memory` is empty where the rows differ in it.
+def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> Overview | None:
+    """The overview of `report`; None while it has no estimates."""
+    choice = chosen(report, wanted)
+    if choice is None:
+        return None
+    estimator, average = choice
+    shown = [each for each in report.estimates if (each.estimator, each.average) == choice]
+    candidates = [each for each in shown if each.policy != report.production]
+    base = next((each for each in shown if each.policy == report.production), None)
+    rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
+    timelines = make_timelines(now.history, now.at, candidates, base)
+    pictures: list[ChartTimeline | None] = [*timelines.pictures] if timelines else [None] * len(candidates)
+    return Overview(
+        estimator,
+        average,
+        averages=list(dict.fromkeys(each.average for each in report.estimates)),
+        estimators=list(dict.fromkeys(each.estimator for each in report.estimates if each.average == average)),
+        lifts=make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of),
+        meanings=meanings(shown, report.confidence),
+        outside=outside(shown),
+        production=next((row for row in rows if row.production), None),
+        candidates=list(zip((row for row in rows if not row.production), pictures, strict=True)),
+        timelines=timelines,
+        adapting=_adapting(report, estimator),
+    )
 
-    `diagnostics` are the columns of its table that are not empty.
+
+def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:
+    """For each average that forgets, the estimates of all policies: by `estimator`, else by its last one."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for each in report.estimates:
+        column = found.setdefault(each.average, {})
+        if each.estimator == estimator or column.get(each.policy, each).estimator != estimator:
+            column[each.policy] = each
+    return {name: column for name, column in found.items() if any(memory(each) != UNKNOWN for each in column.values())}
+
+
+class Section(NamedTuple):
+    """All estimates over one average, on one axis: a chart per estimator.
+
+    `memory` is empty where the rows differ in it. `diagnostics` are the columns of its table that are not empty.
     """
 
     average: str
     memory: str
-    charts: tuple[Chart, ...]
-    ticks: tuple[tuple[float, str], ...]
-    diagnostics: tuple[Column, ...]
-    meanings: tuple[str, ...]
-
-    @property
-    def estimators(self) -> tuple[str, ...]:
-        """The names of its estimators, in order."""
-        return tuple(chart.estimator for chart in self.charts)
+    charts: dict[str, Chart]
+    diagnostics: dict[str, Callable[[Estimate], str]]
+    meanings: list[str]
 
 
-@dataclass(frozen=True)
-class PromotionStanding:
-    """A candidate against production: per average, the verdict of each estimator.
-
-    `suspect`: the mean weight is away from 1, so that the verdicts cannot be trusted.
-    """
-
-    policy: str
-    verdicts: tuple[tuple[tuple[str, str], ...], ...]
-    suspect: bool
-
-
-@dataclass(frozen=True)
-class PolicyTrust:
-    """The weights of a policy, by its first estimate; `suspect`: the mean weight is away from 1."""
-
-    counts: PolicyCounts
-    missing_share: float | None
-    first: Estimate | None
-    suspect: bool
-
-
-def _sections(report: Report) -> Iterator[Section]:
+def _sections(report: Report) -> list[Section]:
+    sections = []
     for average, estimates in _grouped(report.estimates, "average").items():
         scale = ChartScale.of(estimates)
         memories = {memory(each) for each in estimates}
-        yield Section(
-            average,
-            memories.pop() if len(memories) == 1 else "",
-            tuple(
-                make_chart(estimator, rows, report.production, scale)
-                for estimator, rows in _grouped(estimates, "estimator").items()
-            ),
-            tuple(scale.tick_texts()) if scale else (),
-            tuple(column for column in DIAGNOSTICS if any(column.text(each) != UNKNOWN for each in estimates)),
-            tuple(filter(None, (*meanings(estimates, report.confidence), outside(estimates)))),
+        sections.append(
+            Section(
+                average,
+                memories.pop() if len(memories) == 1 else "",
+                {
+                    estimator: make_chart(rows, report.production, scale)
+                    for estimator, rows in _grouped(estimates, "estimator").items()
+                },
+                {name: text for name, text in DIAGNOSTICS.items() if any(text(each) != UNKNOWN for each in estimates)},
+                [*filter(None, (*meanings(estimates, report.confidence), outside(estimates)))],
+            )
         )
+    return sections
 
 
 def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
@@ -167,32 +232,70 @@ def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
     return groups
 
 
-def _policies(report: Report) -> Iterator[PolicyTrust]:
-    for each in report.policies:
-        first = next((estimate for estimate in report.estimates if estimate.policy == each.policy), None)
-        seen = each.events + each.missing
-        yield PolicyTrust(each, each.missing / seen if seen else None, first, first is not None and is_suspect(first))
-
-
-def _standings(policies: Iterable[PolicyTrust], sections: Iterable[Section]) -> Iterator[PromotionStanding]:
-    for each in policies:
-        if not each.counts.production:
-            name = each.counts.policy
-            verdicts = tuple(tuple(_verdicts(section, name)) for section in sections)
-            yield PromotionStanding(name, verdicts, each.suspect)
-
-
-def _verdicts(section: Section, policy: str) -> Iterator[tuple[str, str]]:
-    for chart in section.charts:
-        yield from ((chart.estimator, row.verdict) for row in chart.rows if row.estimate.policy == policy)
-
-
-def _marked(sections: Iterable[Section]) -> Iterator[str]:
+def _marked(sections: Iterable[Section]) -> list[str]:
     """The estimators of the marks; by average, where the averages differ."""
-    same = _grouped(sections, "estimators")
-    for estimators, some in same.items():
-        names = ", ".join(estimators)
-        yield names if len(same) == 1 else f"{names} on {', '.join(section.average for section in some)}"
+    averages: dict[str, list[str]] = {}
+    for section in sections:
+        averages.setdefault(", ".join(section.charts), []).append(section.average)
+    if len(averages) == 1:
+        return list(averages)
+    return [f"{estimators} on {', '.join(names)}" for estimators, names in averages.items()]
+
+
+def meanings(estimates: Iterable[Estimate], confidence: float) -> list[str]:
+    """The meaning of the intervals of these estimates: one text for each kind.
+
+    >>> known = {"lower": 0.1, "upper": 0.3, "kind": "confidence_sequence", "anytime": True, "covers": "average"}
+    >>> unknown = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
+    >>> (text,) = meanings([Estimate("a", "ips", "window", 0.2, **known, **unknown)], 0.95)
+    >>> text.partition(".")[0]
+    '95 % intervals (confidence sequence) for the mean over the events of the average'
+    >>> text.endswith("They hold at all times at once. They are valid under continuous monitoring.")
+    True
+    """
+    kinds: dict[tuple[str, str, bool], dict[str, None]] = {}
+    for each in estimates:
+        kinds.setdefault((each.kind, each.covers, each.anytime), {})[each.estimator] = None
+    whose = len(kinds) > 1
+    return [
+        (f"{', '.join(estimators)}: " if whose else "") + _meaning(*kind, confidence)
+        for kind, estimators in kinds.items()
+    ]
+
+
+def _meaning(kind: str, covers: str, anytime: bool, confidence: float) -> str:
+    head = f"{100 * confidence:g} % intervals ({kind.replace('_', ' ')}) {ABOUT.get(covers, '')}".rstrip()
+    return " ".join(filter(None, (f"{head}.", KINDS[kind].description, WATCHED[anytime])))
+
+
+def outside(estimates: Iterable[Estimate]) -> str:
+    """A note for values and lifts outside their intervals; empty if there are none.
+
+    >>> ends = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
+    >>> found = Estimate("a", "ips", "window", 1.02, 0.9, 1.0, "normal", False, "average", **ends)
+    >>> outside([found]) == OUTSIDE
+    True
+    """
+    for value, ends in (shown for each in estimates for shown in (value_of(each), lift_of(each))):
+        if ends is not None and is_known(value):
+            rounding = 1e-9 * max(map(abs, (value, *ends)))
+            if not ends[0] - rounding <= value <= ends[1] + rounding:
+                return OUTSIDE
+    return ""
+
+
+def news(now: DaemonStatus) -> str:
+    """The announcement of a change for screen readers.
+
+    >>> from streameval.ingest.base import SourceStatus
+    >>> news(DaemonStatus(SourceStatus(reached=False), at=0.0, detail="no broker answers"))
+    'Not ready: no broker answers.'
+    """
+    decisions = now.report.promotion if now.report else ()
+    names = list(dict.fromkeys(each.policy for each in decisions if each.promotable))
+    ready = "Ready." if now.ready else f"Not ready: {now.detail}."
+    promotable = f" Promotable: {', '.join(names)}." if names else " No candidate is promotable."
+    return ready + (promotable if decisions else "")
 
 
 def is_suspect(each: Estimate) -> bool:
@@ -218,20 +321,25 @@ def _detail(key: str, digits: int) -> Callable[[Estimate], str]:
     return lambda each: significant(each.details.get(key), digits)
 
 
-DIAGNOSTICS = (
-    Column("Lift", lambda each: significant(each.lift)),
-    Column("Lift interval", lambda each: interval(each.lift_lower, each.lift_upper)),
-    Column("Effective sample", lambda each: count(each.effective_sample_size)),
-    Column("Design effect", _detail("design_effect", 3)),
-    Column("Mean weight", lambda each: significant(each.importance_weight_mean, 4)),
-    Column("Largest weight", lambda each: significant(each.importance_weight_max)),
-    Column("Share of largest term", _detail("largest_term_share", 2)),
-    Column("Looks back", memory),
-    Column("alpha", _detail("alpha", 6)),
-    Column("Drift per event", _detail("lipschitz_per_event", 2)),
-    Column("Sampling error", _detail("se", 2)),
-    Column("Disagreement", _detail("spread", 2)),
-    Column("Drift since", _detail("drift", 2)),
-    Column("Bias bound", _detail("bias_bound", 2)),
-    Column("Interval", lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}"),
-)
+def words(check: TrustCheck) -> str:
+    """The name of a check, which fits whether it passes or fails."""
+    return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))
+
+
+DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
+    "Lift": lambda each: significant(each.lift),
+    "Lift interval": lambda each: interval(each.lift_lower, each.lift_upper),
+    "Effective sample": lambda each: count(each.effective_sample_size),
+    "Design effect": _detail("design_effect", 3),
+    "Mean weight": lambda each: significant(each.importance_weight_mean, 4),
+    "Largest weight": lambda each: significant(each.importance_weight_max),
+    "Share of largest term": _detail("largest_term_share", 2),
+    "Looks back": memory,
+    "alpha": _detail("alpha", 6),
+    "Drift per event": _detail("lipschitz_per_event", 2),
+    "Sampling error": _detail("se", 2),
+    "Disagreement": _detail("spread", 2),
+    "Drift since": _detail("drift", 2),
+    "Bias bound": _detail("bias_bound", 2),
+    "Interval": lambda each: f"{each.kind}, covers {each.covers}{', anytime' if each.anytime else ''}",
+}

@@ -12,9 +12,17 @@ from msgspec.structs import replace
 
 from streameval.ope.report import Decision, Report, TrustCheck
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
-from streameval.service.status_page.charts import HEIGHT, WIDTH, ChartScale, make_lift_chart, make_timelines
-from streameval.service.status_page.overview import OUTSIDE, Choice, make_overview, meanings, news, outside
-from streameval.service.status_page.page import MANY, StatusPage
+from streameval.service.status_page.charts import HEIGHT, WIDTH, ChartScale, lift_of, make_chart, make_timelines
+from streameval.service.status_page.page import (
+    MANY,
+    OUTSIDE,
+    StatusPage,
+    chosen,
+    make_overview,
+    meanings,
+    news,
+    outside,
+)
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
 
@@ -29,19 +37,13 @@ def hours(report: Report, points: int = 100) -> History:
     return history
 
 
-def choice(report: Report, **wanted: str) -> tuple[str, str]:
-    made = Choice.of(report, wanted)
-    assert made is not None
-    return made.estimator, made.average
-
-
 def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is_wanted() -> None:
     report = make_report()
-    assert choice(report) == ("control_variate", "mixture")
-    assert choice(report, average="window") == ("control_variate", "window")
-    assert choice(report, estimator="ips") == ("ips", "mixture")
-    assert choice(report, average="window", estimator="snips") == ("snips", "window")
-    assert choice(report, average="<script>", estimator="nothing") == ("control_variate", "mixture")
+    assert chosen(report, {}) == ("control_variate", "mixture")
+    assert chosen(report, {"average": "window"}) == ("control_variate", "window")
+    assert chosen(report, {"estimator": "ips"}) == ("ips", "mixture")
+    assert chosen(report, {"average": "window", "estimator": "snips"}) == ("snips", "window")
+    assert chosen(report, {"average": "<script>", "estimator": "nothing"}) == ("control_variate", "mixture")
 
 
 def test_the_top_does_not_show_what_is_not_known_yet_where_something_else_is() -> None:
@@ -49,17 +51,16 @@ def test_the_top_does_not_show_what_is_not_known_yet_where_something_else_is() -
     unknown = tuple(
         make_unknown(each.policy, "ips", "mixture") if each.average == "mixture" else each for each in report.estimates
     )
-    assert choice(replace(report, estimates=unknown)) == ("ips", "cumulative")
-    assert Choice.of(replace(report, estimates=()), {}) is None
+    assert chosen(replace(report, estimates=unknown), {}) == ("ips", "cumulative")
+    assert chosen(replace(report, estimates=()), {}) is None
 
 
 def test_links_lead_to_every_choice_and_mark_the_present_one() -> None:
-    made = Choice.of(make_report(), {"average": "window", "estimator": "snips"})
-    assert made is not None
-    assert [link.text for link in made.averages if link.current] == ["window"]
-    assert [link.query for link in made.estimators][:2] == [
-        "?average=window&estimator=ips",
-        "?average=window&estimator=snips",
+    shown = page(make_report(), {"average": "window", "estimator": "snips"})
+    assert re.findall(r'aria-current="true">(\w+)<', shown) == ["window", "snips"]
+    assert re.findall(r'id="estimator-choice-\d" href="([^"]*)"', shown)[:2] == [
+        "?average=window&amp;estimator=ips",
+        "?average=window&amp;estimator=snips",
     ]
     strange = replace(make_report(1), estimates=(make_estimate("challenger-a", "a&b=<c>", "d e"),))
     assert 'href="?average=d+e&amp;estimator=a%26b%3D%3Cc%3E"' in page(strange)
@@ -72,7 +73,7 @@ def test_a_lift_is_drawn_against_zero() -> None:
         make_estimate("c", "ips", "window", lift=0.001, lift_lower=None, lift_upper=None),
         make_estimate("d", "ips", "window"),
     ]
-    chart = make_lift_chart("ips", estimates, ChartScale.of_lifts(estimates))
+    chart = make_chart(estimates, "logging", ChartScale.of(estimates, lift_of), lift_of)
     assert chart.reference is not None
     assert [row.verdict for row in chart.rows] == ["better", "open", "", ""]
     assert [(row.value, row.interval) for row in chart.rows] == [
@@ -212,9 +213,12 @@ def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
 def test_adaptation_is_told_for_every_policy_and_average_that_forgets() -> None:
     overview = make_overview(make_published(make_report()), make_report(), {})
     assert overview is not None
-    assert overview.adapting == ("window", "decay", "adaptive_window", "adaptive_decay", "mixture")
-    assert {each.policy for each in overview.adaptation} == {"logging", "challenger-a", "challenger-b", "challenger-c"}
-    assert overview.adaptation[1].memories[2] == "4,200 events"
+    assert list(overview.adapting) == ["window", "decay", "adaptive_window", "adaptive_decay", "mixture"]
+    for column in overview.adapting.values():
+        assert column.keys() == {"logging", "challenger-a", "challenger-b", "challenger-c"}
+    (table,) = re.findall(r"Events in each average at present(.*?)</table>", page(make_report()), re.DOTALL)
+    row = re.findall(r"<td>(.*?)</td>", table[table.index("challenger-a") :])
+    assert row[2] == "4,200 events"
 
 
 def test_lines_run_from_the_first_report_to_now() -> None:
