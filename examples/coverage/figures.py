@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from summary import KINDS, PROMISED, Row, promised
 from worlds import WORLDS, draw
 
-from streameval.cli.plots.values import COLOURS, FAINT, INK, make_plain, save
+from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
 
 SHAPES = {
     "still": "still",

@@ -11,7 +11,7 @@ from digits import DIGITS, Digits
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from streameval.cli.plots.values import FAINT, GRID, INK
+from streameval.cli.plots import FAINT, GRID, INK
 
 LOGS, EVENTS, CAP = 100, 10_000, 20.0
 LOOKS = {

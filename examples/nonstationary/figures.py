@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
 
-from streameval.cli.plots.values import COLOURS, FAINT, INK, make_plain, save
+from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind
 from streameval.simulation.scenarios import Scenario
 

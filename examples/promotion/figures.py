@@ -16,7 +16,7 @@ from scoring import EVERY, Score, promotable_at
 from worlds import leads
 
 from streameval import Report
-from streameval.cli.plots.values import COLOURS, FAINT, GRID, INK, make_plain, save
+from streameval.cli.plots import COLOURS, FAINT, GRID, INK, make_plain, save
 from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]

@@ -160,25 +160,25 @@ def replay(
 
     Uses the same evaluator as the daemon. The configuration needs no source.
     """
-    from streameval.cli.plots.decisions import DecisionTimeline
-    from streameval.cli.replay import Replay, choose_picture
+    from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
+    from streameval.cli.replay import Replay, choices
     from streameval.cli.tables import decisions_table, events_line, report_table
 
     settings = _load(config)
-    title = plot_title or ", ".join(Path(file).name for file in files)
-    promotion = settings.promotion
+    promotion, trace, picture = settings.promotion, Trace(), None
     if decisions and promotion is None:
         raise InputError("promotion is off: no rule can fire", hint="remove `promotion: off` from the configuration")
-    picture = plot and choose_picture(settings, plot, plot_estimator, plot_average, title, truth)
-    replayed = Replay(settings, traced=plot is not None)
-    with progress_of_bytes() as advance:
-        report = replayed.read(files, advance, events_format)
-    for line in replayed.warnings(report):
-        say(line)
-    replayed.require_events(report)
+    if plot:
+        margin = promotion.margin if decisions and promotion else None
+        title = plot_title or ", ".join(Path(file).name for file in files)
+        true_values = read_truth(truth) if truth else {}
+        chosen = choices(settings.plan(), plot_estimator, plot_average)
+        picture = ReplayPlot(plot, chosen, title, true_values, margin)
+        check_path(plot)
+    report = (Replay(settings, update=trace.update) if picture else Replay(settings)).read(files, events_format)
     if picture:
-        drawn = DecisionTimeline(picture, promotion.margin) if decisions and promotion else picture
-        drawn.draw(replayed.trace)
+        trace.finish(report)
+        picture.draw(trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
         return
@@ -209,20 +209,17 @@ def plan(
     interval of its lift over production is above 0, and how long that takes at the event rate of the log. Wider
     intervals need more events. All events have equal weight.
     """
-    from streameval.cli.plan import Planning, PowerPicture, power_table, sentences
+    from streameval.cli.plan import plan_power, power_table, sentences
+    from streameval.cli.plots import check_path, power_figure, save
     from streameval.config.model import Config
 
     _quieten()
-    planning = Planning(Config.load(config), lift or (), power, estimator)
-    picture = plot and PowerPicture(plot, ", ".join(Path(file).name for file in files))
-    if picture:
-        picture.check()
-    with progress_of_bytes() as advance:
-        found, warnings = planning.read(files, advance, events_format)
-    for line in warnings:
-        say(line)
-    if picture:
-        picture.draw(found)
+    settings = Config.load(config)
+    if plot:
+        check_path(plot)
+    found = plan_power(settings, files, lift or (), power, estimator, events_format)
+    if plot:
+        save(power_figure(found, ", ".join(Path(file).name for file in files)), plot)
     if as_json:
         sys.stdout.write(found.to_json().decode() + "\n")
     else:

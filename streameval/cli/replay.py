@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from streameval.cli.plots.values import Picture, Trace, read_truth
+from streameval.cli.terminal import progress_of_bytes, say
 from streameval.common.text import counted
 from streameval.config.errors import did_you_mean, expecting, one_of
 from streameval.config.model import Config
@@ -15,6 +15,7 @@ from streameval.events import EventBatch, JsonDecoder, Rejected
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 from streameval.ingest.files.tables import read_table
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
@@ -33,27 +34,46 @@ LONGEST_EXAMPLE = 120
 class Replay:
     """Reads files of events into the evaluator of a configuration, and keeps one rejected event per reason.
 
-    With `traced`, `trace` holds Reports along the way.
+    `update`: gives a batch to the evaluator.
     """
 
-    def __init__(self, config: Config, *, traced: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        evaluator: Evaluator | None = None,
+        update: Callable[[Evaluator, EventBatch], None] = Evaluator.update,
+    ) -> None:
         self.config = config
-        self.evaluator = config.evaluator()
-        self.trace = Trace()
-        self.traced = traced
-        self.examples: dict[str, Rejected] = {}
+        self.evaluator = evaluator or config.evaluator()
+        self._update = update
+        self._examples: dict[str, Rejected] = {}
         self._first_lines: Sequence[bytes | None] = ()
-        self._shortfalls: list[MissingField] | None = None
+        self._missing: list[MissingField] | None = None
 
-    def read(self, files: Sequence[str], advance: Advance, written: str | None = None) -> Report:
-        """The Report after all files. `written`: their format; by default from their suffix, else from the source."""
+    def read(self, files: Sequence[str], written: str | None = None) -> Report:
+        """The Report after all files; prints warnings about the events. InputError if no event was accepted.
+
+        `written`: the format of the files; by default from their suffix, else from the source.
+        """
         sizes = [check(file) for file in files]
         total = None if None in sizes else sum(size or 0 for size in sizes)
-        for place, file in enumerate(files):
-            before = sum(size or 0 for size in sizes[:place])
-            for batch in self._batches(file, written or _ending(file), partial(_advance_all, advance, before, total)):
-                self._update(batch)
-        return self.trace.finish(self.evaluator) if self.traced else self.evaluator.report()
+        with progress_of_bytes() as advance:
+            for place, file in enumerate(files):
+                before = sum(size or 0 for size in sizes[:place])
+                for batch in self._batches(file, written or _ending(file), partial(_advance, advance, before, total)):
+                    for rejected in batch.rejected:
+                        self._examples.setdefault(rejected.reason, rejected)
+                    if len(batch) and self._missing is None:
+                        self._missing = self.evaluator.missing_fields(batch[:ENOUGH])
+                    self._update(self.evaluator, batch)
+        report = self.evaluator.report()
+        for line in self.warnings(report):
+            say(line)
+        if not report.events.accepted:
+            found = "all were rejected" if report.events.rejected else "the files are empty"
+            hint = "`streameval schema` prints what an event looks like"
+            raise InputError(f"no event was accepted: {found}", hint=hint)
+        return report
 
     def _batches(self, file: str, written: str | None, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
@@ -72,7 +92,7 @@ class Replay:
             all_events = counted(total + report.events.accepted, "event")
             yield f"warning: {total:,} of {all_events} {'was' if total == 1 else 'were'} rejected"
         for reason, count in sorted(rejected.items(), key=lambda item: -item[1]):
-            example = f"  e.g. {self.examples[reason].detail[:LONGEST_EXAMPLE]}" if reason in self.examples else ""
+            example = f"  e.g. {self._examples[reason].detail[:LONGEST_EXAMPLE]}" if reason in self._examples else ""
             yield f"  {count:>9,}  {reason}{example}"
         for policy in report.policies:
             for failure in policy.failures:
@@ -81,26 +101,9 @@ class Replay:
             if report.events.accepted and not policy.events and not policy.failures:
                 yield f"warning: no event has a probability of the policy '{policy.policy}'"
                 yield f"hint: the events name {self._named(report) or 'no policies'}"
-        for shortfall in self._shortfalls or ():
-            yield f"warning: {shortfall}"
-            yield f"hint: {shortfall.hint}"
-
-    def require_events(self, report: Report) -> None:
-        """InputError if no event was accepted."""
-        if report.events.accepted:
-            return
-        found = "all were rejected" if report.events.rejected else "the files are empty"
-        raise InputError(f"no event was accepted: {found}", hint="`streameval schema` prints what an event looks like")
-
-    def _update(self, batch: EventBatch) -> None:
-        for rejected in batch.rejected:
-            self.examples.setdefault(rejected.reason, rejected)
-        if len(batch) and self._shortfalls is None:
-            self._shortfalls = self.evaluator.missing_fields(batch[:ENOUGH])
-        if self.traced:
-            self.trace.update(self.evaluator, batch)
-        else:
-            self.evaluator.update(batch)
+        for missing in self._missing or ():
+            yield f"warning: {missing}"
+            yield f"hint: {missing.hint}"
 
     def _named(self, report: Report) -> str:
         if self._first_lines:
@@ -108,7 +111,7 @@ class Replay:
         return ", ".join(policy.policy for policy in report.policies if policy.events and policy.policy != LOGGING)
 
 
-def _advance_all(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
+def _advance(advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
     advance(before + read, total)
 
 
@@ -117,41 +120,26 @@ def _ending(file: str) -> str | None:
     return next((written for ending, written in TABLES.items() if ending in Path(file).suffixes), None)
 
 
-def choose_picture(
-    config: Config, path: Path, estimator: str | None, average: str | None, title: str, truth: Path | None
-) -> Picture:
-    """The plot to draw after a replay, checked before it.
-
-    By default the average with the lowest `preference`, and on it the estimator with the lowest one.
-    """
-    pairs = _by_preference(config.plan())
-    _require_label("--plot-estimator", estimator, [label for label, _ in pairs])
-    _require_label("--plot-average", average, [label for _, label in pairs])
-    choices = [pair for pair in pairs if estimator in (None, pair[0]) and average in (None, pair[1])]
-    if not choices:
-        raise InputError(
-            f"{estimator} is not estimated on {average}", hint=f"choose e.g. {pairs[0][0]} on {pairs[0][1]}"
-        )
-    picture = Picture(path, choices, title, read_truth(truth) if truth else {})
-    picture.check()
-    return picture
-
-
-def _by_preference(plan: Plan) -> list[tuple[str, str]]:
-    """The labels of every estimator on every average, sorted by their `preference`."""
-    pairs = [
+def choices(plan: Plan, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
+    """The labels of the estimators and averages to plot, by `preference`; InputError if the plan has none of them."""
+    products = [
         (estimator, average)
         for estimators, averages in plan.products
         for average in reversed(averages)
         for estimator in estimators
     ]
-    pairs.sort(key=lambda pair: (pair[1].preference, pair[0].preference))
-    return list(dict.fromkeys((estimator.label, average.label) for estimator, average in pairs))
-
-
-def _require_label(option: str, label: str | None, labels: Sequence[str]) -> None:
-    if label is None or label in labels:
-        return
-    labels = list(dict.fromkeys(labels))
-    hint = did_you_mean(label, labels) or "it must be configured to be drawn"
-    raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
+    products.sort(key=lambda pair: (pair[1].preference, pair[0].preference))
+    pairs = list(dict.fromkeys((estimator.label, average.label) for estimator, average in products))
+    for option, label, labels in (
+        ("--plot-estimator", estimator, dict.fromkeys(label for label, _ in pairs)),
+        ("--plot-average", average, dict.fromkeys(label for _, label in pairs)),
+    ):
+        if label is not None and label not in labels:
+            hint = did_you_mean(label, labels) or "it must be configured to be drawn"
+            raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
+    found = [pair for pair in pairs if estimator in (None, pair[0]) and average in (None, pair[1])]
+    if not found:
+        raise InputError(
+            f"{estimator} is not estimated on {average}", hint=f"choose e.g. {pairs[0][0]} on {pairs[0][1]}"
+        )
+    return found

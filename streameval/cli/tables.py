@@ -19,6 +19,14 @@ from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Decision, Estimate, Report
 
 
+def new_table(title: str, *headings: str) -> Table:
+    """A table without rows; a heading that starts with `>` is that of numbers, which are justified to the right."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
+    return table
+
+
 def report_table(report: Report, title: str = "") -> Table:
     """The estimates of a Report, production first; a dash where a number is not known."""
     decimals = decimals_for(estimate.value for estimate in report.estimates)

@@ -71,15 +71,15 @@ from streameval.service.daemon import Daemon
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.events import JsonDecoder
-from streameval.cli.plan import Planning
+from streameval.cli.plan import plan_power
 from streameval.ingest.files.source import FileSource
 before = settings()
 config, log = sys.argv[1:]
 evaluator = se.Evaluator(candidates=["challenger"])
 Daemon(FileSource([log]), JsonDecoder(["challenger"]), evaluator, stop_when_exhausted=True).run()
 assert evaluator.report().events.accepted == 200
-Replay(Config.load(config)).read([log], lambda *_: None)
-Planning(Config.load(config)).read([log], lambda *_: None)
+Replay(Config.load(config)).read([log])
+plan_power(Config.load(config), [log])
 print(json.dumps([before, settings()]))
 """
 

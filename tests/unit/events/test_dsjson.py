@@ -318,7 +318,7 @@ def test_replay_and_daemon_read_decision_logs_as_configured(tmp_path: Path) -> N
         "policies: {candidates: {first: first, even: uniform}}\nestimators: [ips]\naverages: [cumulative]\n"
     )
     config = Config.load(tmp_path / "x.yaml", {})
-    report = Replay(config).read([str(log_file)], lambda read, total: None)
+    report = Replay(config).read([str(log_file)])
     value = report.get("first", "ips", "cumulative").value
     assert value == pytest.approx(REFERENCE["cb_loop_100/first"]["ips"])
     assert isinstance(config.event_format(), DsjsonDecoder)

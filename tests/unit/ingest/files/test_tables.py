@@ -6,6 +6,7 @@ import builtins
 import decimal
 import gzip
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,7 @@ def configured(tmp_path: Path, text: str = CONFIGURED) -> Config:
 
 
 def replayed(tmp_path: Path, *files: Path, text: str = CONFIGURED, written: str | None = None) -> Report:
-    return Replay(configured(tmp_path, text)).read([str(file) for file in files], lambda read, total: None, written)
+    return Replay(configured(tmp_path, text)).read([str(file) for file in files], written)
 
 
 def as_parquet(path: Path, table: Any, **options: Any) -> Path:
@@ -165,9 +166,9 @@ def test_a_bad_row_has_the_reason_that_it_would_have_as_json(
     table = pa.Table.from_pylist(rows, schema=pa.Table.from_pylist([ROW]).schema)
     for file in (as_parquet(tmp_path / "x.parquet", table), as_csv(tmp_path / "x.csv", table)):
         replay = Replay(configured(tmp_path, PLAIN))
-        report = replay.read([str(file)], lambda read, total: None)
+        report = replay.read([str(file)])
         assert (report.events.accepted, report.events.rejected) == (2, {reason: 1})
-        assert detail in replay.examples[reason].detail
+        assert any(reason in line and detail in line for line in replay.warnings(report))
 
 
 @pytest.mark.parametrize(
@@ -186,9 +187,9 @@ def test_a_broken_csv_row_is_counted_and_costs_no_other(tmp_path: Path, line: st
     good = "1,x,0.5,1,0.5"
     file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward,challenger", good, good, line)
     replay = Replay(configured(tmp_path, PLAIN))
-    report = replay.read([str(file)], lambda read, total: None)
+    report = replay.read([str(file)])
     assert (report.events.accepted, report.events.rejected) == (2, {reason: 1})
-    assert detail in replay.examples[reason].detail
+    assert any(reason in line and detail in line for line in replay.warnings(report))
 
 
 def test_text_that_is_not_utf_8_is_counted(tmp_path: Path) -> None:
@@ -309,7 +310,7 @@ def test_two_columns_of_one_name_cannot_be_told_apart(tmp_path: Path) -> None:
 def test_a_policy_without_a_column_is_missing_and_named(tmp_path: Path) -> None:
     file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward", "1,x,1,1")
     replay = Replay(configured(tmp_path, PLAIN))
-    report = replay.read([str(file)], lambda read, total: None)
+    report = replay.read([str(file)])
     assert report.policies[1].missing == 1
     assert "warning: no event has a probability of the policy 'challenger'" in list(replay.warnings(report))
 
@@ -324,7 +325,7 @@ def test_a_file_that_is_not_parquet_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         replayed(tmp_path, tmp_path / "absent.parquet")
     with pytest.raises(InputError, match="is a pipe"):
-        Replay(configured(tmp_path)).read(["-"], lambda read, total: None, "parquet")
+        Replay(configured(tmp_path)).read(["-"], "parquet")
 
 
 def test_a_damaged_page_is_an_input_error(tmp_path: Path) -> None:
@@ -342,9 +343,8 @@ def test_a_table_without_rows_has_no_events(tmp_path: Path, content: str) -> Non
     file = tmp_path / "x.csv"
     file.write_text(content)
     replay = Replay(configured(tmp_path, PLAIN))
-    report = replay.read([str(file)], lambda read, total: None)
     with pytest.raises(InputError, match="no event was accepted: the files are empty"):
-        replay.require_events(report)
+        replay.read([str(file)])
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,10 +364,12 @@ def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypa
     assert replayed(tmp_path, table).events.accepted == 3
 
 
-def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path) -> None:
+def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [as_parquet(tmp_path / "1.parquet", columns(9_000)), as_csv(tmp_path / "2.csv", columns(9_000))]
     told: list[tuple[int, int | None]] = []
-    Replay(configured(tmp_path)).read(list(map(str, files)), lambda read, total: told.append((read, total)))
+    advance = nullcontext(lambda read, total: told.append((read, total)))
+    monkeypatch.setattr("streameval.cli.replay.progress_of_bytes", lambda: advance)
+    Replay(configured(tmp_path)).read(list(map(str, files)))
     total = sum(file.stat().st_size for file in files)
     assert {each for _, each in told} == {total}
     assert [read for read, _ in told] == sorted(read for read, _ in told)

@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 import streameval as se
-from streameval.cli.plots.values import Picture
+from streameval.cli.plots import ReplayPlot
 from streameval.common.arrays import from_plain
 from streameval.events import JsonDecoder
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.power import Exploration, LogSpan, TargetLift, forecast_power
+from streameval.ope.power import LogSummary, TargetLift, forecast_power
 from streameval.ope.report import Decision
 from streameval.service.status_page.page import chosen
 
@@ -134,7 +134,7 @@ def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Lo
 
 
 def test_what_is_shown_first_is_not_what_one_event_says(log: Log) -> None:
-    picture = Picture(Path("plot.png"), [("stratified_dr", "mixture"), ("stratified_ips", "mixture")], None, {})
+    picture = ReplayPlot(Path("plot.png"), [("stratified_dr", "mixture"), ("stratified_ips", "mixture")], None, {})
     for batch, shown in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
         report = evaluated(batch).report()
         assert chosen(report, {}) == (shown, "mixture")
@@ -147,9 +147,9 @@ def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
         estimators = {each.label: each for each in every}
         planner = se.Evaluator(["better", "worse"], averages=[se.Cumulative()], intervals={"cumulative": "normal"})
         planner.update(batch)
-        exploration = Exploration(("logging", "better", "worse"), {}, (0.0, 1.0))
-        exploration.update(batch)
-        found = forecast_power(planner.report(), estimators, [TargetLift.read("0.01")], 0.8, LogSpan(), exploration, {})
+        summary = LogSummary(("logging", "better", "worse"), {}, (0.0, 1.0))
+        summary.update(batch)
+        found = forecast_power(planner.report(), summary, estimators, [TargetLift.read("0.01")], 0.8, {})
         assert [each.estimator for each in found.candidates] == [planned, planned]
 
 

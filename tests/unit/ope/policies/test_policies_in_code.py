@@ -350,7 +350,7 @@ def test_replay_says_which_policy_failed_and_why(tmp_path: Path) -> None:
     log = tmp_path / "log.ndjson"
     log.write_bytes(b"\n".join([message(ranks=[1, 2, 3]), message(context={}, ranks=[1, 2, 3])]))
     replay = Replay(configured(tmp_path))
-    complaints = list(replay.warnings(replay.read([str(log)], lambda read, total: None)))
+    complaints = list(replay.warnings(replay.read([str(log)])))
     assert "warning: the policy 'mine' has no distribution for 1 event" in complaints
     assert "  raised  e.g. KeyError: 'likes'" in complaints
     assert "warning: no event has a probability of the policy 'shadow'" in complaints

@@ -11,8 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval.cli.plots.decisions import DecisionTimeline
-from streameval.cli.plots.values import Picture, Trace, Truth
+from streameval.cli.plots import ReplayPlot, Trace
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -47,7 +46,7 @@ def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) 
     trace = Trace()
     evaluator = Evaluator(list(TARGETS), promotion=Promotion(rule=rules, min_events=2_000))
     trace.update(evaluator, batch(events, timestamp))
-    trace.finish(evaluator)
+    trace.finish(evaluator.report())
     return trace
 
 
@@ -132,12 +131,11 @@ def test_without_rules_there_is_nothing_to_say(files: Path, capfd: pytest.Captur
     assert "\nhint: " in outcome.err
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, **truth: Truth) -> Figure:
+def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, **truth: Any) -> Figure:
     """The figure of a trace."""
     figures: list[Figure] = []
-    monkeypatch.setattr("streameval.cli.plots.decisions.save", lambda figure, path: figures.append(figure))
-    picture = Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log", truth)
-    DecisionTimeline(picture, margin=0.0).draw(trace)
+    monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
+    ReplayPlot(Path("plot.png"), [("stratified_ips", "mixture")], "A log", truth, margin=0.0).draw(trace)
     (figure,) = figures
     figure.canvas.draw()
     return figure
@@ -160,8 +158,8 @@ def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.Monke
     (fired,) = [each for each in report.promotion if (each.policy, each.rule) == ("better", "paired")]
     assert fired.times == 1, "the test expects one stretch that lasts"
     strips = drawn(monkeypatch, trace).axes[1]
-    ends = [bar.get_paths()[0].get_extents() for bar in strips.collections if bar.get_paths()[0].get_extents().y1 < 1]
-    track, dark = ends
+    spans = [path.get_extents() for bars in strips.collections for path in bars.get_paths()]
+    track, dark = [span for span in spans if span.y1 < 0.5]
     share = (dark.x0 - track.x0) / (track.x1 - track.x0)
     first = report.transitions[0].event if fired.first_event is None else fired.first_event
     shown = long_reports(trace)
@@ -176,8 +174,8 @@ def long_reports(trace: Trace) -> int:
 
 def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
     known = {
-        "logging": Truth(np.array([0.0, 12_000.0]), np.array([0.2, 0.2])),
-        "better": Truth(np.array([0.0, 12_000.0]), np.array([0.5, 0.3])),
+        "logging": np.array([[0.0, 12_000.0], [0.2, 0.2]]),
+        "better": np.array([[0.0, 12_000.0], [0.5, 0.3]]),
     }
     better, _, worse, _ = drawn(monkeypatch, long_trace, **known).axes
     dashed = [line for line in better.lines if line.get_linestyle() == "--"]
@@ -189,7 +187,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     trace = traced(60)
     trace.reports = trace.reports[:1]
     with pytest.raises(InputError, match="there is no line to draw"):
-        DecisionTimeline(Picture(Path("plot.png"), [("stratified_ips", "mixture")], "A log"), 0.0).draw(trace)
+        ReplayPlot(Path("plot.png"), [("stratified_ips", "mixture")], "A log", margin=0.0).draw(trace)
 
 
 @pytest.mark.parametrize(

@@ -15,16 +15,15 @@ from streameval import IPS, SNIPS, Cumulative, Estimate, Evaluator, EventBatch
 from streameval.common.arrays import Array
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.power import (
+    USUAL,
     EventsNeeded,
-    Exploration,
-    LogSpan,
+    LogSummary,
     PowerReport,
     TargetLift,
     events_needed,
     forecast_power,
     smallest_lift,
 )
-from streameval.ope.power.forecast import USUAL
 
 CANDIDATE = "challenger"
 SURE = {"confidence": 0.95, "power": 0.8}
@@ -70,14 +69,10 @@ def looked_at(
     chosen = estimator or SNIPS()
     evaluator = Evaluator([CANDIDATE], [chosen], [Cumulative()], intervals=NORMAL, drift=None)
     evaluator.update(events)
-    exploration = Exploration(evaluator.policies, {}, (0.0, 1.0))
-    exploration.update(events)
-    times = events.timestamp
-    span = LogSpan(float(times.min()), float(times.max()), len(times))
-    estimators = {chosen.label: chosen}
-    return forecast_power(
-        evaluator.report(), estimators, wishes, wanted.get("power", 0.8), span, exploration, {"window": 10_000.0}
-    )
+    log = LogSummary(evaluator.policies, {}, (0.0, 1.0))
+    log.update(events)
+    power, horizons = wanted.get("power", 0.8), {"window": 10_000.0}
+    return forecast_power(evaluator.report(), log, {chosen.label: chosen}, wishes, power, horizons)
 
 
 def needed(events: EventBatch, lift: float, estimator: AnyEstimator) -> EventsNeeded:
@@ -173,8 +168,8 @@ def test_lifts_are_parts_of_what_production_earns_unless_they_are_numbers() -> N
 
 
 def test_where_production_earns_nothing_the_range_of_rewards_is_the_measure() -> None:
-    assert TargetLift(0.05, relative=True).absolute(0.0) is None
-    assert TargetLift(0.05, relative=True).of_range(2.0) == TargetLift(0.1)
+    for value in (0.0, -1.0, None):
+        assert TargetLift(0.05, relative=True).absolute(value, (-1.0, 1.0)) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("wrong", ["x", "0", "-1", "nan", "inf", "%", ""])
@@ -218,9 +213,9 @@ def test_one_wrong_propensity_is_no_reason_to_explore_more() -> None:
     wrong = EventBatch.from_arrays(
         reward=log.reward, propensity=propensity, policies={CANDIDATE: log.probabilities[:, 0]}, timestamp=log.timestamp
     )
-    exploration = Exploration(("logging", CANDIDATE), {}, (0.0, 1.0))
-    exploration.update(wrong)
-    assert exploration.advice(CANDIDATE) is None
+    summary = LogSummary(("logging", CANDIDATE), {}, (0.0, 1.0))
+    summary.update(wrong)
+    assert summary.advice(CANDIDATE) is None
 
 
 def rows(events: int, **columns: object) -> EventBatch:
@@ -235,10 +230,10 @@ def rows(events: int, **columns: object) -> EventBatch:
 
 
 def test_a_policy_without_events_counts_as_sampled_evenly() -> None:
-    exploration = Exploration(("logging", CANDIDATE), {}, (0.0, 1.0))
-    assert exploration.unevenness(CANDIDATE) == 1.0
-    exploration.update(rows(100, target=np.full(100, np.nan)))
-    assert exploration.unevenness(CANDIDATE) == 1.0
+    log = LogSummary(("logging", CANDIDATE), {}, (0.0, 1.0))
+    assert log.unevenness(CANDIDATE) == 1.0
+    log.update(rows(100, target=np.full(100, np.nan)))
+    assert log.unevenness(CANDIDATE) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from streameval.cli.plots.values import LABEL_GAP, Picture, Trace, Truth, apart, read_truth
-from streameval.cli.replay import choose_picture
+from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
+from streameval.cli.replay import choices
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config
 from streameval.errors import InputError
@@ -43,7 +43,7 @@ def evaluator() -> Evaluator:
 def traced(events: int, trace: Trace | None = None, *, timestamp: bool = True) -> Trace:
     trace, evaluated = trace or Trace(), evaluator()
     trace.update(evaluated, batch(events, timestamp))
-    trace.finish(evaluated)
+    trace.finish(evaluated.report())
     return trace
 
 
@@ -73,7 +73,8 @@ def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
     for seed in range(5):
         plain.update(batch(777, seed=seed))
         trace.update(watched, batch(777, seed=seed))
-    report = trace.finish(watched)
+    report = watched.report()
+    trace.finish(report)
     assert report == trace.reports[-1]
     assert report.events == plain.report().events
     for policy in ("logging", *POLICIES):
@@ -91,31 +92,32 @@ def test_rejected_events_are_counted_once_although_their_batch_is_cut() -> None:
     mixed = JsonDecoder(list(POLICIES)).decode_batch([good] * 120 + [b"oops"] * 3)
     trace, evaluated = Trace(), evaluator()
     trace.update(evaluated, mixed)
-    assert trace.finish(evaluated).events.rejected == {"malformed": 3}
+    assert evaluated.report().events.rejected == {"malformed": 3}
 
 
 def test_curves_hold_the_values_of_one_estimator_and_average() -> None:
     trace = traced(1_000, Trace(every=100))
-    production, better, worse = trace.curves("ips", "window")
-    assert [production.policy, better.policy, worse.policy] == ["logging", "better", "worse"]
-    assert better.values.tolist() == [report.get("better", "ips", "window").value for report in trace.reports]
-    assert np.all(better.lower[1:] < better.values[1:])
-    np.testing.assert_allclose(better.values, 1.8 * production.values)
+    curves = trace.curves("ips", "window")
+    assert list(curves) == ["logging", "better", "worse"]
+    value, lower, upper = curves["better"]
+    assert value.tolist() == [report.get("better", "ips", "window").value for report in trace.reports]
+    assert np.all((lower[1:] < value[1:]) & (value[1:] < upper[1:]))
+    np.testing.assert_allclose(value, 1.8 * curves["logging"][0])
 
 
-def picture(path: Path, **options: Any) -> Picture:
-    return Picture(path, [("ips", "window")], "Two candidates", **options)
+def picture(path: Path, **options: Any) -> ReplayPlot:
+    return ReplayPlot(path, [("ips", "window")], "Two candidates", **options)
 
 
-def texts(monkeypatch: pytest.MonkeyPatch, drawing: Picture, trace: Trace) -> tuple[Figure, list[str]]:
+def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) -> tuple[Figure, list[str]]:
     """The figure that a picture makes, and the words in it."""
     figures: list[Figure] = []
-    monkeypatch.setattr("streameval.cli.plots.values.save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
     drawing.draw(trace)
     (figure,) = figures
     figure.canvas.draw()
-    words = [text.get_text() for text in (*figure.texts, *figure.axes[0].texts)]
-    return figure, [*words, figure.axes[0].get_xlabel()]
+    axes, labels = figure.axes[0], [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return figure, [*(text.get_text() for text in figure.texts), *labels, axes.get_xlabel(), axes.get_title(loc="left")]
 
 
 def test_a_png_is_written_with_something_in_it(tmp_path: Path) -> None:
@@ -138,17 +140,18 @@ def test_the_ending_says_what_is_written(tmp_path: Path, name: str, begins: byte
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
-def test_lines_are_labelled_at_their_ends_and_axes_say_what_they_are(
+def test_the_legend_names_the_lines_from_the_highest_value_on_and_axes_say_what_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = traced(2_000)
     figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), trace)
-    last = {curve.policy: curve.values[-1] for curve in trace.curves("ips", "window")}
-    assert {f"{policy}  {value:.4f}" for policy, value in last.items()} <= set(words)
+    last = {policy: float(value[-1]) for policy, (value, _, _) in trace.curves("ips", "window").items()}
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [f"{policy}  {last[policy]:.4f}" for policy in ("better", "logging", "worse")]
     assert {"Two candidates", "reward per event", "event time (UTC)"} <= set(words)
     assert "ips on window  ·  shaded: 95% intervals  ·  2,000 events, production: logging" in words
-    production, *candidates = figure.axes[0].lines
-    assert production.get_linewidth() > max(line.get_linewidth() for line in candidates)
+    better, production, worse = figure.axes[0].lines
+    assert production.get_linewidth() > max(better.get_linewidth(), worse.get_linewidth())
     assert len({line.get_color() for line in figure.axes[0].lines}) == 3
 
 
@@ -159,29 +162,21 @@ def test_without_times_the_axis_counts_events(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Truth(np.array([0.0, 2_000.0]), np.array([0.8, 1.0]))
+    known = np.array([[0.0, 2_000.0], [0.8, 1.0]])
     drawing = picture(tmp_path / "p.png", truth={"better": known, "not drawn": known})
     figure, words = texts(monkeypatch, drawing, traced(2_000))
     *solid, dashed = figure.axes[0].lines
     assert len(solid) == 3
-    assert dashed.get_color() == solid[1].get_color()
+    assert dashed.get_color() == solid[0].get_color()
     assert np.asarray(dashed.get_ydata())[-1] == 1.0
     assert any("dashed: true values" in word for word in words)
 
 
 def test_wide_bands_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, _ = texts(monkeypatch, Picture(tmp_path / "p.png", [("ips", "cumulative")], ""), traced(20_000))
+    figure, _ = texts(monkeypatch, ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], ""), traced(20_000))
     low, high = figure.axes[0].get_ylim()
     assert low >= 0
     assert high < 1.0
-
-
-def test_labels_keep_their_distance_and_order() -> None:
-    heights = [0.0, 0.01, 0.02, 0.5, 0.51, 0.9]
-    places = apart(heights)
-    assert np.all(np.diff(places) >= LABEL_GAP - 1e-9)
-    assert places[-1] == pytest.approx(0.9)
-    assert sum(places) == pytest.approx(sum(heights))
 
 
 def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
@@ -191,15 +186,15 @@ def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_the_replay(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ends in none of \.png, \.svg, \.pdf"):
-        picture(tmp_path / "plot.jpeg").check()
+        check_path(tmp_path / "plot.jpeg")
     with pytest.raises(InputError, match=r"the directory .*absent does not exist"):
-        picture(tmp_path / "absent" / "plot.png").check()
+        check_path(tmp_path / "absent" / "plot.png")
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError) as caught:
-        picture(tmp_path / "p.png").check()
+        check_path(tmp_path / "p.png")
     assert caught.value.report() == (
         "a plot needs matplotlib, which is not installed\nhint: pip install 'streameval[plot]'"
     )
@@ -209,8 +204,7 @@ def test_the_truth_is_read_by_policy(tmp_path: Path) -> None:
     path = tmp_path / "truth.ndjson"
     path.write_text('{"events": 100, "truth": {"a": 0.25}}\n{"events": 200, "truth": {"a": 0.5}}\n')
     truth = read_truth(path)
-    assert truth["a"].events.tolist() == [100.0, 200.0]
-    assert truth["a"].values.tolist() == [0.25, 0.5]
+    assert truth["a"].tolist() == [[100.0, 200.0], [0.25, 0.5]]
     path.write_text('{"events": "x"}')
     with pytest.raises(InputError, match="cannot be read"):
         read_truth(path)
@@ -241,7 +235,7 @@ def test_a_plot_of_an_average_that_is_not_configured_is_refused(
 
 def chosen(config: str, estimator: str | None = None, average: str | None = None) -> list[tuple[str, str]]:
     settings = Config.model_validate(parse_yaml(config, "c.yaml").values)
-    return list(choose_picture(settings, Path("p.png"), estimator, average, "", None).choices)
+    return choices(settings.plan(), estimator, average)
 
 
 def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> None:
@@ -261,9 +255,9 @@ def test_what_the_plan_does_not_estimate_is_refused_before_a_long_replay() -> No
 def test_what_the_reports_hold_decides_which_of_the_choices_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawing = Picture(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
+    drawing = ReplayPlot(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
     _, words = texts(monkeypatch, drawing, traced(1_000))
     assert any("ips on window" in word for word in words)
     with pytest.raises(InputError, match="there are no estimates by snips on window") as caught:
-        Picture(tmp_path / "p.png", [("snips", "window")], "").draw(traced(1_000))
+        ReplayPlot(tmp_path / "p.png", [("snips", "window")], "").draw(traced(1_000))
     assert caught.value.hint == "choose one of ips on cumulative, ips on window"

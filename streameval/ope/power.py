@@ -1,4 +1,4 @@
-"""How many events it takes to detect a lift of each candidate, forecast from a log."""
+"""Statistical power: the events needed to detect a lift of each candidate, forecast from a log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,29 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 from msgspec import structs
 
+from streameval.common.arrays import Array
+from streameval.events import EventBatch
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.power.exploration import Exploration, ExplorationAdvice
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.policies import LOGGING, AnyPolicy, CodedPolicies
 from streameval.ope.report import Estimate, PolicyCounts, Report
+
+NEVER_LOGGED = 0.005
+"""Probability of actions that are never logged, above which a lift may be wrong by more than noise."""
+FAR_OFF = 4.0
+"""Standard errors that a mean weight may differ from 1."""
+EDGES = 2.0 ** np.arange(0, 24)
+"""The bins of weights: up to 1, to 2, to 4, ..."""
+MOST_OF_IT = 0.8
+"""The share of the noise that large weights must have: less can hardly be halved by them."""
+RARE = 0.2
+"""The largest share of events to spend on rare actions: more would change the rest of the log."""
+TIMES = np.geomspace(1.05, 50, 400)
+FEWEST = 10
+"""The fewest events with large weights: the noise of fewer may be one wrong propensity."""
 
 
 def events_needed(deviation: float, design_effect: float, lift: float, confidence: float, power: float) -> float:
@@ -70,38 +88,106 @@ class TargetLift(NamedTuple):
             raise ValueError(f"expected a number above 0, or a percentage; found {text!r}")
         return cls(size, relative)
 
-    def absolute(self, production: float | None) -> float | None:
-        """The lift in units of the reward; None if it is relative and production's value is not above 0."""
+    def absolute(self, production: float | None, reward_range: tuple[float, float]) -> float:
+        """In units of the reward. Unless production's value is above 0, a relative lift is a share of the range."""
         if not self.relative:
             return self.size
-        return self.size * production if production is not None and production > 0 else None
-
-    def of_range(self, width: float) -> TargetLift:
-        """The same share of the width of the reward range, for when production's value is unknown."""
-        return TargetLift(self.size * width) if self.relative else self
+        low, high = reward_range
+        return self.size * (production if production is not None and production > 0 else high - low)
 
 
 USUAL = tuple(TargetLift(size, relative=True) for size in (0.02, 0.05, 0.1, 0.2))
 """The default targets."""
 
 
-NEVER_LOGGED = 0.005
-"""Probability of actions that are never logged, above which a lift may be wrong by more than noise."""
-FAR_OFF = 4.0
-"""Standard errors that a mean weight may differ from 1."""
+class ExplorationAdvice(msgspec.Struct, frozen=True):
+    """Half as many events suffice if actions with weights above `over` are taken `times` as often.
+
+    `events_share`: the share of events with such weights. `noise_share`: their share of the noise.
+    """
+
+    over: float
+    events_share: float
+    noise_share: float
+    times: float
 
 
-class LogSpan(NamedTuple):
-    """The event times of a log: the first, the last, and how many events have one."""
+class LogSummary:
+    """Sums over the events of a log: event times, sampling, and products of weights and rewards by size of weight.
 
-    first: float = math.inf
-    last: float = -math.inf
-    events: int = 0
+    The noise of a lift is the variance of one event's paired difference; an event with importance weight w adds to it
+    about `w^2`. If actions with large weights were taken c times as often, their weights and their share of the noise
+    would be c times smaller, for the same rewards.
+
+    Args:
+        policies: production first.
+        coded: the policies in code, which are evaluated on every event.
+    """
+
+    def __init__(self, policies: Sequence[str], coded: Mapping[str, AnyPolicy], reward_range: tuple[float, float]):
+        self.policies, self.reward_range = tuple(policies), reward_range
+        self._coded = CodedPolicies(coded)
+        self._first, self._last, self._timed = math.inf, -math.inf, 0
+        self._sampling = np.zeros((len(self.policies), 3))
+        self._products = np.zeros((len(self.policies), len(EDGES) + 1, 5, 5))  # of 1, w, w r, v, v r; v: production's w
+
+    def update(self, batch: EventBatch) -> None:
+        """Add events; of those with a reward out of range, only the times count."""
+        known = batch.timestamp[~np.isnan(batch.timestamp)]
+        if len(known):
+            self._first, self._last = min(self._first, float(known.min())), max(self._last, float(known.max()))
+            self._timed += len(known)
+        low, high = self.reward_range
+        batch = batch.take((batch.reward >= low) & (batch.reward <= high))
+        if not len(batch):
+            return
+        named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
+        evidence = Evidence.from_batch(self._coded.fill(named)[0], self.policies, len(batch))
+        other, reward = evidence.importance_weight[:, 0], evidence.reward
+        for place in range(1, len(self.policies)):
+            q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, place], 0.0)
+            self._sampling[place] += np.count_nonzero(q), q.sum(), q @ q
+            weight = evidence.importance_weight[:, place]
+            columns = np.column_stack([np.ones_like(weight), weight, weight * reward, other, other * reward])
+            products = q[:, None, None] * columns[:, :, None] * columns[:, None, :]
+            np.add.at(self._products[place], np.searchsorted(EDGES, weight), products)
 
     @property
     def events_per_second(self) -> float | None:
         """The rate of the log; None where times are unknown or equal."""
-        return (self.events - 1) / (self.last - self.first) if self.last > self.first else None
+        return (self._timed - 1) / (self._last - self._first) if self._last > self._first else None
+
+    def unevenness(self, policy: str) -> float:
+        """`n sum(q^2) / (sum q)^2`: the factor by which uneven sampling increases the events needed."""
+        events, total, squares = self._sampling[self.policies.index(policy)]
+        return float(events * squares / total**2) if total > 0 else 1.0
+
+    def advice(self, policy: str) -> ExplorationAdvice | None:
+        """The exploration that would halve the events needed; None where no such advice can be given.
+
+        A few events must have most of the noise, and halving it must leave the rest of the log nearly unchanged: if
+        those events are c times as frequent, the others are rarer by as much, and their weights larger.
+        """
+        products = self._products[self.policies.index(policy)]
+        events, noise = (column[::-1].cumsum()[::-1] for column in (products[:, 0, 0], _noise(products)))
+        if not (events[0] > 0 and noise[0] > 0):
+            return None
+        large = int(np.flatnonzero(noise >= MOST_OF_IT * noise[0])[-1])
+        if large == 0 or events[large] < FEWEST:
+            return None
+        share, part = float(events[large] / events[0]), float(noise[large] / noise[0])
+        rest = part / TIMES + (1 - part) * (1 - share) / np.maximum(1 - TIMES * share, 1e-9)
+        enough = TIMES[(TIMES * share <= RARE) & (rest <= 0.5)]
+        return ExplorationAdvice(float(EDGES[large - 1]), share, part, float(enough[0])) if len(enough) else None
+
+
+def _noise(products: Array) -> Array:
+    """Sums of `(w (r - E) / sum(w) - v (r - P) / sum(v))^2` by size of weight; E and P are the values by `snips`."""
+    _, weight, rewarded, other, other_rewarded = products[:, 0].sum(axis=0)
+    if not (weight > 0 and other > 0):
+        return np.zeros(len(products))
+    difference = np.array([0, -rewarded / weight**2, 1 / weight, other_rewarded / other**2, -1 / other])
+    return np.asarray(np.maximum(products @ difference @ difference, 0.0))
 
 
 class EventsNeeded(msgspec.Struct, frozen=True):
@@ -164,11 +250,10 @@ class PowerReport(msgspec.Struct, frozen=True):
 
 def forecast_power(
     report: Report,
+    log: LogSummary,
     estimators: Mapping[str, AnyEstimator],
     targets: Sequence[TargetLift],
     power: float,
-    span: LogSpan,
-    exploration: Exploration,
     horizons: Mapping[str, float],
 ) -> PowerReport:
     """The forecast after a log.
@@ -178,19 +263,18 @@ def forecast_power(
         estimators: by label, the preferred one first.
         horizons: the number of events that each average that forgets is worth, by label.
     """
-    value = _best(report, report.production, estimators)
-    earned = None if value is None else value.value
-    low, high = exploration.reward_range
-    lifts = {target.absolute(earned) or target.of_range(high - low).size for target in targets}
+    production = _best(report, report.production, estimators)
+    value = None if production is None else production.value
+    lifts = {target.absolute(value, log.reward_range) for target in targets}
     found = PowerReport(
-        report.production,
-        earned,
-        report.confidence,
-        power,
-        report.events.accepted,
-        span.events_per_second,
-        tuple(sorted(lifts)),
-        (),
+        production=report.production,
+        value=value,
+        confidence=report.confidence,
+        power=power,
+        events=report.events.accepted,
+        events_per_second=log.events_per_second,
+        lifts=tuple(sorted(lifts)),
+        candidates=(),
     )
     candidates = []
     for counts in report.policies[1:]:
@@ -199,9 +283,9 @@ def forecast_power(
         if reason or estimate is None:
             candidates.append(CandidatePower(counts.policy, counts.events, reason or "it has no estimate"))
             continue
-        relief = exploration.advice(counts.policy) if _weights_only(estimators[estimate.estimator]) else None
-        uneven = exploration.unevenness(counts.policy)
-        candidates.append(_candidate(counts, estimate, found, uneven, horizons, relief))
+        candidate = _candidate(counts, estimate, found, log.unevenness(counts.policy), horizons)
+        relief = log.advice(counts.policy) if _weights_only(estimators[estimate.estimator]) else None
+        candidates.append(structs.replace(candidate, relief=relief))
     return structs.replace(found, candidates=tuple(candidates))
 
 
@@ -252,15 +336,10 @@ def _weight_error(estimate: Estimate, events: int) -> float:
 
 
 def _candidate(
-    counts: PolicyCounts,
-    estimate: Estimate,
-    found: PowerReport,
-    uneven: float,
-    horizons: Mapping[str, float],
-    relief: ExplorationAdvice | None,
+    counts: PolicyCounts, estimate: Estimate, found: PowerReport, unevenness: float, horizons: Mapping[str, float]
 ) -> CandidatePower:
     effect = estimate.details.get("lift_design_effect") or 1.0
-    noise = (estimate.details["lift_deviation"], max(1.0, effect) * uneven)
+    noise = (estimate.details["lift_deviation"], max(1.0, effect) * unevenness)
     certainty = (found.confidence, found.power)
     share, rate = counts.events / max(found.events, 1), found.events_per_second
     needed = []
@@ -281,5 +360,4 @@ def _candidate(
         detectable=smallest_lift(*noise, counts.events, *certainty),
         needed=tuple(needed),
         limits=tuple(Limit(name, size, smallest_lift(*noise, size, *certainty)) for name, size in horizons.items()),
-        relief=relief,
     )

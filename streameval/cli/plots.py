@@ -1,0 +1,392 @@
+"""The plots of `replay` and `plan`: values over time, lifts with the decisions of each rule, and statistical power."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC
+from itertools import chain, cycle, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval.common.text import counted, decimal, decimals_for
+from streameval.errors import InputError
+from streameval.events import EventBatch
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.power import PowerReport, smallest_lift
+from streameval.ope.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7a4fa3", "#8b5a2b")
+"""After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
+PRODUCTION = "#333333"
+INK, FAINT, GRID, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
+HEIGHT, HEAD, PANEL, STRIP = 5.2, 1.3, 2.0, 0.25
+"""Inches: of a plot; and of the plot of decisions, its texts, the panel of one candidate, and the strip of one rule."""
+MOST = 8
+"""Candidates in the plot of decisions; its caption counts the others."""
+ENDINGS = (".png", ".svg", ".pdf")
+SETTLED = 0.15
+"""Share of the first Reports that do not set the scale: their intervals are wide."""
+
+
+@dataclass
+class Trace:
+    """Between `points` and `2 * points` Reports of a stream of unknown length, evenly spaced.
+
+    The first ones are `every` events apart. When the trace is full, it drops every second one.
+    """
+
+    points: int = 200
+    every: int = 50
+    reports: list[Report] = field(default_factory=list)
+    taken: int = 0
+
+    def update(self, evaluator: Evaluator, batch: EventBatch) -> None:
+        """Give a batch to the evaluator, split where a Report is due."""
+        while len(batch) >= (missing := self.every - self.taken % self.every):
+            self._give(evaluator, batch[:missing])
+            batch = batch[missing:]
+            self.reports.append(evaluator.report())
+            if len(self.reports) >= 2 * self.points:
+                self.every *= 2
+                self.reports = self.reports[1::2]
+        self._give(evaluator, batch)
+
+    def _give(self, evaluator: Evaluator, batch: EventBatch) -> None:
+        evaluator.update(batch)
+        self.taken += len(batch)
+
+    def finish(self, report: Report) -> None:
+        """Keep the Report at the end of the stream."""
+        if self.taken % self.every:
+            self.reports.append(report)
+
+    def curves(self, estimator: str, average: str, quantity: Literal["value", "lift"] = "value") -> dict[str, Floats]:
+        """By policy, production first: the value or lift and its bounds, [3, reports]; NaN where unknown."""
+        bounds = ("lower", "upper") if quantity == "value" else ("lift_lower", "lift_upper")
+        wanted = (estimator, average)
+        rows = [
+            {each.policy: each for each in report.estimates if (each.estimator, each.average) == wanted}
+            for report in self.reports
+        ]
+        policies = dict.fromkeys(policy for row in reversed(rows) for policy in row)
+        return {
+            policy: np.array(
+                [[getattr(row.get(policy), name, None) for row in rows] for name in (quantity, *bounds)], float
+            )
+            for policy in policies
+        }
+
+    @property
+    def counts(self) -> Floats:
+        """The number of events in each Report."""
+        return np.array([report.events.accepted for report in self.reports], dtype=np.float64)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the x axis shows event time, not the number of events."""
+        times = [report.events.last_timestamp for report in self.reports]
+        return None not in times and times[0] != times[-1]
+
+    @property
+    def moments(self) -> Floats:
+        """The positions of the Reports on the x axis: days since 1970, or numbers of events."""
+        if not self.is_timed:
+            return self.counts
+        return np.array([report.events.last_timestamp for report in self.reports], dtype=np.float64) / 86_400
+
+    def promotable(self, policy: str, rule: str) -> Iterator[tuple[float, float]]:
+        """When one rule would have promoted one candidate: starts and lengths on the x axis."""
+        transitions = {
+            each.event: each.promotable
+            for report in self.reports
+            for each in report.transitions
+            if (each.policy, each.rule) == (policy, rule)
+        }
+        end = self.reports[-1].events.accepted
+        for (first, promotable), (last, _) in pairwise([*sorted(transitions.items()), (end, False)]):
+            if promotable:
+                start, stop = np.interp([first, last], self.counts, self.moments).tolist()
+                yield start, stop - start
+
+
+def read_truth(path: Path) -> dict[str, Floats]:
+    """By policy, numbers of events and true values, [2, moments]; InputError if the file cannot be read.
+
+    A line is such as `{"events": 100, "truth": {"logging": 0.2}}`.
+    """
+    try:
+        moments = msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[_Moment])
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(
+            f"the truth {path} cannot be read: {error}", hint="write it with `simulate --truth`"
+        ) from error
+    policies = moments[0].truth if moments else ()
+    events = [float(moment.events) for moment in moments]
+    return {policy: np.array([events, [moment.truth[policy] for moment in moments]]) for policy in policies}
+
+
+class _Moment(msgspec.Struct):
+    events: int
+    truth: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ReplayPlot:
+    """The value of each policy over time; with a `margin`, the lifts and when each rule would have promoted.
+
+    `path`: its suffix selects PNG, SVG or PDF. `choices`: pairs of an estimator and an average; the first one that is
+    in the Reports is drawn. `truth`: what `read_truth` returns; these lines are dashed. `margin`: what a lift must
+    exceed.
+    """
+
+    path: Path
+    choices: Sequence[tuple[str, str]]
+    title: str
+    truth: Mapping[str, Floats] = field(default_factory=dict)
+    margin: float | None = None
+
+    def draw(self, trace: Trace) -> None:
+        """Write the plot; InputError if the trace has fewer than two Reports or the file cannot be written."""
+        if len(trace.reports) < 2:
+            raise InputError(
+                f"there is no line to draw: {counted(trace.taken, 'event')}, and a point every {trace.every}",
+                hint="replay more events, or leave out --plot",
+            )
+        choice = self.choice(trace.reports[-1])
+        save(self._values(trace, *choice) if self.margin is None else self._decisions(trace, *choice), self.path)
+
+    def choice(self, report: Report) -> tuple[str, str]:
+        """The estimator and the average to draw; InputError if the Report has none of the choices."""
+        there = {(estimate.estimator, estimate.average) for estimate in report.estimates}
+        thin = report.thin() if len(self.choices) > 1 else frozenset()
+        for choice in sorted(self.choices, key=lambda pair: pair in thin):  # the sort is stable
+            if choice in there:
+                return choice
+        (estimator, average), *_ = self.choices
+        held = ", ".join(sorted(f"{one} on {other}" for one, other in there))
+        raise InputError(f"there are no estimates by {estimator} on {average}", hint=f"choose one of {held}")
+
+    def _values(self, trace: Trace, estimator: str, average: str) -> Figure:
+        report = trace.reports[-1]
+        curves = trace.curves(estimator, average)
+        last = {policy: float(value[-1]) for policy, (value, _, _) in curves.items()}
+        colours = dict(zip(curves, chain([PRODUCTION], cycle(COLOURS)), strict=False))
+        dashed = ["dashed: true values"] if self.truth else []
+        events = f"{counted(report.events.accepted, 'event')}, production: {report.production}"
+        shaded = f"shaded: {report.confidence * 100:g}% intervals"
+        figure = new_figure(self.title, f"{estimator} on {average}", shaded, *dashed, events)
+        axes = figure.add_subplot()
+        for policy in sorted(curves, key=lambda policy: -np.nan_to_num(last[policy], nan=-np.inf)):
+            width, order = (2.6, 4) if policy == report.production else (1.7, 3)
+            label = f"{policy}  {decimal(last[policy], decimals_for(last.values()))}"
+            _curve(axes, trace, curves[policy], colours[policy], linewidth=width, zorder=order, label=label)
+        for policy in self.truth.keys() & curves.keys():
+            _dash(axes, trace, np.interp(trace.counts, *self.truth[policy]), colours[policy])
+        _fit(axes, list(curves.values()))
+        make_plain(axes, "y")
+        _plain_moments(axes, trace)
+        axes.set_title("reward per event", loc="left", fontsize=9, color=FAINT)
+        figure.legend(loc="outside right upper", frameon=False, labelcolor="linecolor", fontsize=10)
+        return figure
+
+    def _decisions(self, trace: Trace, estimator: str, average: str) -> Figure:
+        """For each candidate its lift, a line at the margin, and a strip per rule, dark where promotable."""
+        report, margin = trace.reports[-1], self.margin or 0.0
+        rules = list(dict.fromkeys(decision.rule for decision in report.promotion))
+        candidates = list(dict.fromkeys(decision.policy for decision in report.promotion))
+        if not candidates:
+            raise InputError("no candidate could be promoted", hint="remove `promotion: off` from the configuration")
+        drawn = candidates[:MOST]
+        captions = [f"lift over {report.production}: {estimator} on {average}"]
+        captions += [
+            f"shaded: {report.confidence * 100:g}% intervals",
+            f"line: margin {margin:g}",
+            "strips: promotable",
+        ]
+        captions += [counted(report.events.accepted, "event"), *(["dashed: true values"] if self.truth else [])]
+        captions += [f"{counted(len(candidates) - MOST, 'candidate')} left out"] if len(candidates) > MOST else []
+        heights = [PANEL, STRIP * len(rules)] * len(drawn)
+        figure = new_figure(self.title, *captions, height=HEAD + sum(heights))
+        panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+        lifts, unknown = trace.curves(estimator, average, "lift"), np.full((3, len(trace.reports)), np.nan)
+        for policy, colour, above, below in zip(drawn, cycle(COLOURS), panels[::2], panels[1::2], strict=False):
+            lift = lifts.get(policy, unknown)
+            _curve(above, trace, lift, colour, linewidth=1.8)
+            if policy in self.truth and report.production in self.truth:
+                own, other = (np.interp(trace.counts, *self.truth[name]) for name in (policy, report.production))
+                _dash(above, trace, own - other, colour)
+            for start, length in trace.promotable(policy, rules[0]):
+                above.axvspan(start, start + length, color=colour, alpha=0.1, linewidth=0)
+            above.axhline(margin, color=INK, linewidth=0.9, zorder=3)
+            _fit(above, [lift], margin)
+            make_plain(above, "y")
+            above.spines["bottom"].set_visible(False)
+            above.set_title(policy, loc="left", fontsize=10.5, fontweight="bold", color=INK)
+            known = lift[0][np.isfinite(lift[0])]
+            if len(known):
+                text = decimal(known[-1], max(0, decimals_for([known[-1]]) - 1), signed=True)
+                _note(above, known[-1], f"{text} now", colour)
+            _strips(below, trace, policy, rules, colour)
+        _plain_moments(panels[-1], trace)
+        panels[-1].spines["bottom"].set_visible(False)
+        return figure
+
+
+def _strips(axes: Axes, trace: Trace, policy: str, rules: Sequence[str], colour: str) -> None:
+    """One strip per rule, with the share of events in which it was promotable."""
+    report, (first, *_, last) = trace.reports[-1], trace.moments
+    events = {each.rule: each.promotable_events for each in report.promotion if each.policy == policy}
+    for place, rule in enumerate(rules):
+        for spans, shade in (([(first, last - first)], TRACK), (list(trace.promotable(policy, rule)), colour)):
+            axes.broken_barh(spans, (place - 0.33, 0.66), color=shade, linewidth=0)
+        share = events[rule] / max(1, report.events.accepted)
+        _note(axes, place, f"{share:.0%} of events" if events[rule] else "never", colour if events[rule] else FAINT)
+    axes.set_ylim(len(rules) - 0.5, -0.5)
+    axes.set_yticks(range(len(rules)), rules)
+    axes.spines[:].set_visible(False)
+    axes.margins(x=0)
+    axes.tick_params(colors=FAINT, labelsize=8.5, length=0)
+
+
+def power_figure(found: PowerReport, title: str) -> Figure:
+    """The detectable lift against the number of events, a line per candidate; InputError if no candidate has one."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
+
+    judged = [each for each in found.candidates if each.reason is None]
+    judged.sort(key=lambda each: -(each.detectable or 0.0))
+    if not judged:
+        raise InputError("there is no line to draw: no candidate has a forecast", hint="leave out --plot")
+    per_second = found.events_per_second
+    captions = [", ".join(dict.fromkeys(each.estimator for each in judged if each.estimator))]
+    captions += [f"detected at {found.confidence * 100:g}% confidence with {found.power * 100:g}% power"]
+    captions += [] if per_second is None else [f"{counted(per_second, 'event', '.3g')} per second"]
+    figure = new_figure(title, *captions, f"dots: the {counted(found.events, 'event')} of the log")
+    axes = figure.add_subplot(xscale="log", yscale="log")
+    counts = [each.events for each in judged] + [need.events for each in judged for need in each.needed]
+    events = np.geomspace(max(10.0, min(counts) / 3), max(counts) * 3, 60)
+    noise = {each.policy: (each.deviation or 0.0, each.design_effect or 1.0) for each in judged}
+    for each, colour in zip(judged, cycle(COLOURS), strict=False):
+        lifts = [smallest_lift(*noise[each.policy], count, found.confidence, found.power) for count in events]
+        axes.plot(events, lifts, color=colour, linewidth=2.0, zorder=3, label=each.policy)
+        axes.plot([each.events], [each.detectable or 0.0], "o", color=colour, markersize=7, zorder=4)
+    for lift in found.lifts:
+        axes.axhline(lift, color=FAINT, linewidth=0.8, linestyle=(0, (2, 3)), zorder=2)
+        transform = axes.get_yaxis_transform()
+        axes.text(0.995, lift, lift_name(lift, found.value), transform=transform, ha="right", va="bottom", color=FAINT)
+    axes.set_xlim(events[0], events[-1])
+    make_plain(axes)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_formatter(lambda lift, _: f"{lift:g}")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
+    axes.set_title(f"detectable lift over {found.production}", loc="left", fontsize=9, color=FAINT)
+    figure.legend(loc="outside right upper", frameon=False, labelcolor="linecolor", fontsize=10)
+    return figure
+
+
+def lift_name(lift: float, value: float | None) -> str:
+    """A lift, with its ratio to the value of production.
+
+    >>> lift_name(0.002, 0.04), lift_name(0.01, None)
+    ('0.002 (+5%)', '0.01')
+    """
+    share = f" (+{100 * lift / value:.2g}%)" if value is not None and value > 0 else ""
+    return f"{lift:.3g}{share}"
+
+
+def new_figure(title: str, *captions: str, height: float = HEIGHT) -> Figure:
+    """A figure with its title above and its captions below; InputError if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+    except ImportError as error:
+        raise InputError(
+            "a plot needs matplotlib, which is not installed", hint="pip install 'streameval[plot]'"
+        ) from error
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)  # inches
+    figure = Figure(figsize=(9.6, height), dpi=160, facecolor="white", layout=layout)
+    figure.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold", color=INK)
+    text = textwrap.fill("  ·  ".join(captions), 140, replace_whitespace=False)
+    figure.supxlabel(text, x=0.02, ha="left", fontsize=9.5, color=FAINT)
+    return figure
+
+
+def check_path(path: Path) -> None:
+    """InputError if no plot can be written there, or if matplotlib is not installed; called before files are read."""
+    new_figure("")
+    if path.suffix not in ENDINGS:
+        raise InputError(f"the plot {path} ends in none of {', '.join(ENDINGS)}", hint="name it e.g. plot.png")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"the directory {path.parent} does not exist", hint=f"mkdir -p {path.parent}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the plot; InputError if that fails."""
+    try:
+        figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)
+    except OSError as error:
+        raise InputError(f"the plot {path} cannot be written: {error.strerror}", hint="choose another place") from error
+
+
+def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """The style of all plots: a line below, and a faint grid."""
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(FAINT)
+    axes.grid(axis=grid, color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(which="both", colors=FAINT, labelsize=9, length=0, pad=5)
+
+
+def _plain_moments(axes: Axes, trace: Trace) -> None:
+    """Label the x axis with event time or with numbers of events."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    if trace.is_timed:
+        locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
+    else:
+        axes.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+    axes.set_xlabel("event time (UTC)" if trace.is_timed else "events", color=FAINT, fontsize=9, loc="left")
+    axes.margins(x=0)
+
+
+def _curve(axes: Axes, trace: Trace, curve: Floats, colour: str, **line: Any) -> None:
+    value, lower, upper = curve
+    axes.fill_between(trace.moments, lower, upper, color=colour, alpha=0.16, linewidth=0)
+    axes.plot(trace.moments, value, color=colour, solid_capstyle="round", **line)
+
+
+def _dash(axes: Axes, trace: Trace, values: Floats, colour: str) -> None:
+    """A dashed line of true values."""
+    axes.plot(trace.moments, values, color=colour, linewidth=1.1, linestyle=(0, (4, 2.5)), zorder=5)
+
+
+def _note(axes: Axes, height: float, text: str, colour: str) -> None:
+    """A text to the right of the axes."""
+    transform = axes.get_yaxis_transform()
+    axes.text(1.01, height, text, transform=transform, va="center", fontsize=9, color=colour)
+
+
+def _fit(axes: Axes, curves: Sequence[Floats], *levels: float) -> None:
+    """Fit the y axis to levels, and to values and bounds after the start: the first intervals are too wide."""
+    settled = np.concatenate([curve[:, int(curve.shape[1] * SETTLED) :].ravel() for curve in curves])
+    settled = settled[np.isfinite(settled)]
+    if len(settled) or levels:
+        ends = np.append(np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels)
+        low, high = ends.min(), ends.max()
+        room = 0.06 * (high - low) or 0.5
+        axes.set_ylim(0.0 if not levels and 0 <= low < room else low - room, high + room)
