@@ -18,14 +18,60 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Base of dataclasses whose fields are arrays, other `Columns` (named in `PARTS`), or None."""
+    """Base of dataclasses whose fields are columns: arrays, other `Columns`, or None.
 
+    EVENTS: the fields with an entry for each event, and the entry of an event without the column, for `joined`. `...` =
+        the class of the column defines it; None = no column if an event is without it
+    ROWS: for each field of offsets, the fields with an entry for each row. Event i owns the rows
+        `offsets[i]:offsets[i + 1]`
+    PARTS: the fields that are `Columns`, and their classes
+    """
+
+    EVENTS: ClassVar[Mapping[str, Any]] = {}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {}
 
     @property
     def nbytes(self) -> int:
         """Size of the columns in bytes."""
         return sum(int(getattr(getattr(self, field.name), "nbytes", 0)) for field in fields(self))
+
+    def take(self, events: slice | Index) -> Self:
+        """Return these events, in this order; those of a slice as views."""
+        columns = {name: _entries(name, getattr(self, name), events) for name in self.EVENTS}
+        for offsets, names in self.ROWS.items():
+            rows, columns[offsets] = owned_rows(getattr(self, offsets), events)
+            columns |= {name: _entries(name, getattr(self, name), rows) for name in names}
+        return replace(self, **columns)
+
+    def select_policies(self, present: tuple[str, ...], wanted: tuple[str, ...]) -> Self:
+        """Return the columns of the wanted policies; NaN for those that are not present."""
+        parts = {name: getattr(self, name) for name in self.PARTS}
+        columns = {name: part and part.select_policies(present, wanted) for name, part in parts.items()}
+        values: Array | None = getattr(self, "probabilities", None)
+        if values is not None:
+            missing = np.full(len(values), np.nan)
+            chosen = [values[:, present.index(policy)] if policy in present else missing for policy in wanted]
+            columns["probabilities"] = np.array(chosen).reshape(len(wanted), len(values)).T
+        return replace(self, **columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self | None], events: Sequence[int]) -> Self:
+        """Concatenate parts of these numbers of events, with the same policies. None = without these columns."""
+        given = [part for part in parts if part is not None]
+        columns = {
+            name: _concatenated(name, [None if part is None else getattr(part, name) for part in parts], events, absent)
+            for name, absent in cls.EVENTS.items()
+        }
+        for offsets, names in cls.ROWS.items():
+            sizes = [
+                np.zeros(number, dtype=np.int64) if part is None else np.diff(getattr(part, offsets))
+                for part, number in zip(parts, events, strict=True)
+            ]
+            columns[offsets] = cumulative_offsets(np.concatenate(sizes))
+            rows = [getattr(part, offsets)[-1] for part in given]
+            columns |= {name: _concatenated(name, [getattr(part, name) for part in given], rows) for name in names}
+        return replace(given[0], **columns)
 
     def to_state(self) -> Any:
         """Return the columns by name, with `probabilities` in the order of their memory."""
@@ -40,53 +86,76 @@ class Columns:
         return cls(**state | parts | {name: state[name].T for name in state.keys() & {"probabilities"}})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ActionSets(Columns):
-    """The action sets of n events, laid end to end: `total` rows, one per action of an event.
+def _entries(name: str, column: Any, rows: slice | Index) -> Any:
+    if column is None:
+        return None
+    if isinstance(column, Columns):
+        return column.take(rows)
+    return column.T[:, rows].T if name == "probabilities" else column[rows]
 
-    index: [n] position of the logged action in its event's set; -1 = the event has no set
+
+def _concatenated(name: str, columns: Sequence[Any], sizes: Sequence[int], absent: Any = None) -> Any:
+    given = [column for column in columns if column is not None]
+    is_complete = all(column is not None or not size for column, size in zip(columns, sizes, strict=True))
+    if not given or (absent is None and not is_complete):
+        return None
+    if isinstance(given[0], Columns):
+        return type(given[0]).joined(columns, sizes)
+    if name == "probabilities":
+        return np.concatenate([column.T for column in given], axis=1).T
+    if absent is None:
+        return np.concatenate(given)
+    pairs = zip(columns, sizes, strict=True)
+    return np.concatenate([np.full(size, absent) if column is None else column for column, size in pairs])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged(Columns):
+    """Columns with rows of events laid end to end.
+
     offsets: [n + 1] event i owns the rows `offsets[i]:offsets[i + 1]`
-    propensities: [total] the logging policy's distribution; NaN = not logged
-    features: [total, d]; NaN = the event has no features, or fewer than d; None = no event has features
-    probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs only
-        the probability of the logged action has NaN in the other rows.
     """
 
-    index: Index
     offsets: Index
-    propensities: Array
-    features: Array | None
-    probabilities: Array
 
     @property
     def sizes(self) -> Index:
-        """[n] number of actions of each event, 0 without a set."""
+        """[n] number of rows of each event, 0 without any."""
         return np.diff(self.offsets)
 
     @property
     def owner(self) -> Index:
-        """[total] the event that owns each row."""
-        return np.repeat(np.arange(len(self.index)), self.sizes)
+        """[rows] the event that owns each row."""
+        sizes = self.sizes
+        return np.repeat(np.arange(len(sizes)), sizes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ActionSets(Ragged):
+    """The action sets of n events: `total` rows, one for each action of each event.
+
+    index: [n] position of the logged action in its event's set; -1 = the event has no set
+    propensities: [total] the logging policy's distribution; NaN = not logged
+    features: [total, d]; NaN = the event has no features, or fewer than d; None = no event has features
+    probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs only
+        the probability of the logged action has NaN in the other rows.
+    items: [total] in the slots of slates, equal numbers within a slate are the same action; else None
+    """
+
+    EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "features", "probabilities", "items")}
+
+    index: Index
+    propensities: Array
+    features: Array | None
+    probabilities: Array
+    items: Index | None = None
 
     @property
     def logged(self) -> tuple[Index, Index]:
         """The events whose logged action is in their set, and its row for each of them."""
         events = np.flatnonzero(self.index >= 0)
         return events, self.offsets[events] + self.index[events]
-
-    def part(self, start: int, stop: int) -> ActionSets:
-        """Return the sets of the events `start:stop` as views."""
-        offsets = self.offsets[start : stop + 1]
-        return self._rows(slice(offsets[0], offsets[-1]), self.index[start:stop], offsets - offsets[0])
-
-    def take(self, events: Index) -> ActionSets:
-        """Return the sets of these events, in this order."""
-        rows, offsets = owned_rows(self.offsets, events)
-        return self._rows(rows, self.index[events], offsets)
-
-    def _rows(self, rows: slice | Index, index: Index, offsets: Index) -> ActionSets:
-        features = None if self.features is None else self.features[rows]
-        return ActionSets(index, offsets, self.propensities[rows], features, self.probabilities.T[:, rows].T)
 
     def trimmed(self) -> ActionSets:
         """Return the sets without the last columns of `features` if no event has them."""
@@ -95,26 +164,24 @@ class ActionSets(Columns):
         used = np.flatnonzero(~np.isnan(self.features).all(axis=0))
         return replace(self, features=self.features[:, : used[-1] + 1] if len(used) else None)
 
-    def with_policies(self, present: tuple[str, ...], wanted: tuple[str, ...]) -> ActionSets:
-        """Return the sets with the columns of the wanted policies; NaN for those that are not present."""
-        return replace(self, probabilities=select_policies(self.probabilities, present, wanted))
-
     @classmethod
     def none(cls, events: int, policies: int) -> ActionSets:
         """Return `events` empty sets."""
         nothing = np.empty((policies, 0)).T
-        return cls(np.full(events, -1), np.zeros(events + 1, dtype=np.int64), np.empty(0), None, nothing)
+        return cls(np.zeros(events + 1, dtype=np.int64), np.full(events, -1), np.empty(0), None, nothing)
 
     @classmethod
-    def concat(cls, parts: Sequence[ActionSets]) -> ActionSets:
-        """Concatenate parts that have the same policies."""
-        return cls(
-            index=np.concatenate([part.index for part in parts]),
-            offsets=cumulative_offsets(np.concatenate([part.sizes for part in parts])),
-            propensities=np.concatenate([part.propensities for part in parts]),
-            features=_stacked([part.features for part in parts], [len(part.propensities) for part in parts]),
-            probabilities=np.concatenate([part.probabilities.T for part in parts], axis=1).T,
-        )
+    def joined(cls, parts: Sequence[ActionSets | None], events: Sequence[int]) -> ActionSets:
+        """Concatenate as in `Columns`; features get the largest number of columns."""
+        width = max(0 if part is None or part.features is None else part.features.shape[1] for part in parts)
+        same_width = [part and part._with_features(width) for part in parts] if width else parts
+        return super(ActionSets, cls).joined(same_width, events)
+
+    def _with_features(self, width: int) -> ActionSets:
+        features = np.full((len(self.propensities), width), np.nan)
+        if self.features is not None:
+            features[:, : self.features.shape[1]] = self.features
+        return replace(self, features=features)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,12 +206,14 @@ class RawFields(Columns):
             scores={field: [getattr(event, name) for event in events] for field, name in attributes.items()},
         )
 
-    def take(self, events: Sequence[int]) -> RawFields:
+    def take(self, events: slice | Index) -> RawFields:
         """Return the fields of these events, in this order."""
+
+        def some(values: Sequence[Any]) -> Sequence[Any]:
+            return values[events] if isinstance(events, slice) else [values[event] for event in events.tolist()]
+
         return RawFields(
-            contexts=[self.contexts[event] for event in events],
-            actions=[self.actions[event] for event in events],
-            scores={field: [values[event] for event in events] for field, values in self.scores.items()},
+            some(self.contexts), some(self.actions), {field: some(values) for field, values in self.scores.items()}
         )
 
     @classmethod
@@ -153,14 +222,15 @@ class RawFields(Columns):
         return cls([None] * events, [[]] * events, {})
 
     @classmethod
-    def concat(cls, parts: Sequence[RawFields]) -> RawFields:
-        """Concatenate; a score that a part does not have is None there."""
-        names = dict.fromkeys(field for part in parts for field in part.scores)
+    def joined(cls, parts: Sequence[RawFields | None], events: Sequence[int]) -> RawFields:
+        """Concatenate; what a part does not have is None there."""
+        given = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
+        names = dict.fromkeys(field for part in given for field in part.scores)
         return cls(
-            contexts=[context for part in parts for context in part.contexts],
-            actions=[actions for part in parts for actions in part.actions],
+            contexts=[context for part in given for context in part.contexts],
+            actions=[actions for part in given for actions in part.actions],
             scores={
-                field: [value for part in parts for value in part.scores.get(field, [None] * len(part.actions))]
+                field: [value for part in given for value in part.scores.get(field, [None] * len(part.actions))]
                 for field in names
             },
         )
@@ -189,24 +259,18 @@ def cumulative_offsets(sizes: Index) -> Index:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def owned_rows(offsets: Index, owners: Index) -> tuple[Index, Index]:
+def owned_rows(offsets: Index, owners: slice | Index) -> tuple[slice | Index, Index]:
     """Return the rows of these owners, in their order, and the offsets of each owner among them.
 
     >>> owned_rows(np.array([0, 2, 2, 5]), np.array([2, 0]))
     (array([2, 3, 4, 0, 1]), array([0, 3, 5]))
     """
+    if isinstance(owners, slice):
+        own = offsets[owners.start : owners.stop + 1]
+        return slice(own[0], own[-1]), own - own[0]
     sizes = np.diff(offsets)[owners]
     starts = cumulative_offsets(sizes)
     return np.arange(starts[-1]) + np.repeat(offsets[owners] - starts[:-1], sizes), starts
-
-
-def select_policies(values: Array, present: tuple[str, ...], wanted: tuple[str, ...]) -> Array:
-    """Return the columns of the wanted policies; NaN for those that are not present."""
-    columns = np.full((len(wanted), len(values)), np.nan)
-    for row, policy in enumerate(wanted):
-        if policy in present:
-            columns[row] = values[:, present.index(policy)]
-    return columns.T
 
 
 def reconcile(sets: ActionSets, per_event: Array, per_action: Array) -> None:
@@ -215,15 +279,3 @@ def reconcile(sets: ActionSets, per_event: Array, per_action: Array) -> None:
     logged, listed = per_event[events], per_action[rows]
     per_event[events] = np.where(np.isnan(logged), listed, logged)
     per_action[rows] = np.where(np.isnan(listed), logged, listed)
-
-
-def _stacked(features: Sequence[Array | None], rows: Sequence[int]) -> Array | None:
-    widths = [0 if part is None else part.shape[1] for part in features]
-    if not any(widths):
-        return None
-    stacked = np.full((sum(rows), max(widths)), np.nan)
-    ends = cumulative_offsets(np.array(rows))
-    for part, width, start, stop in zip(features, widths, ends, ends[1:], strict=False):
-        if part is not None:
-            stacked[start:stop, :width] = part
-    return stacked

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets, Columns, Index, RawFields, select_policies
+from streameval.events.action_sets import ActionSets, Columns, Index, RawFields
 from streameval.events.from_arrays import choice_columns, column, unit_column
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.schema import Identifier
@@ -29,8 +29,6 @@ from streameval.events.validation import (
     reward_within,
     slate_rules,
 )
-
-_PER_EVENT = ("propensity", "reward", "timestamp", "sampling_probability")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -51,6 +49,11 @@ class EventBatch(Columns):
     rejected: messages read together with these events that are not events
     """
 
+    EVENTS: ClassVar[Mapping[str, Any]] = {
+        **dict.fromkeys(("probabilities", "propensity", "reward", "timestamp", "sampling_probability", "origin")),
+        **dict.fromkeys(("action_sets", "slates", "raw_fields"), ...),
+        "unit": NO_IDENTITY,
+    }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {
         "action_sets": ActionSets,
         "slates": SlateColumns,
@@ -84,37 +87,22 @@ class EventBatch(Columns):
         start, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
-        stop = max(start, stop)
-        sets = self.action_sets and self.action_sets.part(start, stop)
-        return self._rows(slice(start, stop), sets, self.rejected if start == 0 else ())
+        events = Columns.take(self, slice(start, max(start, stop)))
+        return events if start == 0 else replace(events, rejected=())
 
-    def take(self, events: Mask | Index) -> EventBatch:
+    def take(self, events: Mask | Index | slice) -> EventBatch:
         """Return the events where the mask [n] is true, or these rows in this order, with all rejected messages."""
-        rows = np.arange(len(self))[events]
-        return self._rows(rows, self.action_sets and self.action_sets.take(rows), self.rejected)
-
-    def _rows(self, rows: slice | Index, sets: ActionSets | None, rejected: tuple[Rejected, ...]) -> EventBatch:
-        indices = np.arange(len(self))[rows]
-        per_event: dict[str, Any] = {name: getattr(self, name)[rows] for name in _PER_EVENT}
-        return EventBatch(
-            self.policies,
-            self.probabilities.T[:, rows].T,
-            **per_event,
-            action_sets=sets,
-            slates=self.slates and self.slates.take(indices),
-            raw_fields=self.raw_fields and self.raw_fields.take(indices.tolist()),
-            unit=None if self.unit is None else self.unit[rows],
-            origin=self.origin and self.origin.take(rows),
-            rejected=rejected,
-        )
+        return Columns.take(self, np.arange(len(self))[events])
 
     def trimmed(self) -> EventBatch:
         """Return the batch without optional columns that no event fills, as if it had been decoded without them."""
         sets, slates, unit = self.action_sets, self.slates, self.unit
+        if slates is not None:
+            slates = replace(slates, actions=slates.actions.trimmed()) if len(slates.propensity) else None
         return replace(
             self,
             action_sets=sets.trimmed() if sets is not None and len(sets.propensities) else None,
-            slates=slates.trimmed() if slates is not None and len(slates.propensity) else None,
+            slates=slates,
             unit=unit if unit is not None and unit.any() else None,
         )
 
@@ -166,26 +154,15 @@ class EventBatch(Columns):
         if len(given) == 1:
             return given[0]
         policies = tuple(dict.fromkeys(name for batch in given for name in batch.policies))
-        parts = [batch.with_policies(policies) for batch in given]
-        return cls(
-            policies,
-            np.concatenate([part.probabilities.T for part in parts], axis=1).T,
-            **_concat_columns(parts, len(policies)),
-            rejected=tuple(rejected for part in parts for rejected in part.rejected),
-        )
+        whole = cls.joined([batch.with_policies(policies) for batch in given], list(map(len, given)))
+        return replace(whole, rejected=tuple(rejected for batch in given for rejected in batch.rejected))
 
     def with_policies(self, policies: Iterable[str]) -> EventBatch:
         """Return the batch with these policies in this order. A policy that it does not have is missing (NaN)."""
-        wanted, present = tuple(policies), self.policies
-        if wanted == present:
+        wanted = tuple(policies)
+        if wanted == self.policies:
             return self
-        return replace(
-            self,
-            policies=wanted,
-            probabilities=select_policies(self.probabilities, present, wanted),
-            action_sets=self.action_sets and self.action_sets.with_policies(present, wanted),
-            slates=self.slates and self.slates.with_policies(present, wanted),
-        )
+        return replace(self.select_policies(self.policies, wanted), policies=wanted)
 
     @classmethod
     def from_arrays(
@@ -263,27 +240,6 @@ class EventBatch(Columns):
         return batch
 
 
-def _concat_columns(parts: list[EventBatch], policies: int) -> dict[str, Any]:
-    """Concatenate columns; optional ones are None if no part has them, and filled up for parts without them."""
-    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PER_EVENT}
-    if any(part.action_sets for part in parts):
-        filled = [part.action_sets or ActionSets.none(len(part), policies) for part in parts]
-        columns["action_sets"] = ActionSets.concat(filled)
-    if any(part.slates for part in parts):
-        slates = [part.slates or SlateColumns.none(len(part), policies) for part in parts]
-        columns["slates"] = SlateColumns.concat(slates)
-    if any(part.raw_fields for part in parts):
-        columns["raw_fields"] = RawFields.concat([part.raw_fields or RawFields.none(len(part)) for part in parts])
-    if any(part.unit is not None for part in parts):
-        units = [np.full(len(part), NO_IDENTITY) if part.unit is None else part.unit for part in parts]
-        columns["unit"] = np.concatenate(units)
-    origins = [part.origin for part in parts if len(part)]
-    known = [origin for origin in origins if origin is not None]
-    if known and len(known) == len(origins):
-        columns["origin"] = Origin.concat(known)
-    return columns
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class RewardBatch:
     """n reward messages as columns, and the messages rejected with them.
@@ -303,6 +259,7 @@ class RewardBatch:
 
     def take(self, rows: Index | Mask) -> RewardBatch:
         """Return these rows, in this order, with all rejected messages."""
+        rows = np.arange(len(self))[rows]
         return RewardBatch(self.reward[rows], self.timestamp[rows], self.origin.take(rows), self.rejected)
 
     def reject(self, rows: Mask, reason: str, detail: Callable[[int], str]) -> RewardBatch:

@@ -6,16 +6,17 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, starmap
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import UNSET
 from msgspec.structs import astuple
 
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, cumulative_offsets, reconcile
 from streameval.events.batch import EventBatch
 from streameval.events.origin import unit_fingerprints
-from streameval.events.schema import NAN, Event, PolicyCell, Slot, policy_names
+from streameval.events.schema import NAN, Event, PolicyCell, Slot
 from streameval.events.slates import (
     FACTORED,
     LISTED,
@@ -28,34 +29,38 @@ from streameval.events.slates import (
 from streameval.events.validation import at_most_one
 
 Names: TypeAlias = tuple[str, ...]
+Choices: TypeAlias = Sequence[Event] | Sequence[Slot]
 Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
-"""The probabilities of P policies in n events: P columns of n cells."""
 
 
 def compact_columns(events: Sequence[Event], policies: Names | None) -> EventBatch | None:
-    """Return the columns of events without lists; None if an event has a list, which needs `ragged_columns`.
+    """Return the columns of events without lists; None if an event has a list or no action: see `ragged_columns`.
 
     Values are not validated. `policies`: the names in the type of the events; None = all that occur.
     """
     if [
         e
         for e in events
-        if e.actions is not None or e.propensities is not None or e.features is not None or e.slots is not None
+        if e.actions is not None
+        or e.propensities is not None
+        or e.features is not None
+        or e.slots is not None
+        or e.action is UNSET
     ]:
         return None
-    given: list[Any] = [event.policies for event in events]
     if policies is None:
-        names = _names(given)
-        numbers = _table(_open_cells(given, names), len(names), len(events))
-        return None if numbers is None else _batch(events, names, numbers)
-    numbers = _table(list(map(astuple, given)), len(events), len(policies))
-    return None if numbers is None else _batch(events, policies, numbers.T.copy())
+        names, cells = _open_cells(events)
+        by_policy = _table(cells, len(names), len(events))
+    else:  # packed event by event: a transpose of the array is faster than one of the cells
+        names, cells = policies, _known_cells(events)
+        numbers = _table(cells, len(events), len(names))
+        by_policy = None if numbers is None else numbers.T.copy()
+    return None if by_policy is None else _batch(events, names, by_policy, _propensity(events), None)
 
 
 def ragged_columns(events: Sequence[Event], policies: Names | None) -> EventBatch:
     """Return the columns of events whose lists fit together. Values are not validated."""
-    choices = _choice_columns(events, policies)
-    batch = _batch(events, choices.names, choices.probabilities.T, choices.sets, choices.propensity)
+    batch = _batch(events, *_choice_columns(events, policies))
     slots: list[Slot] = list(chain.from_iterable(event.slots or () for event in events))
     return _with_slates(batch, events, slots, policies) if slots else batch
 
@@ -63,42 +68,29 @@ def ragged_columns(events: Sequence[Event], policies: Names | None) -> EventBatc
 def named_policies(events: Sequence[Any]) -> Names:
     """Return all policies that events or their slots name, in order of appearance."""
     slots = chain.from_iterable(event.slots or () for event in events)
-    return tuple(dict.fromkeys(chain.from_iterable(policy_names(choice.policies) for choice in chain(events, slots))))
+    return tuple(dict.fromkeys(chain.from_iterable(choice.policies or () for choice in chain(events, slots))))
 
 
-class ChoiceColumns(NamedTuple):
-    """The choices of n events or slots as columns: see `EventBatch`."""
-
-    names: Names
-    probabilities: Array
-    propensity: Array
-    sets: ActionSets | None
-
-
-def _choice_columns(choices: Sequence[Event] | Sequence[Slot], policies: Names | None) -> ChoiceColumns:
-    given: list[Any] = [choice.policies for choice in choices]
-    names = _names(given) if policies is None else policies
-    cells = _open_cells(given, names) if policies is None else _known_cells(given, len(names))
-    by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in cells])
+def _choice_columns(choices: Choices, policies: Names | None) -> tuple[Names, Array, Array, ActionSets | None]:
+    """The policies, their probabilities [P, n], the propensity [n] and the action sets of n events or slots."""
+    if policies is None:
+        names, columns = _open_cells(choices)
+    else:
+        names, columns = policies, list(zip(*_known_cells(choices), strict=True))
+    by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in columns])
     by_policy = by_policy.reshape(len(names), len(choices))
-    propensity = at_most_one(_floats_or([choice.propensity for choice in choices], NAN))
+    propensity = _propensity(choices)
     if all(choice.actions is None for choice in choices):
-        return ChoiceColumns(names, by_policy.T, propensity, None)
-    sets = _action_sets(choices, cells)
+        return names, by_policy, propensity, None
+    sets = _action_sets(choices, columns)
     reconcile(sets, by_policy.T, sets.probabilities)
     reconcile(sets, propensity, sets.propensities)
-    return ChoiceColumns(names, by_policy.T, propensity, sets)
+    return names, by_policy, propensity, sets
 
 
 def _batch(
-    events: Sequence[Event],
-    names: Names,
-    by_policy: Array,
-    sets: ActionSets | None = None,
-    propensity: Array | None = None,
+    events: Sequence[Event], names: Names, by_policy: Array, propensity: Array, sets: ActionSets | None
 ) -> EventBatch:
-    if propensity is None:
-        propensity = at_most_one(_floats_or([event.propensity for event in events], NAN))
     return EventBatch(
         policies=names,
         probabilities=by_policy.T,
@@ -141,7 +133,24 @@ def _rewards(numbers: Sequence[Any]) -> Array:
         return np.full(len(numbers), NAN)
 
 
-def _table(rows: Sequence[Sequence[PolicyCell]], *shape: int) -> Array | None:
+def _propensity(choices: Choices) -> Array:
+    return at_most_one(_floats_or([choice.propensity for choice in choices], NAN))
+
+
+def _open_cells(choices: Choices) -> tuple[Names, Cells]:
+    """All policies that are named, and for each the cells of all choices."""
+    given: list[Any] = [choice.policies or {} for choice in choices]
+    names = tuple(dict.fromkeys(chain.from_iterable(given)))
+    return names, [[cells.get(name, NAN) for cells in given] for name in names]
+
+
+def _known_cells(choices: Choices) -> Cells:
+    """For each choice the cells of all policies."""
+    given: list[Any] = [choice.policies for choice in choices]
+    return list(map(astuple, given))
+
+
+def _table(rows: Cells, *shape: int) -> Array | None:
     """Rows of numbers as an array, NaN for null; None if a cell is a list."""
     pack = struct.Struct(f"{shape[1]}d").pack
     try:
@@ -155,31 +164,17 @@ def _table(rows: Sequence[Sequence[PolicyCell]], *shape: int) -> Array | None:
     return numbers if numbers.shape == shape else None
 
 
-def _open_cells(given: Sequence[Any], names: Names) -> Cells:
-    dicts = [policies or {} for policies in given]
-    return [[policies.get(name, NAN) for policies in dicts] for name in names]
-
-
-def _known_cells(given: Sequence[Any], policies: int) -> Cells:
-    missing = (NAN,) * policies
-    return list(zip(*[missing if cells is None else astuple(cells) for cells in given], strict=True))
-
-
-def _names(given: Sequence[Any]) -> Names:
-    return tuple(dict.fromkeys(chain.from_iterable(filter(None, given))))
-
-
 # --- Action sets ---
 
 
-def _action_sets(choices: Sequence[Event] | Sequence[Slot], cells: Cells) -> ActionSets:
+def _action_sets(choices: Choices, columns: Cells) -> ActionSets:
     sizes = np.array([len(choice.actions or ()) for choice in choices])
     return ActionSets(
-        index=np.array([_position(choice.action, choice.actions or []) for choice in choices]),
         offsets=cumulative_offsets(sizes),
+        index=np.array([_position(choice.action, choice.actions or []) for choice in choices]),
         propensities=at_most_one(_end_to_end([choice.propensities for choice in choices], sizes)),
         features=_features([choice.features for choice in choices], sizes),
-        probabilities=np.array([_end_to_end(column, sizes) for column in cells]).reshape(len(cells), sizes.sum()).T,
+        probabilities=np.array([_end_to_end(column, sizes) for column in columns]).reshape(len(columns), sizes.sum()).T,
     )
 
 
@@ -209,18 +204,18 @@ def _features(tables: Sequence[list[list[float]] | None], sizes: Index) -> Array
 
 def _with_slates(batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: Names | None) -> EventBatch:
     """Add the columns of the slots, and treat each slate as one action in the columns of the batch."""
-    choices = _choice_columns(slots, policies)
+    of_slots, by_policy, propensity, sets = _choice_columns(slots, policies)
+    items = np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64)
     columns = SlateColumns(
         offsets=cumulative_offsets(np.array([len(event.slots or ()) for event in events])),
-        propensity=choices.propensity,
-        probabilities=choices.probabilities,
-        actions=ActionSets.none(len(slots), len(choices.names)) if choices.sets is None else choices.sets,
-        items=np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64),
+        propensity=propensity,
+        probabilities=by_policy.T,
+        actions=replace(sets or ActionSets.none(len(slots), len(of_slots)), items=items),
         logging=np.array([_logging(event) for event in events], dtype=np.int8),
         listed=_listed(events),
     )
-    names = tuple(dict.fromkeys([*batch.policies, *choices.names]))
-    batch, slates = batch.with_policies(names), columns.with_policies(choices.names, names)
+    names = tuple(dict.fromkeys([*batch.policies, *of_slots]))
+    batch, slates = batch.with_policies(names), columns.select_policies(of_slots, names)
     fill_marginals(slates)
     propensity, probabilities = as_one_action(slates)
     is_slate = slates.sizes > 0
@@ -249,22 +244,19 @@ def _items(event: Any) -> Iterable[int]:
     return (number[action] for slot in slots for action in slot.actions)
 
 
-def _listed(events: Sequence[Any]) -> ListedSlates | None:
+def _listed(events: Sequence[Any]) -> ListedSlates:
     lists = [(event.slates or ()) if event.slots else () for event in events]
     if not any(lists):
-        return None
+        return ListedSlates.none(len(events))
     given = [event for event, slates in zip(events, lists, strict=True) if slates]
+    shown = [[slot.action for slot in event.slots or ()] for event in events]
+    sizes = np.array(list(map(len, lists)))
     return ListedSlates(
-        offsets=cumulative_offsets(np.array(list(map(len, lists)))),
+        offsets=cumulative_offsets(sizes),
+        logged=np.array(list(map(_position, shown, lists)), dtype=np.int64),
         probability=at_most_one(np.array(list(chain.from_iterable(event.slate_propensities for event in given)))),
+        place_offsets=cumulative_offsets(sizes * np.array(list(map(len, shown)))),
         place=np.array(list(chain.from_iterable(map(_places, given))), dtype=np.int64),
-        logged=np.array(
-            [
-                _position([slot.action for slot in event.slots], slates) if slates else -1
-                for event, slates in zip(events, lists, strict=True)
-            ],
-            dtype=np.int64,
-        ),
     )
 
 

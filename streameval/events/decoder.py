@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
@@ -14,8 +14,8 @@ from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import compact_columns, floats, named_policies, ragged_columns, seconds
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
-from streameval.events.schema import Event, event_types, reward_type
-from streameval.events.validation import Fault, Rejected, length_mismatch, rejection, reward_message_faults
+from streameval.events.schema import attributes, event_type, reward_type
+from streameval.events.validation import Fault, Rejected, list_fault, rejection, reward_message_faults
 
 MAX_POLICIES = 10_000
 """Names in one event, if all names become columns."""
@@ -57,26 +57,24 @@ class JsonDecoder:
         self.reward_range = reward_range
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified = rewarded, identified
-        event, slate = event_types(self.policies, reward_field, self.scores, rewarded)
-        attributes = dict(zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True))
-        self._score_attributes = {field: attributes[field] for field in self.scores or ()}
-        self._event_type = event
-        self._decode = msgspec.json.Decoder(event).decode
-        self._decode_slate = msgspec.json.Decoder(slate).decode
-        self._diagnosis = Diagnosis(event, slate, self.policies)
+        self._event_type = event_type(self.policies, reward_field, self.scores, rewarded)
+        known = attributes(self._event_type)
+        self._score_attributes = {field: known[field] for field in self.scores or ()}
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
+        self._diagnosis = Diagnosis(self._event_type, self.policies)
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns; the batch has those that are not events in `rejected`, in their order.
 
         `origin`: the places of the messages, for `batch.origin`.
         """
-        messages, rejected = list(values), dict[int, Rejected]()
-        events, batch = self._columns(self._read(messages, rejected), messages, rejected)
+        messages, faults = list(values), dict[int, Fault]()
+        events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
         if origin is not None:
-            kept = origin.take(np.delete(np.arange(len(origin)), list(rejected))) if rejected else origin
+            kept = origin.take(np.delete(np.arange(len(origin)), list(faults))) if faults else origin
             identity = fingerprints([event.event_id for event in events]) if self.identified else None
             batch = replace(batch, origin=replace(kept, identity=identity))
-        return replace(batch, rejected=_in_order(rejected, origin))
+        return replace(batch, rejected=_rejected(faults, messages, origin))
 
     def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault]) -> EventBatch:
         """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected.
@@ -85,14 +83,15 @@ class JsonDecoder:
         >>> JsonDecoder().decode_rows([row, row | {"propensity": 0.0}]).rejected[0].detail
         'propensity: 0 is not in (0, 1]'
         """
-        decoded, rejected = [self._read_row(row) for row in rows], dict[int, Rejected]()
-        unnamed = [b""] * len(rows)
-        _, batch = self._columns(_without_faults(decoded, unnamed, rejected), unnamed, rejected)
-        for place, event in enumerate(decoded):
-            if place in rejected and not isinstance(event, Fault):  # infinite numbers have a reason of their own
+        decoded = [self._read_row(row) for row in rows]
+        faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
+        _, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
+        for place in faults:
+            found = decoded[place]
+            if not isinstance(found, Fault):  # infinite numbers have a reason of their own
                 found = self._diagnosis.of_tree(rows[place])
-                rejected[place] = rejection(*found, b"") if isinstance(found, Fault) else rejected[place]
-        return replace(batch, rejected=_in_order(rejected, None))
+            faults[place] = found if isinstance(found, Fault) else faults[place]
+        return replace(batch, rejected=_rejected(faults, [b""] * len(rows), None))
 
     def _read_row(self, row: Mapping[str, Any] | Fault) -> Any:
         if isinstance(row, Fault):
@@ -102,58 +101,22 @@ class JsonDecoder:
         except DECODE_ERRORS:
             return self._diagnosis.of_tree(row)
 
-    def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
-        """Decode into structs, whose lists and numbers are not validated yet."""
-        decode: Any = self._decode if _are_short_ascii(messages) else self._decode_text
-        events: list[Any] = []
-        unread = iter(messages)
-        while len(events) + len(rejected) < len(messages):
-            try:
-                events.extend(map(decode, unread))  # up to the first that fails
-            except DECODE_ERRORS:
-                place = len(events) + len(rejected)
-                message = messages[place]
-                event = self._read_refused(message)
-                if isinstance(event, Fault):
-                    rejected[place] = rejection(*event, message or b"")
-                else:
-                    events.append(event)
-        return events
+    def _refused(self, message: bytes, error: Exception) -> Any:
+        """Return the event salvaged from a message that cannot be decoded, or its `Fault`."""
+        return self._diagnosis.of_message(message, error)
 
-    def _decode_text(self, message: bytes) -> Event:
-        """Check the length and the encoding, too: the decoder does not look into fields that it skips."""
-        if len(message) > MAX_MESSAGE_BYTES:
-            raise ValueError
-        event: Event = self._decode(message)
-        message.decode()
-        return event
-
-    def _read_refused(self, message: bytes | None) -> Any:
-        """Return the slate or the salvaged event in a message that is not a plain event, or a `Fault`."""
-        try:
-            if message is None or len(message) > MAX_MESSAGE_BYTES:
-                raise ValueError
-            slate = self._decode_slate(message)
-            message.decode()
-        except DECODE_ERRORS:
-            return self._diagnosis.of_message(message)
-        return slate
-
-    def _columns(
-        self, events: list[Any], messages: Messages, rejected: dict[int, Rejected]
-    ) -> tuple[list[Any], EventBatch]:
-        """Build the columns once, then drop the rows that break a rule. Adds to `rejected` by place."""
+    def _columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
+        """Build the columns once, then drop the rows that break a rule. Adds to `faults` by place."""
         if self.policies is None:
-            events = _without_faults([_crowded(event) or event for event in events], messages, rejected)
+            events = _passing(events, _crowd_fault, faults)
         batch = compact_columns(events, self.policies)
         if batch is None:
-            checked = [_mismatch(event) or event for event in events]
-            events = _without_faults(checked, messages, rejected)
+            events = _passing(events, list_fault, faults)
             batch = ragged_columns(events, self.policies)
         broken = batch.faults(self.reward_range, rewarded=self.rewarded)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
-            events = _without(events, broken, messages, rejected)
+            events = _without(events, broken, faults)
             if self.policies is None:
                 batch = batch.with_policies(named_policies(events))
         if self.scores is not None:
@@ -175,68 +138,89 @@ class RewardDecoder:
     def __init__(self, reward_field: str = "reward") -> None:
         form = reward_type(reward_field)
         self._decode = msgspec.json.Decoder(form).decode
-        self._diagnosis = Diagnosis(form)
+        self._refused = Diagnosis(form).of_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         """Decode messages into columns; `origin`: their places."""
-        messages = list(values)
-        rejected: dict[int, Rejected] = {}
-        rewards = _without_faults([self._read(message) for message in messages], messages, rejected)
+        messages, faults = list(values), dict[int, Fault]()
+        rewards = _read(messages, self._decode, self._refused, faults)
         amounts, times = floats([each.reward for each in rewards]), seconds([each.timestamp for each in rewards])
-        identity = fingerprints([each.event_id for each in rewards])
         broken = reward_message_faults(amounts, times)
-        _without(rewards, broken, messages, rejected)
         rows = np.delete(np.arange(len(rewards)), list(broken))
-        kept = origin.take(np.delete(np.arange(len(origin)), list(rejected)))
-        origins = replace(kept, identity=identity[rows])
-        return RewardBatch(amounts[rows], times[rows], origins, _in_order(rejected, origin))
-
-    def _read(self, message: bytes | None) -> Any:
-        try:
-            if message is None or len(message) > MAX_MESSAGE_BYTES:
-                raise ValueError
-            reward: Any = self._decode(message)
-            message.decode()
-        except DECODE_ERRORS:
-            return self._diagnosis.of_message(message)
-        return reward
+        identity = fingerprints([each.event_id for each in _without(rewards, broken, faults)])
+        kept = origin.take(np.delete(np.arange(len(origin)), list(faults)))
+        return RewardBatch(
+            amounts[rows], times[rows], replace(kept, identity=identity), _rejected(faults, messages, origin)
+        )
 
 
-def _without_faults(checked: list[Any], messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
-    """Return what is not a `Fault`; add each fault to `rejected` at the place of its message."""
-    broken = {row: item for row, item in enumerate(checked) if item.__class__ is Fault}
-    return _without(checked, broken, messages, rejected)
-
-
-def _without(
-    events: list[Any], broken: Mapping[int, Fault], messages: Messages, rejected: dict[int, Rejected]
+def _read(
+    messages: Messages,
+    decode: Callable[[bytes], Any],
+    refused: Callable[[bytes, Exception], Any],
+    faults: dict[int, Fault],
 ) -> list[Any]:
-    """Return the events without broken rows, which are added to `rejected` at the place of their message."""
+    """Decode into structs, whose lists and numbers are not validated yet. Adds to `faults` by place.
+
+    `refused` finds the struct or the fault of a message that `decode` refuses.
+    """
+
+    def decode_text(message: bytes) -> Any:  # the decoder does not look into fields that it skips
+        if len(message) > MAX_MESSAGE_BYTES:
+            raise ValueError
+        decoded = decode(message)
+        message.decode()
+        return decoded
+
+    decode_each: Any = decode if _are_short_ascii(messages) else decode_text
+    structs: list[Any] = []
+    unread = iter(messages)
+    while len(structs) + len(faults) < len(messages):
+        try:
+            structs.extend(map(decode_each, unread))  # up to the first that fails
+        except DECODE_ERRORS as error:
+            place = len(structs) + len(faults)
+            found = _fault_of_length(messages[place]) or refused(cast(bytes, messages[place]), error)
+            if isinstance(found, Fault):
+                faults[place] = found
+            else:
+                structs.append(found)
+    return structs
+
+
+def _fault_of_length(message: bytes | None) -> Fault | None:
+    if message is None:
+        return Fault("malformed", "a tombstone: the message has no value")
+    if len(message) > MAX_MESSAGE_BYTES:
+        return Fault("malformed", f"{len(message)} bytes, more than the limit of {MAX_MESSAGE_BYTES}")
+    return None
+
+
+def _passing(events: list[Any], check: Callable[[Any], Fault | None], faults: dict[int, Fault]) -> list[Any]:
+    return _without(events, {row: fault for row, event in enumerate(events) if (fault := check(event))}, faults)
+
+
+def _without(structs: list[Any], broken: Mapping[int, Fault], faults: dict[int, Fault]) -> list[Any]:
+    """Return the structs without broken rows, which are added to `faults` at the place of their message."""
     if not broken:
-        return events
-    places = np.delete(np.arange(len(messages)), list(rejected)).tolist()
-    for row, fault in broken.items():
-        rejected[places[row]] = rejection(fault.reason, fault.detail, messages[places[row]] or b"")
-    return [event for row, event in enumerate(events) if row not in broken]
+        return structs
+    places = np.delete(np.arange(len(structs) + len(faults)), list(faults)).tolist()
+    faults.update({places[row]: fault for row, fault in broken.items()})
+    return [struct for row, struct in enumerate(structs) if row not in broken]
 
 
-def _in_order(rejected: Mapping[int, Rejected], origin: Origin | None) -> tuple[Rejected, ...]:
+def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | None) -> tuple[Rejected, ...]:
     return tuple(
-        msgspec.structs.replace(rejected[place], place=place, origin=None if origin is None else origin.place(place))
-        for place in sorted(rejected)
+        rejection(*faults[place], messages[place] or b"", place, None if origin is None else origin.place(place))
+        for place in sorted(faults)
     )
 
 
-def _crowded(event: Any) -> Fault | None:
+def _crowd_fault(event: Any) -> Fault | None:
     count = len(event.policies or ())
     if count <= MAX_POLICIES:
         return None
     return Fault("malformed", f"policies: {count} names, more than the limit of {MAX_POLICIES}")
-
-
-def _mismatch(event: Any) -> Fault | None:
-    detail = length_mismatch(event)
-    return None if detail is None else Fault("malformed", detail)
 
 
 def _are_short_ascii(messages: Messages) -> bool:

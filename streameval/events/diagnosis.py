@@ -19,10 +19,10 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_DIAGNOSED_BYTES = 4 * 2**20
 """Longer messages are only checked by the decoder, because a diagnosis takes a second for ten megabytes."""
 
-TOMBSTONE = Fault("malformed", "a tombstone: the message has no value")
 NOT_AN_OBJECT = Fault("malformed", "not a JSON object")
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
+_MISSING = re.compile("Object missing required field (.*)")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_INTEGER_DIGITS = 300  # integers with more digits are read as floats, which may be infinite
@@ -35,30 +35,22 @@ class Diagnosis:
     policy, and the event is accepted.
 
     Args:
-        event: the struct type of a plain event (or of any other message without slots)
-        slate: the struct type of an event with slots
+        form: the struct type of the message
         policies: the names read inside `policies`; None = all
     """
 
-    def __init__(
-        self,
-        event: type[msgspec.Struct],
-        slate: type[msgspec.Struct] | None = None,
-        policies: Collection[str] | None = None,
-    ) -> None:
-        self._event, self._slate, self._policies = event, slate or event, policies
-        self._fields = {form: _readable_fields(form) for form in {self._event, self._slate}}
+    def __init__(self, form: type[msgspec.Struct], policies: Collection[str] | None = None) -> None:
+        self._form, self._policies = form, policies
+        self._fields = [field.encode_name for field in msgspec.structs.fields(form) if not _is_raw(field.type)]
 
-    def of_message(self, value: bytes | None) -> Any:
-        """Return the decoded struct, or the `Fault` of a message that cannot be an event."""
-        if value is None:
-            return TOMBSTONE
+    def of_message(self, value: bytes, error: Exception) -> Any:
+        """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
         if len(value) > MAX_DIAGNOSED_BYTES:
-            return Fault("malformed", self._decoder_error(value))
+            return refusal(error)
         try:
             tree, is_json = parse(value.decode())
-        except DECODE_ERRORS as error:
-            return Fault("malformed", explain(error))
+        except DECODE_ERRORS as reason:
+            return refusal(reason)
         return self.of_tree(tree, is_json)
 
     def of_tree(self, tree: Any, is_json: bool = True) -> Any:
@@ -68,22 +60,16 @@ class Diagnosis:
         """
         if not isinstance(tree, dict):
             return NOT_AN_OBJECT
-        form = self._event if tree.get("slots") is None else self._slate
         try:
-            fields = self._usable(tree, form)
+            fields = self._without_nulls({field: tree[field] for field in self._fields if field in tree})
+            if isinstance(fields.get("slots"), list):
+                slots = fields["slots"]
+                fields["slots"] = [self._without_nulls(slot) if isinstance(slot, dict) else slot for slot in slots]
             for fault in _bad_values(fields if is_json else tree):
                 return fault
-            return _absence(fields, self._fields[form]) or msgspec.convert(fields, form)
+            return msgspec.convert(fields, self._form)
         except DECODE_ERRORS as error:
-            return Fault("malformed", explain(error))
-
-    def _usable(self, tree: dict[str, Any], form: type[msgspec.Struct]) -> dict[str, Any]:
-        fields = self._without_nulls({field: tree[field] for field in self._fields[form] if field in tree})
-        if isinstance(fields.get("slots"), list):
-            fields["slots"] = [
-                self._without_nulls(slot) if isinstance(slot, dict) else slot for slot in fields["slots"]
-            ]
-        return fields
+            return refusal(error)
 
     def _without_nulls(self, fields: dict[str, Any]) -> dict[str, Any]:
         given = {field: value for field, value in fields.items() if value is not None}
@@ -94,21 +80,6 @@ class Diagnosis:
                 if self._policies is None or name in self._policies
             }
         return given
-
-    def _decoder_error(self, value: bytes) -> str:
-        if len(value) > MAX_MESSAGE_BYTES:
-            return too_long(value)
-        try:
-            msgspec.json.decode(value, type=self._event)
-            value.decode()
-        except DECODE_ERRORS as error:
-            return explain(error)
-        return f"{len(value)} bytes, too long for a diagnosis"
-
-
-def too_long(value: bytes) -> str:
-    """Describe a message of more than `MAX_MESSAGE_BYTES`."""
-    return f"{len(value)} bytes, more than the limit of {MAX_MESSAGE_BYTES}"
 
 
 def parse(text: str) -> tuple[Any, bool]:
@@ -130,6 +101,12 @@ def non_finite(tree: Any) -> Fault | None:
     return next((fault for fault in _bad_values(tree) if fault.reason == "not_finite"), None)
 
 
+def refusal(error: Exception) -> Fault:
+    """Return the fault of a message that a decoder refused with this error."""
+    detail = explain(error)
+    return Fault("missing_field" if detail.endswith(": missing") else "malformed", detail)
+
+
 def explain(error: Exception) -> str:
     """Describe the error of a decoder as `field: problem`."""
     if isinstance(error, RecursionError):
@@ -140,33 +117,13 @@ def explain(error: Exception) -> str:
         return f"not JSON: {error}"
     message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", "").replace(" | null", ""))
     problem, field = message.group("problem", "field") if message else (str(error), None)
+    if missing := _MISSING.fullmatch(problem):
+        return f"{_path(f'{field}.{missing[1]}' if field else missing[1])}: missing"
     return f"{_path(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
-
-
-def _readable_fields(form: type[msgspec.Struct]) -> dict[str, bool]:
-    """The fields of a type by name, and whether each is required; without those that are kept as raw JSON."""
-    fields = msgspec.structs.fields(form)
-    return {field.encode_name: field.required for field in fields if not _is_raw(field.type)}
 
 
 def _is_raw(annotation: Any) -> bool:
     return annotation is msgspec.Raw or any(map(_is_raw, get_args(annotation)))
-
-
-def _absence(fields: dict[str, Any], known: dict[str, bool]) -> Fault | None:
-    for field, required in known.items():
-        if required and field not in fields:
-            return Fault("missing_field", f"{field}: missing")
-    slots = fields.get("slots")
-    if not isinstance(slots, list):
-        return None
-    for field in ("action", "propensity", "policies", "actions", "propensities", "features"):
-        if field in fields:
-            return Fault("malformed", f"{field}: not allowed beside `slots`")
-    for number, slot in enumerate(slots):
-        if isinstance(slot, dict) and "action" not in slot:
-            return Fault("missing_field", f"slots.{number}.action: missing")
-    return None
 
 
 def _is_probability(cell: Any) -> bool:

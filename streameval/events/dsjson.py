@@ -14,20 +14,17 @@ from typing import Any, TypeAlias
 import msgspec
 
 from streameval.common.text import counted
-from streameval.events.decoder import JsonDecoder, Messages
+from streameval.events.decoder import JsonDecoder
 from streameval.events.diagnosis import (
     DECODE_ERRORS,
     MAX_DIAGNOSED_BYTES,
-    MAX_MESSAGE_BYTES,
     NOT_AN_OBJECT,
-    TOMBSTONE,
     explain,
     non_finite,
     parse,
-    too_long,
 )
-from streameval.events.schema import NAN, Event, Slate, Slot, policies_type
-from streameval.events.validation import Fault, Rejected, rejection
+from streameval.events.schema import NAN, Event, Slot, attributes, derived, policies_type, score_fields
+from streameval.events.validation import Fault
 
 BASELINE = "baseline"
 """The policy that always takes the baseline action, if the log names one (`_ba`)."""
@@ -37,7 +34,7 @@ COSTS = {"reward": "cost", "_label_cost": "cost", "_original_label_cost": "origi
 Cost: TypeAlias = float | None
 
 
-class _UnusableError(Exception):
+class _UnusableError(ValueError):
     """A line that can be decoded, but is not an event. Its arguments are those of a `Fault`."""
 
 
@@ -108,35 +105,37 @@ class DsjsonDecoder(JsonDecoder):
         if reward_field not in COSTS:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
         self.reward_field = reward_field
-        self._decode_line = msgspec.json.Decoder(Interaction).decode
+        form: type[msgspec.Struct] = Interaction
+        if scores is not None:
+            context: Any = ("context", Any, msgspec.field(name="c", default=None))
+            form = derived(Interaction, [context, *score_fields(scores, attributes(Interaction))])
+        logged = attributes(form)
+        self._line_scores = {
+            attribute: logged[field]
+            for field, attribute in self._score_attributes.items()
+            if attribute not in Event.__struct_fields__
+        }
+        self._decode_line = msgspec.json.Decoder(form).decode
+        self._decode = self._event
         self._policies_type = None if self.policies is None else policies_type(self.policies)
 
-    def _read(self, messages: Messages, rejected: dict[int, Rejected]) -> list[Any]:
-        events: list[Any] = []
-        for place, message in enumerate(messages):
-            event = self._read_line(message)
-            if isinstance(event, Fault):
-                rejected[place] = rejection(*event, message or b"")
-            else:
-                events.append(event)
-        return events
+    def _refused(self, message: bytes, error: Exception) -> Fault:
+        """Return the fault of a refused line. Numbers that are not finite have their own reason, though not JSON."""
+        if isinstance(error, _UnusableError):
+            return Fault(*error.args)
+        if len(message) <= MAX_DIAGNOSED_BYTES:
+            try:
+                tree, _ = parse(message.decode())
+                if not isinstance(tree, dict):
+                    return NOT_AN_OBJECT
+                if fault := non_finite(tree):
+                    return fault
+            except DECODE_ERRORS:
+                pass
+        return Fault("malformed", explain(error))
 
-    def _read_line(self, message: bytes | None) -> Event | Fault:
-        if message is None:
-            return TOMBSTONE
-        if len(message) > MAX_MESSAGE_BYTES:
-            return Fault("malformed", too_long(message))
-        try:
-            message.decode()
-            line = self._decode_line(message)
-            context = None if self.scores is None else msgspec.json.decode(line.context)
-            return msgspec.structs.replace(self._interaction(line), context=context)
-        except _UnusableError as unusable:
-            return Fault(*unusable.args)
-        except DECODE_ERRORS as error:
-            return _unreadable(message, error)
-
-    def _interaction(self, line: Interaction) -> Event:
+    def _event(self, message: bytes) -> Event:
+        line: Any = self._decode_line(message)
         if line.skipped:
             raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
         if line.deferred and not any(observation.activated for observation in line.observations or ()):
@@ -151,12 +150,12 @@ class DsjsonDecoder(JsonDecoder):
                 raise _UnusableError("malformed", f"_outcomes[{place}]._p: {found}")
         if line.cost is not None or line.original_cost is not None:
             slots = [self._slot(line, place, outcome) for place, outcome in enumerate(line.outcomes)]
-            return Slate(**_common_fields(line), reward=self._reward(line), slots=slots)
+            return self._event_type(**self._common_fields(line, None), reward=self._reward(line), slots=slots)
         if not line.outcomes:
             raise _UnusableError("malformed", "_outcomes: empty")
         first = line.outcomes[0]
-        return Event(
-            **_common_fields(line),
+        return self._event_type(
+            **self._common_fields(line, first.actions),
             **self._choice(line, 0, first.actions, first.probabilities),
             action=first.actions[0],
             propensity=first.probabilities[0],
@@ -175,8 +174,11 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
         if line.probabilities is not None and len(line.probabilities) != len(line.actions or ()):
             raise _UnusableError("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
-        choice = self._choice(line, 0, line.actions, line.probabilities)
-        return Event(**_common_fields(line), **choice, action=action, propensity=line.probability, reward=reward)
+        common, choice = (
+            self._common_fields(line, line.actions),
+            self._choice(line, 0, line.actions, line.probabilities),
+        )
+        return self._event_type(**common, **choice, action=action, propensity=line.probability, reward=reward)
 
     def _slot(self, line: Interaction, place: int, outcome: Outcome) -> Slot:
         choice = self._choice(line, place, outcome.actions, outcome.probabilities)
@@ -193,41 +195,35 @@ class DsjsonDecoder(JsonDecoder):
         self, line: Interaction, slot: int, actions: list[int] | None, probabilities: list[float] | None
     ) -> dict[str, Any]:
         """The lists over actions sorted by number; the baseline is 1 for its action, if the log has it in this slot."""
-        order = sorted(range(len(actions or ())), key=(actions or []).__getitem__)
-        names, logged = [actions[place] for place in order] if actions is not None else None, line.baseline or []
+        names = sorted(actions) if actions is not None else None
+        logged = line.baseline or []
         cell: Any = NAN
         if names and slot < len(logged) and logged[slot] in names:
             cell = [float(action == logged[slot]) for action in names]
         policies: Any = {BASELINE: cell} if logged else None
         if self._policies_type is not None:
             policies = self._policies_type(*[cell if name == BASELINE else NAN for name in self.policies or ()])
-        propensities = [probabilities[place] for place in order] if probabilities is not None else None
-        return {"actions": names, "propensities": propensities, "policies": policies}
+        return {"actions": names, "propensities": _by_number(actions, probabilities), "policies": policies}
+
+    def _common_fields(self, line: Interaction, actions: list[int] | None) -> dict[str, Any]:
+        """The fields of all events; scores of these actions are sorted as the actions are."""
+        moment = line.timestamp
+        if moment is not None and moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        scores = {name: _by_number(actions, getattr(line, logged)) for name, logged in self._line_scores.items()}
+        return scores | {
+            "event_id": "" if line.event_id is None else line.event_id,
+            "timestamp": NAN if moment is None else moment.timestamp(),
+            "sampling_probability": 1.0 - (line.dropped or 0.0),
+            "context": line.context,
+        }
 
 
-def _common_fields(line: Interaction) -> dict[str, Any]:
-    moment = line.timestamp
-    if moment is not None and moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return {
-        "event_id": "" if line.event_id is None else line.event_id,
-        "timestamp": NAN if moment is None else moment.timestamp(),
-        "sampling_probability": 1.0 - (line.dropped or 0.0),
-    }
-
-
-def _unreadable(message: bytes, error: Exception) -> Fault:
-    """Return the fault of a refused line. Numbers that are not finite have their own reason, though not JSON."""
-    if len(message) <= MAX_DIAGNOSED_BYTES:
-        try:
-            tree, _ = parse(message.decode())
-            if not isinstance(tree, dict):
-                return NOT_AN_OBJECT
-            if fault := non_finite(tree):
-                return fault
-        except DECODE_ERRORS:
-            pass
-    return Fault("malformed", explain(error))
+def _by_number(actions: list[int] | None, values: Any) -> Any:
+    """The values for actions in the order of the actions' numbers; unchanged if they are not a list over actions."""
+    if actions is None or not isinstance(values, list) or len(values) != len(actions):
+        return values
+    return [values[place] for place in sorted(range(len(actions)), key=actions.__getitem__)]
 
 
 def _entries(values: Sequence[object], actions: Sequence[object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,7 @@ from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionSets, Index, reconcile
 from streameval.events.origin import Identity, unit_fingerprints
 from streameval.events.schema import Identifier
-from streameval.events.slates import FACTORED, UNIFORM_RANKING, SlateColumns, as_one_action
+from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
 from streameval.events.validation import at_most_one
 
 
@@ -94,7 +95,7 @@ def _with_action_sets(
     if table is not None:
         _check_whole_or_absent(table)
         table = table.reshape(n * actions, table.shape[2])
-    sets = ActionSets(index, np.arange(n + 1) * actions, logged.ravel(), table, per_action.T)
+    sets = ActionSets(np.arange(n + 1) * actions, index, logged.ravel(), table, per_action.T)
     reconcile(sets, per_event.T, sets.probabilities)
     return sets.propensities[sets.logged[1]], per_event.T, sets
 
@@ -131,9 +132,9 @@ def _slates(n: int, propensity: Array, probabilities: Array, sets: ActionSets, l
         offsets=np.arange(n + 1) * slots,
         propensity=propensity,
         probabilities=probabilities,
-        actions=sets,
-        items=np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes),
+        actions=replace(sets, items=np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)),
         logging=np.full(n, logging, dtype=np.int8),
+        listed=ListedSlates.none(n),
     )
 
 

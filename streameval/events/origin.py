@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Mask
 from streameval.events.action_sets import Columns, Index
 from streameval.events.schema import Identifier
 
@@ -31,6 +30,8 @@ class Origin(Columns):
     partition, offset: [n]
     identity: [n] `fingerprints` of the event ids; None if not requested
     """
+
+    EVENTS: ClassVar[Mapping[str, Any]] = {"partition": None, "offset": None, "identity": None}
 
     topic: str
     partition: Index
@@ -57,25 +58,9 @@ class Origin(Columns):
     def __bool__(self) -> bool:
         return True  # even without messages
 
-    def take(self, rows: slice | Index | Mask) -> Origin:
-        """Return these rows, in this order."""
-        identity = None if self.identity is None else self.identity[rows]
-        return Origin(self.topic, self.partition[rows], self.offset[rows], identity)
-
     def place(self, row: int) -> tuple[str, int, int]:
         """Return topic, partition and offset of a row."""
         return self.topic, int(self.partition[row]), int(self.offset[row])
-
-    @classmethod
-    def concat(cls, parts: Sequence[Origin]) -> Origin:
-        """Concatenate parts of one topic; without identities if one part has none."""
-        identities = [part.identity for part in parts if part.identity is not None]
-        return cls(
-            parts[0].topic,
-            np.concatenate([part.partition for part in parts]),
-            np.concatenate([part.offset for part in parts]),
-            np.concatenate(identities) if len(identities) == len(parts) else None,
-        )
 
 
 def fingerprints(identifiers: Sequence[Identifier]) -> Identity:

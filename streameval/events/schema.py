@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -33,8 +33,6 @@ OpenPolicies: TypeAlias = Annotated[
         "up to rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
-
-
 Actions: TypeAlias = Annotated[
     list[Identifier] | None, _schema("The actions to choose from, without duplicates.", minItems=1, uniqueItems=True)
 ]
@@ -45,34 +43,6 @@ Propensities: TypeAlias = Annotated[
 Features: TypeAlias = Annotated[
     list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of the same length.")
 ]
-
-
-class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
-    """One logged decision: the chosen action, its probability, and its reward.
-
-    Optional fields may be null, which means the same as absent. Fields not named here are ignored.
-    """
-
-    event_id: Annotated[Identifier, _schema("Identifies the event.")]
-    timestamp: Annotated[Moment, _schema("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")]
-    action: Annotated[Identifier, _schema("The chosen action; one of `actions` if these are given.")]
-    propensity: Annotated[
-        float | None,
-        _schema("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
-    ] = None
-    reward: Reward
-    policies: OpenPolicies = None
-    actions: Actions = None
-    propensities: Propensities = None
-    features: Features = None
-    sampling_probability: Annotated[
-        float | None,
-        _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
-    ] = 1.0
-    unit: Annotated[Identifier | None, _schema("The user or session of the event.")] = None
-    logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
-    context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
-    slots: None = None  # a message with slots is a `Slate`
 
 
 class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
@@ -89,19 +59,36 @@ class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     features: Features = None
 
 
-class Slate(Event, kw_only=True, frozen=True, gc=False):
-    """One logged slate: an action for each of several slots, and one reward for all of them."""
+class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """One logged decision: the chosen action, its probability, and its reward.
 
-    action: None = None  # type: ignore[assignment]
-    propensity: None = None
-    policies: None = None
-    actions: None = None
-    propensities: None = None
-    features: None = None
-    slots: Annotated[  # type: ignore[assignment]
-        list[Slot],
-        _schema("The slots of a slate, in place of `action` and its fields.", minItems=1),
-    ]
+    Optional fields may be null, which means the same as absent. Fields not named here are ignored.
+    """
+
+    event_id: Annotated[Identifier, _schema("Identifies the event.")]
+    timestamp: Annotated[Moment, _schema("Time of the decision: seconds since 1970 (UTC), or RFC 3339 with an offset.")]
+    action: Annotated[Identifier | UnsetType, _schema("The chosen action; one of `actions` if these are given.")] = (
+        UNSET
+    )
+    propensity: Annotated[
+        float | None,
+        _schema("The logging policy's probability of `action`; optional if `propensities` are given.", **_POSITIVE),
+    ] = None
+    reward: Reward
+    policies: OpenPolicies = None
+    actions: Actions = None
+    propensities: Propensities = None
+    features: Features = None
+    sampling_probability: Annotated[
+        float | None,
+        _schema("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
+    ] = 1.0
+    unit: Annotated[Identifier | None, _schema("The user or session of the event.")] = None
+    logging_policy: Annotated[Identifier | None, _schema("Name or version of the policy that chose.")] = None
+    context: Annotated[Raw | UnsetType, _schema("The context of the decision, of any type.")] = UNSET
+    slots: Annotated[
+        list[Slot] | None, _schema("The slots of a slate, in place of `action` and its fields.", minItems=1)
+    ] = None
     slate_logging: Annotated[
         Literal["factored", "uniform_ranking"] | None,
         _schema(
@@ -119,37 +106,46 @@ class Slate(Event, kw_only=True, frozen=True, gc=False):
     ] = None
 
 
-def event_types(
+def event_type(
     policies: Sequence[str] | None = None,
     reward_field: str = "reward",
     scores: Sequence[str] | None = None,
     rewarded: bool = True,
-) -> tuple[type[Event], type[Slate]]:
-    """Return `Event` and `Slate` for one configuration; for the arguments see `JsonDecoder`.
+) -> type[Event]:
+    """Return `Event` for one configuration; for the arguments see `JsonDecoder`.
 
     `policies` become a struct, which decodes faster than a dictionary and yields its numbers in one call of `astuple`.
     With `scores`, these fields may have any type, and the context is decoded, too. Unless `rewarded`, the reward field
     may have any type and is ignored.
     """
-    others = {*Event.__struct_fields__, *Slate.__struct_fields__} - {"reward"}
+    others = {*Event.__struct_fields__} - {"reward"}
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
     wire_name = msgspec.field(name=reward_field, default=msgspec.NODEFAULT if rewarded else UNSET)
-    reward: list[Any] = [("reward", Reward if rewarded else Raw | UnsetType, wire_name)]
+    changed: list[Any] = [("reward", Reward if rewarded else Raw | UnsetType, wire_name)]
     if scores is not None:
-        reward += [("context", Any, None)]
-        reward += [
-            (f"scores{place}", Any, msgspec.field(name=name, default=None))
-            for place, name in enumerate(scores)
-            if name not in others | {reward_field}
-        ]
-    if policies is None:
-        return cast("type[Event]", _made(Event, reward)), cast("type[Slate]", _made(Slate, reward))
-    known = policies_type(policies)
-    cells: list[Any] = [("policies", known, msgspec.field(default_factory=known))]
-    slot = _made(Slot, cells)
-    slots: list[Any] = [("slots", list[slot])]  # type: ignore[valid-type]
-    return cast("type[Event]", _made(Event, reward + cells)), cast("type[Slate]", _made(Slate, reward + slots))
+        changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
+    if policies is not None:
+        known = policies_type(policies)
+        cells: Any = ("policies", known, msgspec.field(default_factory=known))
+        changed += [cells, ("slots", list[derived(Slot, [cells])] | None, None)]  # type: ignore[misc]
+    return cast("type[Event]", derived(Event, changed))
+
+
+def score_fields(scores: Sequence[str], others: Iterable[str]) -> list[Any]:
+    """Return fields of any type for the scores that are not among the `others`."""
+    given = [(f"scores{place}", name) for place, name in enumerate(scores) if name not in others]
+    return [(attribute, Any, msgspec.field(name=name, default=None)) for attribute, name in given]
+
+
+def derived(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]:
+    """Return a type with other or further fields."""
+    return msgspec.defstruct(base.__name__, fields, bases=(base,), kw_only=True, frozen=True, gc=False, module=__name__)
+
+
+def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the attribute of each field of a type."""
+    return dict(zip(form.__struct_encode_fields__, form.__struct_fields__, strict=True))
 
 
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
@@ -157,10 +153,6 @@ def reward_type(reward_field: str) -> type[msgspec.Struct]:
     fields: list[Any] = [("event_id", Identifier), ("timestamp", Moment)]
     fields.append(("reward", Reward, msgspec.field(name=reward_field)))
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
-
-
-def _made(base: type[msgspec.Struct], fields: list[Any]) -> type[msgspec.Struct]:
-    return msgspec.defstruct(base.__name__, fields, bases=(base,), kw_only=True, frozen=True, gc=False, module=__name__)
 
 
 def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
@@ -171,38 +163,31 @@ def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Policies", fields, frozen=True, gc=False, module=__name__)
 
 
-def policy_names(policies: Any) -> Iterable[str]:
-    """Return the names in an event's `policies`: a struct, a dictionary or None."""
+def named_cells(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
+    """Return names and values in an event's `policies`: a struct, a dictionary or None."""
     if isinstance(policies, dict) or policies is None:
-        return policies or ()
-    names: tuple[str, ...] = policies.__struct_encode_fields__
-    return names
+        return (policies or {}).items()
+    return zip(policies.__struct_encode_fields__, msgspec.structs.astuple(policies), strict=True)
 
 
-def policy_cells(policies: Any) -> Iterable[PolicyCell]:
-    """Return the values in an event's `policies`, in the order of `policy_names`."""
-    if isinstance(policies, dict) or policies is None:
-        return policies.values() if policies else ()
-    return msgspec.structs.astuple(policies)
-
-
-_SLATE_FIELDS = ("slots", "slate_logging", "slates", "slate_propensities")
+_SLATE_FIELDS = ("slate_logging", "slates", "slate_propensities")
 
 
 def json_schema(reward_field: str = "reward") -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it."""
-    _, components = msgspec.json.schema_components(event_types(None, reward_field))
-    event, slate = components["Event"], components["Slate"]
+    _, components = msgspec.json.schema_components([event_type(None, reward_field)])
+    event = components["Event"]
+    slots = event["properties"]["slots"]
+    slots |= slots.pop("anyOf")[0]
+    del slots["default"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **event,
         "description": inspect.cleandoc(Event.__doc__ or ""),
-        "properties": event["properties"] | {field: slate["properties"][field] for field in _SLATE_FIELDS},
-        "required": [field for field in event["required"] if field != "action"],
         "dependentRequired": {
             "propensities": ["actions"],
             "features": ["actions"],
-            **{field: ["slots"] for field in _SLATE_FIELDS[1:]},
+            **{field: ["slots"] for field in _SLATE_FIELDS},
             "slates": ["slate_propensities"],
             "slate_propensities": ["slates"],
         },

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets
-from streameval.events.schema import Event, Identifier, Slate, Slot, policy_cells, policy_names
+from streameval.events.schema import Event, Identifier, Slot, named_cells
 from streameval.events.slates import ListedSlates, SlateColumns
 
 REASONS: tuple[str, ...] = (
@@ -60,7 +61,9 @@ class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     origin: tuple[str, int, int] | None = None
 
 
-def rejection(reason: str, detail: str, value: bytes) -> Rejected:
+def rejection(
+    reason: str, detail: str, value: bytes, place: int = 0, origin: tuple[str, int, int] | None = None
+) -> Rejected:
     r"""Return a rejected message. Its detail, which may quote the message, is shortened and made printable.
 
     >>> rejection("malformed", "\ud800: \x1b[2J", b"").detail
@@ -70,7 +73,7 @@ def rejection(reason: str, detail: str, value: bytes) -> Rejected:
         detail = detail[:MAX_DETAIL] + "..."
     if not detail.isprintable():
         detail = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in detail)
-    return Rejected(reason, detail, value)
+    return Rejected(reason, detail, value, place, origin)
 
 
 # --- Tolerances ---
@@ -111,15 +114,19 @@ def at_most_one(values: Array) -> Array:
 # --- Lists of one event, which must fit together before they can become columns ---
 
 
-def length_mismatch(event: Event | Slate) -> str | None:
-    """Return the first inconsistency between the lists of an event as `field: problem`, or None."""
+def list_fault(event: Event) -> Fault | None:
+    """Return the fault of an event whose fields do not fit together, or None."""
     if event.slots is not None:
-        return next(_slate_mismatches(event), None)
-    return _choice_mismatch(event)
+        detail = next(_slate_mismatches(event, event.slots), None)
+    elif event.action is UNSET:
+        return Fault("missing_field", "action: missing")
+    else:
+        detail = _choice_mismatch(event)
+    return None if detail is None else Fault("malformed", detail)
 
 
 def _choice_mismatch(choice: Event | Slot) -> str | None:
-    lists: list[Any] = [cell for cell in policy_cells(choice.policies) if cell.__class__ is list]
+    lists: list[Any] = [cell for _, cell in named_cells(choice.policies) if cell.__class__ is list]
     lists += [values for values in (choice.propensities, choice.features) if values is not None]
     if choice.actions is None:
         return next(_mismatches(choice)) if lists else None
@@ -137,9 +144,9 @@ def _mismatches(choice: Event | Slot) -> Iterator[str]:
         if action in seen:
             yield f"actions: {action!r} is listed twice"
         seen.add(action)
-    cells = zip(policy_names(choice.policies), policy_cells(choice.policies), strict=True)
-    lists = {"propensities": choice.propensities, "features": choice.features}
-    for name, values in (lists | {f"policies.{policy}": cell for policy, cell in cells}).items():
+    lists: dict[str, Any] = {"propensities": choice.propensities, "features": choice.features}
+    lists |= {f"policies.{policy}": cell for policy, cell in named_cells(choice.policies)}
+    for name, values in lists.items():
         if isinstance(values, list) and choice.actions is None:
             yield f"{name}: a list over actions, but `actions` is missing"
         elif isinstance(values, list) and len(values) != len(actions):
@@ -149,16 +156,22 @@ def _mismatches(choice: Event | Slot) -> Iterator[str]:
             yield f"features[{number}]: {counted(len(row), 'number')}, where features[0] has {len(rows[0])}"
 
 
-def _slate_mismatches(slate: Slate) -> Iterator[str]:
-    if not slate.slots:
+def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
+    for field in Slot.__struct_fields__:
+        value = getattr(slate, field)
+        if field == "policies":
+            value = [cell for _, cell in named_cells(value) if cell == cell] or None  # NaN: not given
+        if value is not None and value is not UNSET:
+            yield f"{field}: not allowed beside `slots`"
+    if not slots:
         yield "slots: empty"
-    for number, slot in enumerate(slate.slots):
+    for number, slot in enumerate(slots):
         if detail := _choice_mismatch(slot):
             yield f"slots.{number}.{detail}"
     if slate.slates is not None or slate.slate_propensities is not None:
-        yield from _list_mismatches(slate)
+        yield from _list_mismatches(slate, slots)
     elif slate.slate_logging == "uniform_ranking":
-        yield from _ranking_mismatches(slate.slots)
+        yield from _ranking_mismatches(slots)
 
 
 def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
@@ -175,16 +188,16 @@ def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
         shown.add(slot.action)
 
 
-def _list_mismatches(slate: Slate) -> Iterator[str]:
+def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
     slates, propensities = slate.slates or [], slate.slate_propensities or []
     if slate.slate_logging is not None:
         yield "slate_logging: cannot be combined with `slates`"
     if not slates or len(slates) != len(propensities):
         yield f"slate_propensities: {counted(len(propensities), 'entry')} for {counted(len(slates), 'slate')}"
-    for number, slot in enumerate(slate.slots):
+    for number, slot in enumerate(slots):
         if slot.actions is None:
             yield f"slots.{number}.actions: missing, but `slates` show them"
-    choices = [set(slot.actions or ()) for slot in slate.slots]
+    choices = [set(slot.actions or ()) for slot in slots]
     rows = sum(map(len, choices))
     if rows > MAX_ROWS:
         yield f"slots: {rows} actions beside `slates`, more than the limit of {MAX_ROWS}"
@@ -342,8 +355,7 @@ def _unit_sum(field: str, owner: NDArray[np.int64], values: Array, sizes: NDArra
 
 def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
     """Yield the rules for slates and their slots."""
-    if slates.listed is not None:
-        yield from _list_rules(slates.listed)
+    yield from _list_rules(slates.listed)
     for rule in choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
         yield _of_slots(rule, slates)
     marginals = "the way the slate was logged gives {:.10g}"
@@ -363,8 +375,7 @@ def _of_slots(rule: ValidationRule, slates: SlateColumns) -> ValidationRule:
 
 
 def _list_rules(listed: ListedSlates) -> Iterator[ValidationRule]:
-    sizes = np.diff(listed.offsets)
-    owner = np.repeat(np.arange(len(sizes)), sizes)
+    sizes, owner = listed.sizes, listed.owner
     broken = _improbable(listed.probability, 1.0)
 
     def detail(event: int) -> str:

@@ -82,7 +82,9 @@ def ranking_weights(hit: Array, met: Array, slots: Array | Index | int, actions:
 def _met(slates: SlateColumns) -> Array:
     """Expected number of the actions shown that each policy would show in any slot, [n, P]."""
     owner = slates.owner[slates.actions.owner]
-    keys = owner * (slates.items.max(initial=0) + 1) + slates.items
+    items = slates.actions.items
+    assert items is not None
+    keys = owner * (items.max(initial=0) + 1) + items
     shown = np.flatnonzero(np.isin(keys, keys[slates.actions.logged[1]]))
     columns = [
         np.bincount(owner[shown], weights=column[shown], minlength=len(slates.logging))
@@ -111,9 +113,8 @@ def _of_listed(slates: SlateColumns) -> Array:
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
     """`Gamma` of events with these numbers of rows and slots, [n, rows, rows]."""
-    assert slates.listed is not None
     shown, _ = slates.listed_rows()
-    owner = np.repeat(np.arange(len(slates.logging)), np.diff(slates.listed.offsets))
+    owner = slates.listed.owner
     local = shown.reshape(-1, slots) - slates.actions.offsets[slates.offsets[:-1]][owner, None]
     gamma = np.zeros((len(slates.logging), rows, rows))
     places = (owner[:, None, None], local[:, :, None], local[:, None, :])
@@ -123,7 +124,7 @@ def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
 
 def _indicator(slates: SlateColumns, rows: int) -> Array:
     """`1_s` of each event, [n, rows]."""
-    indicator = np.zeros(len(slates.items))
+    indicator = np.zeros(len(slates.actions.propensities))
     indicator[slates.actions.logged[1]] = 1.0
     return indicator.reshape(-1, rows)
 

@@ -44,7 +44,7 @@ class Logged:
 class Uniform:
     """All actions with the same probability, `1 / K` for each of K.
 
-    >>> sets = ActionSets(np.array([0]), np.array([0, 4]), np.full(4, 0.25), None, np.empty((4, 0)))
+    >>> sets = ActionSets(np.array([0, 4]), np.array([0]), np.full(4, 0.25), None, np.empty((4, 0)))
     >>> Uniform().prepare()(sets, RawFields.none(1))[0]
     array([0.25, 0.25, 0.25, 0.25])
     """

@@ -56,7 +56,7 @@ def fold(
         return evidence, state
     if not kept.all():
         events = np.repeat(kept, evidence.block)
-        some = raw_fields and raw_fields.take(np.flatnonzero(events).tolist())
+        some = raw_fields and raw_fields.take(np.flatnonzero(events))
         learned, after = fold(model, state, evidence.of_blocks(kept), some, reward_range, kept[kept])
         assert learned.actions is not None
         prediction = np.zeros_like(evidence.actions.prediction)

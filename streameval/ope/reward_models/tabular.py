@@ -32,7 +32,7 @@ class Tabular(RewardModel):
     Two events of two actions: the second one finds action 0 with one reward of 1, drawn half-way to the mean of all.
 
     >>> from streameval.events import ActionSets
-    >>> sets = ActionSets(np.array([0, 0]), np.array([0, 2, 4]), np.full(4, 0.5), None, np.empty((4, 0)))
+    >>> sets = ActionSets(np.array([0, 2, 4]), np.array([0, 0]), np.full(4, 0.5), None, np.empty((4, 0)))
     >>> table = Tabular(shrinkage=1)
     >>> start, reward, weight = table.start(), np.array([1.0, 0.0]), np.ones(2)
     >>> table.fold(start, LoggedActions(sets, reward, weight, block=1, reward_range=(0, 1)))[0]

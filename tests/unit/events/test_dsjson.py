@@ -311,6 +311,27 @@ def test_files_of_decision_logs_are_read_in_batches() -> None:
     assert batches[0].raw_fields.contexts[0]["GUser"]["major"] == "eng"
 
 
+@pytest.mark.parametrize(
+    ("message", "scores"),
+    [(line(mine=[0.1, 0.9, 0.5]), [0.9, 0.5, 0.1]), (line(SLOTS, mine=[3, 4]), [4, 3]), (line(mine="high"), "high")],
+)
+def test_scores_are_sorted_as_the_actions_are(message: bytes, scores: Any) -> None:
+    batch = decoded(message, policies=[], scores=["mine"])
+    assert batch.raw_fields is not None
+    assert batch.raw_fields.contexts == [json.loads(message).get("c")]
+    assert batch.raw_fields.scores["mine"] == [scores]
+
+
+def test_a_candidate_reads_the_scores_of_the_line_and_lacks_events_without_them() -> None:
+    bold = {"kind": "epsilon_greedy", "epsilon": 0.3, "scores": "mine"}
+    evaluator = Evaluator({"bold": bold}, estimators=[IPS()], averages=[Cumulative()])
+    batch = DsjsonDecoder(policies=[], scores=["mine"]).decode_batch([line(mine=[0.9, 0.1, 0.5]), line(), line(SLATE)])
+    evaluator.update(batch)
+    report = evaluator.report()
+    assert report.get("bold", "ips", "cumulative").value == pytest.approx(0.8 / 0.75)
+    assert [counts.missing for counts in report.policies if counts.policy == "bold"] == [1]
+
+
 def test_replay_and_daemon_read_decision_logs_as_configured(tmp_path: Path) -> None:
     log_file = LOGS / "cb_loop_100.dsjson.gz"
     (tmp_path / "x.yaml").write_text(

@@ -303,7 +303,7 @@ def described(**gone: bool) -> EventBatch:
         columns[name][rows] = np.nan
         if name != "features":
             columns[name][logged] = kept
-    return replace(batch, action_sets=ActionSets(sets.index, sets.offsets, **columns))
+    return replace(batch, action_sets=ActionSets(sets.offsets, sets.index, **columns))
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def test_a_table_tells_actions_apart_by_their_names_wherever_they_stand() -> Non
     turned = replace(
         batch,
         action_sets=ActionSets(
-            3 - sets.index, sets.offsets, sets.propensities[rows], None, np.asfortranarray(sets.probabilities[rows])
+            sets.offsets, 3 - sets.index, sets.propensities[rows], None, np.asfortranarray(sets.probabilities[rows])
         ),
     )
     straight = dm(fed(Tabular(), named(batch, ["a", "b", "c", "d"])).report())
