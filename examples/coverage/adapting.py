@@ -13,7 +13,6 @@ from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.adaptive import INITIAL_WINDOW
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.cluster_variance import ClusterRows
 from streameval.ope.averages.drift_rate import SHORTEST, DriftRate
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
 from streameval.ope.averages.moments import fade, fold, nothing, total
@@ -29,7 +28,7 @@ class Stretch:
     """A range of blocks: the part of it that is added to a spread."""
 
     spread: Floats
-    clusters: ClusterRows | None
+    clusters: dict[str, Floats]
     size: int
 
     def __len__(self) -> int:
@@ -38,7 +37,7 @@ class Stretch:
     @classmethod
     def of(cls, blocks: Blocks, part: slice) -> Stretch:
         """A subset of these blocks."""
-        units = None if blocks.clusters is None else ClusterRows(*(rows[part] for rows in blocks.clusters))
+        units = {name: rows[part] for name, rows in blocks.clusters.items()}
         return cls(blocks.spread[part], units, blocks.size)
 
 
@@ -54,14 +53,14 @@ def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, K
     return Known(reading, reading.lift(len(PLAIN))), kernel
 
 
-def _spreads(blocks: Blocks, horizon: Floats, every: int) -> Floats:
+def _spreads(blocks: Blocks, horizon: Floats, every: int) -> dict[str, Floats]:
     """The spread at each look, with a memory that fades with this horizon, [blocks, columns]."""
-    state, found = spreads.nothing(blocks.moments.shape[1]), []
+    state, found = spreads.start(blocks.moments.shape[1]), []
     for first in range(0, len(blocks), every):
         part = slice(first, first + every)
         state = spreads.fold(state, Stretch.of(blocks, part), horizon[part])  # type: ignore[arg-type]
         found.append(state)
-    return np.array(found)
+    return {name: np.array([each[name] for each in found]) for name in state}
 
 
 def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:

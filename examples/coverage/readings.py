@@ -16,9 +16,8 @@ from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Decay, Reading, Window
 from streameval.ope.averages import variance as spreads
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.cluster_variance import start_signs, unit_signs
 from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
-from streameval.ope.averages.variance import LONGER, VarianceMoments
+from streameval.ope.averages.variance import LONGER, VarianceMoments, start_signs, unit_signs
 from streameval.ope.estimators import IPS, SNIPS, Estimator
 from streameval.ope.evidence import recent_moments as recent
 from streameval.ope.evidence.evidence import Evidence
@@ -51,20 +50,20 @@ def on_average(average: Plain, blocks: Blocks, every: int) -> Known:
     """The readings of a plain average by number of blocks."""
     moments = np.array(list(_moments(average, blocks, every)))
     horizon = _horizon(average)
-    spread = spreads.path(spreads.nothing(moments.shape[1]), blocks, horizon)[every - 1 :: every]
-    reading = reading_of(moments, spread)
+    reading = reading_of(moments, spreads_of(spreads.start(moments.shape[1]), blocks, horizon, every))
     return Known(reading, reading.lift(len(PLAIN)))
 
 
 def blocks_of(evidence: Evidence) -> Blocks:
     """The terms of the plain estimators, block by block."""
     terms = [estimator.terms(evidence, {})[0] for estimator in PLAIN]
-    return whole_blocks(evidence, [(term.numerator, term.denominator) for term in terms], paired=True)
+    return Blocks.of(evidence, terms)
 
 
-def whole_blocks(evidence: Evidence, terms: Sequence[tuple[Floats, Floats | None]], paired: bool) -> Blocks:
-    weights = (evidence.sample_weight, evidence.importance_weight, evidence.unsupported)
-    return Blocks.of(evidence.blocks, *weights, terms, paired, signs=evidence.signs if paired else None)
+def spreads_of(start: dict[str, Floats], blocks: Blocks, horizon: float, every: int) -> dict[str, Floats]:
+    """The sums of variances at each look."""
+    path = spreads.path(start, blocks, horizon)
+    return {name: rows[every - 1 :: every] for name, rows in path.items()}
 
 
 def _moments(average: Plain, blocks: Blocks, every: int) -> Iterator[Floats]:
@@ -90,11 +89,12 @@ def _horizon(average: Plain) -> float:
     return LONGER * average.tau if isinstance(average, Window) else LONGER / (1 - average.decay)
 
 
-def reading_of(moments: Floats, spread: Floats, parts: dict[str, Floats] | None = None) -> Reading:
+def reading_of(moments: Floats, spread: dict[str, Floats], parts: dict[str, Floats] | None = None) -> Reading:
     """One reading of arrays [looks, columns, rows]."""
     by_column = Moments(moments.swapaxes(0, 1))
     bias = np.full(by_column.array.shape[:2], np.nan)
-    return Reading(by_column, VarianceMoments(spread.swapaxes(0, 1)), tail=None, bias=bias, parts=parts or {})
+    variances = VarianceMoments({name: rows.swapaxes(0, 1) for name, rows in spread.items()})
+    return Reading(by_column, variances, tail=None, bias=bias, parts=parts or {})
 
 
 def watched(

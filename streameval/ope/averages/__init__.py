@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.ope.averages.adaptive import AdaptiveDecay, AdaptiveWindow
-from streameval.ope.averages.base import Average, Context, Reading
+from streameval.ope.averages.base import Average, Reading
 from streameval.ope.averages.fixed import Cumulative, Decay, Window
 from streameval.ope.averages.mixture import Mixture
 
@@ -20,7 +20,6 @@ __all__ = [
     "AdaptiveWindow",
     "AnyAverage",
     "Average",
-    "Context",
     "Cumulative",
     "Decay",
     "Mixture",

@@ -110,18 +110,12 @@ class AdaptiveWindow(Adaptive):
 
     def _inside(self, state: State, late: int) -> tuple[Array, Array]:
         """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
-        block, capacity = state["block"], state["moments"]["full"].shape[1]
+        block, kept = state["block"], min(state["written"], state["capacity"])
         grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
         counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
-        counts = np.clip(counts, late == 0, min(state["written"], capacity))
+        counts = np.clip(counts, late == 0, kept)
         inside = [ring.newest(state, count, slice(place, place + 1)) for place, count in enumerate(counts)]
         return np.concatenate([total(part) for part in inside]), counts * block + float(late)
-
-    def kernel_to_state(self, state: State) -> State:
-        return ring.to_state(state)
-
-    def kernel_from_state(self, saved: State) -> State:
-        return ring.from_state(saved)
 
 
 @dataclass(frozen=True, config=strict)

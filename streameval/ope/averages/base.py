@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
-from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -17,11 +14,9 @@ from streameval.common.arrays import Array, State, take_columns
 from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
+from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
 from streameval.ope.averages.moments import Moments, VarianceRow
 from streameval.ope.averages.variance import LONGER, VarianceMoments
-from streameval.ope.estimators import Terms
-from streameval.ope.evidence.evidence import Evidence
 
 
 class ColumnLayout(NamedTuple):
@@ -53,18 +48,6 @@ class ColumnLayout(NamedTuple):
         return sum(self.components)
 
 
-class ComponentBlocks(NamedTuple):
-    """The components of the terms of whole blocks.
-
-    `blocks`: one column a component. `prior` [blocks, columns]: the value a component starts from (NaN: none), and
-    `prior_square` the second moment assumed for a term, both as known after each block.
-    """
-
-    blocks: Blocks
-    prior: Array
-    prior_square: Array
-
-
 class MixturePath(NamedTuple):
     """An average that mixes components, along the blocks of one fold.
 
@@ -79,39 +62,6 @@ class MixturePath(NamedTuple):
     sampling_variance: Array
     memory_spread: Array
     drift_variance: Array
-
-
-@plain_dataclass(frozen=True)
-class Context:
-    """Inputs of an average besides the blocks of terms.
-
-    `drift_rates`: by estimator, at the end of each block ([blocks, columns], in `fold`) or of the last ([columns], in
-    `read`). `terms`, `evidence`: what the blocks were made of (in `fold`).
-    """
-
-    layout: ColumnLayout
-    drift_rates: Mapping[DriftRateEstimator, DriftRate] = field(default_factory=dict)
-    terms: Sequence[Terms] = ()
-    evidence: Evidence | None = None
-
-    def drift_rate(self, estimator: DriftRateEstimator | None) -> DriftRate:
-        return UNKNOWN_DRIFT_RATE if estimator is None else self.drift_rates.get(estimator, UNKNOWN_DRIFT_RATE)
-
-    @cached_property
-    def components(self) -> ComponentBlocks:
-        """The components of all terms side by side; computed once for all averages that mix components."""
-        if self.evidence is None:
-            raise ValueError("components need the evidence of the blocks")
-        recent = self.evidence.recent
-        components = [component for term in self.terms for component in term.parts(recent.reward)]
-        unknown = np.full_like(recent.weight_square, np.nan)
-        priors = [unknown if component.prior is None else component.prior for component in components]
-        square = recent.weight_square * recent.reward_square[:, None]
-        return ComponentBlocks(
-            Blocks.from_evidence(self.evidence, [component[:2] for component in components], paired=False),
-            np.stack(priors, axis=-1).reshape(len(square), -1),
-            np.repeat(square, len(components), axis=1),
-        )
 
 
 class Reading:
@@ -152,8 +102,8 @@ class Reading:
         if self._lift is not None:
             return lift
         lift.moments = Moments(self.moments.array[others]).lift
-        lift.spread = VarianceMoments(self.spread.array[others]).lift
-        lift.design_effect = VarianceMoments(self._finished.array[others]).lift.design_effect
+        lift.spread = self.spread.lift(others)
+        lift.design_effect = self._finished.lift(others).design_effect
         lift.bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
         lift.details, lift.parts = {}, {}
         return lift
@@ -182,11 +132,6 @@ class Average(Component):
         return None
 
     @property
-    def measures_drift(self) -> bool:
-        """Whether readings bound the bias from drift."""
-        return self.drift is not None
-
-    @property
     def last_events(self) -> float | None:
         """The number of newest events that count alike, if it is fixed; infinite where all of them do."""
         return None
@@ -208,12 +153,17 @@ class Average(Component):
         """The state before the first event; `block` is the number of events in a block."""
         raise NotImplementedError
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        """The state after whole blocks; and the path of the lifts, where the average mixes components."""
+    def fold(
+        self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate
+    ) -> tuple[State, MixturePath | None]:
+        """The state after whole blocks; and the path of the lifts, where the average mixes components.
+
+        `rate`: that of `drift`, at the end of each block.
+        """
         raise NotImplementedError
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        """The moments now, the unfinished block included."""
+    def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
+        """The moments now, the unfinished block included; `rate`: at the end of the last block."""
         raise NotImplementedError
 
     def merge(self, earlier: State, later: State) -> State:
@@ -232,14 +182,6 @@ class Average(Component):
         """The state for some of the policies and estimators of `layout`; production stays the first policy."""
         selected: State = take_columns(state, layout.policies, policies, estimators)
         return selected
-
-    def to_state(self, state: State) -> State:
-        """The state as it is kept in a file."""
-        return state
-
-    def from_state(self, saved: State) -> State:
-        """The inverse of `to_state`."""
-        return saved
 
 
 KernelReading: TypeAlias = tuple[Array, Array | None, dict[str, Array]]
@@ -265,14 +207,6 @@ class Kernel:
         """The state of two parts of a stream, and the length of the later one and the horizon in the same unit."""
         raise NotImplementedError
 
-    def kernel_to_state(self, state: State) -> State:
-        """The state as it is kept in a file."""
-        return state
-
-    def kernel_from_state(self, saved: State) -> State:
-        """The inverse of `kernel_to_state`."""
-        return saved
-
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class KernelAverage(Average, Kernel):
@@ -290,15 +224,16 @@ class KernelAverage(Average, Kernel):
 
     def start(self, layout: ColumnLayout, block: int) -> State:
         kernel = self.kernel.start_kernel(layout.columns, block)
-        return {"kernel": kernel, "spread": variance.nothing(layout.columns)}
+        return {"kernel": kernel, "spread": variance.start(layout.columns)}
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
-        kernel, horizon = self.kernel.fold_kernel(state["kernel"], blocks, context.drift_rate(self.drift))
+    def fold(
+        self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate
+    ) -> tuple[State, MixturePath | None]:
+        kernel, horizon = self.kernel.fold_kernel(state["kernel"], blocks, rate)
         return {"kernel": kernel, "spread": variance.fold(state["spread"], blocks, LONGER * horizon)}, None
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
-        rate = context.drift_rate(self.drift).per_event
-        found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate)
+    def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
+        found, bias, details = self.kernel.read_kernel(state["kernel"], tail, rate.per_event)
         return Reading(Moments(found), VarianceMoments(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
@@ -307,9 +242,3 @@ class KernelAverage(Average, Kernel):
         kernel, since, horizon = self.kernel.merge_kernels(earlier["kernel"], later["kernel"])
         spread = variance.merge(earlier["spread"], later["spread"], since, LONGER * horizon)
         return {"kernel": kernel, "spread": spread}
-
-    def to_state(self, state: State) -> State:
-        return {**state, "kernel": self.kernel.kernel_to_state(state["kernel"])}
-
-    def from_state(self, saved: State) -> State:
-        return {**saved, "kernel": self.kernel.kernel_from_state(saved["kernel"])}

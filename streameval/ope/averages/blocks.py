@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, per_block
-from streameval.ope.averages.cluster_variance import ClusterRows, Places
 from streameval.ope.averages.moments import (
     ALL_ROWS,
     ALL_SPREAD_ROWS,
@@ -26,8 +28,11 @@ from streameval.ope.averages.moments import (
     PairRow,
     VarianceRow,
 )
+from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 
+Places: TypeAlias = NDArray[np.int64]
+"""The places of the series of some rows, [estimators, rows]."""
 SAMPLED = 97
 """One event in this many is compared first, to find series that cannot be equal."""
 
@@ -122,81 +127,62 @@ def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
 
 TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
 """The first rows of moments and spreads."""
+OWN_SQUARES = slice(0, 4)
+"""Of events since the first unit: sum of `q^2`, and sums over blocks of mean products of signed sums: uu, uv, vv."""
+PAIR_SQUARES = slice(4, 15)
+"""The same on the events that production has too, of all products of TERMS."""
 
 
+@dataclass(frozen=True)
 class Blocks:
-    """Series of numbers per event, [blocks, policies, series, events], from which all sums over a block are made.
+    """Series of numbers per event, from which all sums over a block are made.
 
     A column is one policy under one estimator: column `policy * E + estimator` of E estimators. The blocks are whole,
-    or there is one unfinished block. `shared`: the series on the events that production has, None if it has all.
-    `sums`, `pairs`: the series summed by the rows of moments, and of pairs (None without lifts). `knows_support`:
-    whether there is a series of the unsupported probability. `signs` [blocks, events, 64]: of the events' units; None
-    before the first unit. `times` [blocks, events]: in seconds, NaN if unknown.
+    or there is one unfinished block.
+
+    Attributes:
+        weighted: [blocks, policies, series, events] the series times the averaging weight
+        shared: the same on the events that production has; None if it has all
+        importance: [blocks, policies, events]
+        times: [blocks, events] in seconds, NaN if unknown
+        signs: [blocks, events, 64] of the events' units; None before the first unit
+        sums, pairs: the series summed by the rows of moments, and of pairs (None without lifts)
+        knows_support: whether there is a series of the unsupported probability
+        evidence, terms: the origin of the blocks
     """
 
-    def __init__(
-        self,
-        weighted: Array,
-        importance: Array,
-        knows_support: bool,
-        sums: Places,
-        pairs: Places | None = None,
-        shared: Array | None = None,
-        signs: Array | None = None,
-        times: Array | None = None,
-    ) -> None:
-        self.weighted = weighted  # the series times the averaging weight
-        self.importance, self.knows_support = importance, knows_support
-        self.sums, self.pairs, self.shared, self.signs = sums, pairs, shared, signs
-        self.times = np.full((len(self), self.size), np.nan) if times is None else times
+    weighted: Array
+    shared: Array | None
+    importance: Array
+    times: Array
+    signs: Array | None
+    sums: Places
+    pairs: Places | None
+    knows_support: bool
+    evidence: Evidence
+    terms: Sequence[Terms]
 
     @classmethod
-    def of(
-        cls,
-        blocks: int,
-        sample_weight: Array,
-        importance: Array,
-        unsupported: Array | None,
-        terms: Sequence[tuple[Array, Array | None]],
-        paired: bool = True,
-        signs: Array | None = None,
-        times: Array | None = None,
-    ) -> Blocks:
-        """The blocks of terms `(u, v)`; all arrays are [events, policies].
-
-        `paired`: with the products for lifts over the first policy. `signs` [events, 64]: of the events' units. `times`
-        [events]: seconds, None if unknown.
-        """
+    def of(cls, evidence: Evidence, terms: Sequence[Terms], paired: bool = True) -> Blocks:
+        """The blocks of terms of all events of `evidence`; `paired`: with the products for lifts over production."""
+        blocks, weight, importance = evidence.blocks, evidence.sample_weight, evidence.importance_weight
         series = ProductTable(importance)
-        sums = [series.rows(u, v, unsupported) for u, v in terms]
-        pairs = [series.pair_rows(u, v) for u, v in terms] if paired else []
-        both = np.where(sample_weight[:, :1] > 0, sample_weight, 0.0)
-        alike = not paired or np.array_equal(both, sample_weight)
+        sums = [series.rows(term.numerator, term.denominator, evidence.unsupported) for term in terms]
+        pairs = [series.pair_rows(term.numerator, term.denominator) for term in terms] if paired else []
+        both = np.where(weight[:, :1] > 0, weight, 0.0)
+        alike = not paired or np.array_equal(both, weight)
+        times, signs = evidence.timestamp, evidence.signs
         return cls(
-            series.weighted(sample_weight, blocks),
+            series.weighted(weight, blocks),
+            None if alike else series.weighted(both, blocks),
             per_block(importance, blocks),
-            unsupported is not None,
+            np.full((blocks, len(weight) // blocks), np.nan) if times is None else times.reshape(blocks, -1),
+            None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
             np.array(sums),
             np.array(pairs) if paired else None,
-            None if alike else series.weighted(both, blocks),
-            None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
-            None if times is None else times.reshape(blocks, -1),
-        )
-
-    @classmethod
-    def from_evidence(
-        cls, evidence: Evidence, terms: Sequence[tuple[Array, Array | None]], paired: bool = True
-    ) -> Blocks:
-        """The blocks of the terms `(u, v)` of all events of `evidence`; units count where lifts do."""
-        return cls.of(
-            evidence.blocks,
-            evidence.sample_weight,
-            evidence.importance_weight,
-            evidence.unsupported,
+            evidence.unsupported is not None,
+            evidence,
             terms,
-            paired,
-            evidence.signs if paired else None,
-            evidence.timestamp,
         )
 
     def __len__(self) -> int:
@@ -207,27 +193,42 @@ class Blocks:
         """Events in each block."""
         return int(self.weighted.shape[-1])
 
-    def since(self, event: int) -> Blocks:
-        """The events from this place of each block on."""
-        return self._with(lambda series: series[..., event:])
-
     def piece(self, block: int, start: int, stop: int) -> Blocks:
         """Consecutive events of one of the blocks."""
         return self._with(lambda series: series[block : block + 1, :, :, start:stop])
 
     def by_bucket(self, resolution: int) -> Blocks:
         """The same events in blocks of `resolution` events, which divides the size."""
-        return self._with(lambda series: _split(series, resolution))
+
+        def split(series: Array) -> Array:
+            blocks, policies, count, _ = series.shape
+            parts = series.reshape(blocks, policies, count, -1, resolution)
+            return parts.transpose(0, 3, 1, 2, 4).reshape(-1, policies, count, resolution)
+
+        return self._with(split)
 
     def _with(self, change: Callable[[Array], Array]) -> Blocks:
-        """The same with a change to all series [blocks, policies, series, events], without units."""
-        return Blocks(
-            change(self.weighted),
-            change(self.importance[:, :, None])[:, :, 0],
-            self.knows_support,
-            self.sums,
-            self.pairs,
-            None if self.shared is None else change(self.shared),
+        """The same with a change to all series [blocks, policies, series, events], for their moments alone."""
+        return replace(
+            self,
+            weighted=change(self.weighted),
+            shared=None if self.shared is None else change(self.shared),
+            importance=change(self.importance[:, :, None])[:, :, 0],
+            signs=None,
+        )
+
+    @cached_property
+    def components(self) -> ComponentBlocks:
+        """The components of all terms side by side."""
+        recent = self.evidence.recent
+        components = [component for term in self.terms for component in term.parts(recent.reward)]
+        unknown = np.full_like(recent.weight_square, np.nan)
+        priors = [unknown if component.prior is None else component.prior for component in components]
+        square = recent.weight_square * recent.reward_square[:, None]
+        return ComponentBlocks(
+            Blocks.of(self.evidence, [Terms(*component[:2]) for component in components], paired=False),
+            np.stack(priors, axis=-1).reshape(len(square), -1),
+            np.repeat(square, len(components), axis=1),
         )
 
     @cached_property
@@ -264,17 +265,25 @@ class Blocks:
         spread[..., VarianceRow.PAIR_BLOCKS] = sums[..., PairRow.WEIGHT] > 0
 
     @cached_property
-    def clusters(self) -> ClusterRows | None:
-        """The rows of units in the spread of each block; None before the first unit."""
+    def clusters(self) -> dict[str, Array]:
+        """The rows of units in a variance, [blocks, columns, rows]: `squares` and `signed` sums; none before a unit.
+
+        The signed sums [terms * 64] are those of u and v; in a column with a pair those of TERMS, and then of u and v
+        if production lacks events.
+        """
         if self.signs is None:
-            return None
-        covered = self.signs[:, :1, 0] != 0
-        weight_square = self._weight_square[..., 0] * covered
-        if self.pairs is None:
-            terms = self.sums[:, [MomentRow.U, MomentRow.V]]
-            return ClusterRows.of(self.weighted, self.signs, terms, weight_square)
-        terms, shared_square = self.pairs[:, PAIR_SUMS], self._shared_square[..., 0] * covered
-        return ClusterRows.of_pairs(self.weighted, self.shared, self.signs, terms, weight_square, shared_square)
+            return {}
+        covered = self.signs[:, :1, :1] != 0
+        terms = self.sums[:, [MomentRow.U, MomentRow.V]] if self.pairs is None else self.pairs[:, PAIR_SUMS]
+        products, signed = _signed_sums(self.weighted, self.signs, terms)
+        squares = _with_weight(self._weight_square * covered, products[..., [0, 1, terms.shape[1]]])
+        if self.pairs is not None:
+            if self.shared is not None:
+                own = signed[..., : 2 * self.signs.shape[-1]]
+                products, signed = _signed_sums(self.shared, self.signs, terms)
+                signed = np.concatenate([signed, own], axis=-1)
+            squares = np.concatenate([squares, _with_weight(self._shared_square * covered, products)], axis=-1)
+        return {"squares": self._by_column(squares), "signed": self._by_column(signed)}
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
@@ -382,10 +391,21 @@ def _chosen(summed: Array, places: Places) -> Array:
     return np.asarray(summed.reshape(blocks, policies, series * kernels).take(places * kernels + own, axis=-1))
 
 
-def _split(series: Array, resolution: int) -> Array:
-    blocks, policies, count, size = series.shape
-    split = series.reshape(blocks, policies, count, size // resolution, resolution)
-    return split.transpose(0, 3, 1, 2, 4).reshape(-1, policies, count, resolution)
+def _signed_sums(weighted: Array, signs: Array, terms: Places) -> tuple[Array, Array]:
+    """Mean products of the signed sums of terms, and these sums, [blocks, policies, estimators, rows]."""
+    blocks, policies, _, size = weighted.shape
+    wanted, inverse = np.unique(terms, return_inverse=True)
+    places = inverse.reshape(len(terms), -1)
+    sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
+    by_series = sums.reshape(blocks, policies, len(wanted), -1)
+    gram = by_series @ by_series.swapaxes(-1, -2) / signs.shape[-1]
+    first, second = np.triu_indices(places.shape[1])
+    signed = by_series.take(places.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
+    return gram[:, :, places[:, first], places[:, second]], signed
+
+
+def _with_weight(weight_square: Array, products: Array) -> Array:
+    return np.concatenate([np.broadcast_to(weight_square[..., None], (*products.shape[:-1], 1)), products], axis=-1)
 
 
 def powers(base: Array, count: int) -> Array:
@@ -404,3 +424,15 @@ def powers(base: Array, count: int) -> Array:
         )
         done += step
     return np.ascontiguousarray(result.T).reshape(*base.shape, count)
+
+
+class ComponentBlocks(NamedTuple):
+    """The components of the terms of whole blocks.
+
+    `blocks`: one column a component. `prior` [blocks, columns]: the value a component starts from (NaN: none), and
+    `prior_square` the second moment assumed for a term, both as known after each block.
+    """
+
+    blocks: Blocks
+    prior: Array
+    prior_square: Array

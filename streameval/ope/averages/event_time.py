@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State
 from streameval.ope.averages.base import Kernel, KernelReading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
@@ -47,51 +47,46 @@ class TimedWindow(Kernel):
         return {
             "clock": NEVER,
             "enough": math.ceil(REACHED_BY * block),
-            "numbers": [NO_BUCKET] * BUCKETS,
-            "events": [0] * BUCKETS,
+            "events": np.zeros((columns, BUCKETS)),
             "moments": np.zeros((columns, BUCKETS, ALL_ROWS)),
         }
 
     def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         clocks = _clocks(state, blocks)
-        numbers = self._numbers(blocks, clocks)
-        first = self._first(clocks[-1])
-        kept = {"numbers": [*state["numbers"]], "events": [*state["events"]], "moments": state["moments"]}
-        for block in np.flatnonzero(numbers.max(axis=1) >= first).tolist():
-            for number, events, moments in _by_number(blocks, block, numbers[block]):
-                if number >= first:
-                    _add(kept, number, events, moments)
-        horizon = _horizon(state["clock"], clocks, self.span, blocks)
-        return {**state, **kept, "clock": float(clocks[-1])}, horizon
+        numbers, clock = self._numbers(blocks, clocks), float(clocks[-1])
+        events, moments, left = state["events"], state["moments"], ~self._within(state, clock)
+        events[:, left] = moments[:, left] = 0.0
+        for block in np.flatnonzero(numbers.max(axis=1) >= self._first(clock)).tolist():
+            for number, count, added in _by_number(blocks, block, numbers[block]):
+                if number >= self._first(clock):
+                    place = number % BUCKETS
+                    events[:, place] += count
+                    moments[:, place] = merge(moments[:, place], added)
+        after = {**state, "clock": clock, "events": events, "moments": moments}
+        return after, _horizon(state["clock"], clocks, self.span, blocks)
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
-        clock = state["clock"] if tail is None else _clocks(state, tail)[-1]
-        within = np.array(state["numbers"]) >= self._first(clock)
-        moments = total(state["moments"][:, within].swapaxes(0, 1))
-        events = int(np.array(state["events"])[within].sum())
+        clock = state["clock"] if tail is None else float(_clocks(state, tail)[-1])
+        within = self._within(state, clock)
+        events, moments = state["events"][:, within].sum(axis=1), total(state["moments"][:, within].swapaxes(0, 1))
         if tail is not None:
             (own,) = self._numbers(tail, np.array([clock])) >= self._first(clock)
             late = tail.moments if own.all() else tail.by_bucket(1).moments[own]
-            moments, events = merge(moments, total(late)), events + int(np.count_nonzero(own))
-        return moments, None, {"window_events": np.full(len(moments), float(events))}
+            moments, events = merge(moments, total(late)), events + np.count_nonzero(own)
+        return moments, None, {"window_events": events}
 
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
-        kept = {name: earlier[name].copy() for name in ("numbers", "events", "moments")}
-        for number, place in sorted((number, place) for place, number in enumerate(later["numbers"])):
-            if number != NO_BUCKET:
-                _add(kept, number, later["events"][place], later["moments"][:, place])
         clock = max(earlier["clock"], later["clock"])
-        return {**later, **kept, "clock": clock}, max(0.0, clock - earlier["clock"]), self.span
-
-    def kernel_to_state(self, state: State) -> State:
-        """As arrays, which take as many bytes whatever the numbers are."""
-        return {**state, **{name: np.array(state[name]) for name in ("numbers", "events")}}
-
-    def kernel_from_state(self, saved: State) -> State:
-        return {**saved, **{name: saved[name].tolist() for name in ("numbers", "events")}}
+        events, moments = [], []
+        for part in (earlier, later):
+            within = self._within(part, clock)
+            events.append(part["events"] * within)
+            moments.append(part["moments"] * within[:, None])
+        merged = {"clock": clock, "events": sum(events), "moments": merge(*moments)}
+        return {**later, **merged}, max(0.0, clock - earlier["clock"]), self.span
 
     def _numbers(self, blocks: Blocks, clocks: Array) -> NDArray[np.int64]:
-        """The bucket of each event, [blocks, events]."""
+        """The bucket of each event, [blocks, events]; bucket number i lies at i modulo their count."""
         times = np.minimum(blocks.times, clocks[:, None])
         known = np.isfinite(times)
         return np.where(known, np.floor(np.where(known, times, 0.0) / self.width).astype(np.int64), NO_BUCKET)
@@ -99,6 +94,13 @@ class TimedWindow(Kernel):
     def _first(self, clock: float) -> int:
         """The oldest bucket of the window that ends now."""
         return math.floor(clock / self.width) - BUCKETS + 1 if clock > NEVER else NO_BUCKET + 1
+
+    def _within(self, state: State, clock: float) -> Mask:
+        """Which buckets of a state are still in the window at this time."""
+        if state["clock"] == NEVER:
+            return np.ones(BUCKETS, dtype=bool)
+        oldest = self._first(state["clock"])
+        return np.asarray((np.arange(BUCKETS) - oldest) % BUCKETS >= self._first(clock) - oldest)
 
 
 @dataclass(frozen=True)
@@ -191,14 +193,3 @@ def _horizon(before: float, clocks: Array, seconds: float, blocks: Blocks) -> Ar
     with np.errstate(divide="ignore"):
         events = blocks.size * seconds / _passed(before, clocks)
     return np.repeat(events[:, None], blocks.moments.shape[1], axis=1)
-
-
-def _add(kept: State, number: int, events: int, moments: Array) -> None:
-    """Add to a bucket, which replaces an older one in its place."""
-    place = number % BUCKETS
-    if kept["numbers"][place] > number:
-        return
-    if kept["numbers"][place] < number:
-        kept["numbers"][place], kept["events"][place], kept["moments"][:, place] = number, 0, 0.0
-    kept["events"][place] += events
-    kept["moments"][:, place] = merge(kept["moments"][:, place], moments)

@@ -125,12 +125,6 @@ class Window(KernelAverage):
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
         return ring.concatenate(earlier, later), ring.events(later, later["resolution"]), self.tau
 
-    def kernel_to_state(self, state: State) -> State:
-        return ring.to_state(state)
-
-    def kernel_from_state(self, saved: State) -> State:
-        return ring.from_state(saved)
-
 
 @dataclass(frozen=True, config=strict)
 class Decay(KernelAverage):

@@ -10,32 +10,23 @@ from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import (
-    ROUNDING,
-    Array,
-    Mask,
-    State,
-    decayed_path,
-    exchange,
-    ratio,
-    take_columns,
-)
+from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio, take_columns
 from streameval.common.component import strict
 from streameval.ope.averages import variance
-from streameval.ope.averages.base import Average, ColumnLayout, ComponentBlocks, Context, MixturePath, Reading
-from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import ROWS, MomentRow, Moments, VarianceRow
+from streameval.ope.averages.base import Average, ColumnLayout, MixturePath, Reading
+from streameval.ope.averages.blocks import Blocks, ComponentBlocks
+from streameval.ope.averages.drift_rate import DriftRate
+from streameval.ope.averages.moments import ROWS, SPREAD_ROWS, MomentRow, Moments, VarianceRow
 from streameval.ope.averages.moments import variance as variance_of
 from streameval.ope.averages.variance import VarianceMoments
 from streameval.ope.estimators import TermPart, Terms
-from streameval.ope.evidence.evidence import Evidence
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
@@ -84,22 +75,25 @@ class Mixture(Average):
             "lifts": self.start_columns(lift_layout(layout), block, paired=False),
         }
 
-    def fold(self, state: State, blocks: Blocks, context: Context) -> tuple[State, MixturePath | None]:
+    def fold(
+        self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate
+    ) -> tuple[State, MixturePath | None]:
         """The state after whole blocks, and the path of the lifts: its sampling variance includes the design effect."""
-        layout, lifts = context.layout, state["lifts"]
-        values, path = self.fold_columns(state["values"], blocks, context.components, layout)
-        if layout.policies < 2 or context.evidence is None:
+        lifts = state["lifts"]
+        values, path = self.fold_columns(state["values"], blocks, blocks.components, layout)
+        if layout.policies < 2:
             return {"values": values, "lifts": lifts}, None
-        differences, parts = lift_blocks(context.terms, context.evidence, path, layout)
+        differences, parts = lift_blocks(blocks, path, layout)
         effects = VarianceMoments(variance.path(lifts["spread"], differences, MEMORY)).design_effect
         lifts, lift_path = self.fold_columns(lifts, differences, parts, lift_layout(layout))
         lift_path = lift_path._replace(sampling_variance=lift_path.sampling_variance * np.fmax(1.0, effects))
         return {"values": values, "lifts": lifts}, lift_path
 
-    def read(self, state: State, tail: Blocks | None, context: Context) -> Reading:
+    def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
         """The estimate after the last finished block."""
-        lift = self._read_columns(state["lifts"], lift_layout(context.layout))
-        return self._read_columns(state["values"], context.layout, lift)
+        return self._read_columns(
+            state["values"], layout, lift=self._read_columns(state["lifts"], lift_layout(layout), lift=None)
+        )
 
     def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
         first = np.cumsum([0, *layout.components])
@@ -124,14 +118,14 @@ class Mixture(Average):
             "block": block,
             **{name: np.zeros((components, decays)) for name in sums},
             "overlap": np.zeros((layout.policies, decays, decays)),
-            "recent": variance.nothing(components, paired=False),
+            "recent": np.zeros((components, SPREAD_ROWS)),
             "prior": np.full(components, np.nan),
             "prior_square": np.full(components, np.nan),
             "largest": np.zeros(components),
             "drift": np.full(components, np.nan),
             "past": np.full((components, max(1, -(-DRIFT_SPAN // block)), 2), np.nan),
             "terms": np.zeros((layout.columns, len(TERM_ROWS), decays)),
-            "spread": variance.nothing(layout.columns, paired),
+            "spread": variance.start(layout.columns, paired),
         }
 
     def fold_columns(
@@ -144,91 +138,121 @@ class Mixture(Average):
         moments = parts.blocks.moments
         at_once = len(blocks) if np.array_equal(moments[..., MomentRow.V], moments[..., MomentRow.WEIGHT]) else 1
         state = dict(state)
-        runs = [
-            self._advance(state, blocks, parts, slice(first, first + at_once), layout)
-            for first in range(0, len(blocks), at_once)
-        ]
+        runs = []
+        for first in range(0, len(blocks), at_once):
+            bank = DecayBank.after(state, blocks, parts, slice(first, first + at_once), layout, self.rate)
+            drift = _remember_values(state, bank)
+            last = {name: sums[-1] for name, sums in bank.sums.items()}
+            state |= last | {"events": int(last["events"]), "drift": drift[-1]}
+            runs.append(bank.path((drift * bank.age[1:]) ** 2))
         state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
         return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
 
-    def _advance(
-        self, state: State, blocks: Blocks, parts: ComponentBlocks, part: slice, layout: ColumnLayout
-    ) -> MixturePath:
-        """Add some blocks to the state. In the arrays below, place 0 is before the first block, place b after b."""
+    def _read_columns(self, state: State, layout: ColumnLayout, lift: Reading | None) -> Reading:
+        bank = DecayBank.now(state, layout, self.rate)
+        (known,) = bank.known
+        variances = {
+            "se": bank.sampling_variance[0],
+            "spread": bank.memory_spread[0],
+            "drift": (state["drift"] * bank.age[0]) ** 2,
+        }
+        parts = {
+            name: np.sqrt(np.where(known, _over_components(values, layout, np.add), np.nan))
+            for name, values in variances.items()
+        }
+        # no horizon is longer than the stream
+        horizon = (bank.share[0] * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
+        horizon = _over_components(horizon, layout, np.add) / np.tile(layout.components, layout.policies)
+        return Reading(
+            Moments(bank.moments[0]),
+            VarianceMoments(state["spread"]),
+            tail=None,
+            details={"horizon_events": np.where(known, horizon, np.nan)},
+            parts=parts,
+            lift=lift,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class DecayBank:
+    """The decays, and their mixture, at some moments.
+
+    `sums`: by the key in a state, [moments, columns] or [moments, columns, decays]; a column is a component.
+    """
+
+    sums: State
+    layout: ColumnLayout
+    rate: float | None
+
+    @classmethod
+    def now(cls, state: State, layout: ColumnLayout, rate: float | None) -> DecayBank:
+        """The bank at present."""
+        others = ("block", "spread", "drift", "past")
+        return cls({name: np.asarray(state[name])[None] for name in state if name not in others}, layout, rate)
+
+    @classmethod
+    def after(
+        cls, state: State, blocks: Blocks, parts: ComponentBlocks, part: slice, layout: ColumnLayout, rate: float | None
+    ) -> DecayBank:
+        """The bank before some blocks (place 0) and after each of them."""
         block, size = parts.blocks.moments[part], state["block"]
-        mean = self._block_means(state, block, layout)
+        fading, forgetting = np.exp(-size / HORIZONS), np.exp(-size / MEMORY)
+        mean = _block_means(state, block, layout, rate)
         known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
         weight, mean = np.where(known, block[..., MomentRow.WEIGHT], 0.0), np.where(known, mean, 0.0)
-        bank = DecayBank.after(state, parts, part, weight, mean)
+        steps = {"weight": weight, "total": weight * mean}
+        steps |= {name: block[..., row] for row, name in DIAGNOSTICS.items()}
+        sums: State = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
+        aged = size * fading * sums["weight"][:-1] + weight[..., None] * (size - 1) / 2
+        terms, added = state["terms"], blocks.moments[part][..., TERM_ROWS]
+        squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.policies, -1)
+        latest = {"prior": parts.prior[part], "prior_square": parts.prior_square[part]}
+        latest["recent"] = decayed_path(state["recent"], parts.blocks.spread[part], forgetting)
+        largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
+        latest["largest"] = np.maximum.accumulate(largest)
+        sums |= {
+            "events": state["events"] + size * np.arange(len(block) + 1),
+            "age": path(state["age"], aged, fading),
+            "terms": path(terms.reshape(-1, len(HORIZONS)), added.reshape(len(block), -1, 1), fading).reshape(
+                -1, *terms.shape
+            ),
+            "overlap": overlaps_of(state["overlap"], squares, size),
+            **{name: np.concatenate([state[name][None], values]) for name, values in latest.items()},
+        }
+        bank = cls(sums, layout, rate)
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
         charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
-        loss = path(state["loss"], charged, np.full(len(HORIZONS), np.exp(-size / MEMORY)))
-        overlaps = overlaps_of(
-            state["overlap"], block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.policies, -1), size
-        )
-        mixed = mix(bank, self.shares(loss, layout), overlaps, layout)
-        aged = size * np.exp(-size / HORIZONS) * bank.weight[:-1] + weight[..., None] * (size - 1) / 2
-        age = path(state["age"], aged, np.exp(-size / HORIZONS))
-        moved = (self._remember_values(state, mixed, layout) * (mixed.kernel * age).sum(axis=-1)[1:]) ** 2
-        self._remember_events(state, block, blocks.moments[part])
-        state |= {
-            "age": age[-1],
-            "weight": bank.weight[-1],
-            "total": bank.total[-1],
-            "loss": loss[-1],
-            "overlap": overlaps[-1],
-            "recent": bank.recent[-1],
-            "prior": bank.prior[-1],
-            "prior_square": bank.prior_square[-1],
-            "events": bank.events[-1],
-        }
-        denominator = ratio(bank.recent[:-1, :, VarianceRow.V], bank.recent[:-1, :, VarianceRow.WEIGHT])
-        after = (mixed.value[1:], mixed.sampling_variance[1:], mixed.memory_spread[1:], moved)
-        return MixturePath(
-            mixed.value[:-1], denominator, *(_over_components(values, layout, np.add) for values in after)
-        )
+        sums["loss"] = path(state["loss"], charged, np.full(len(HORIZONS), forgetting))
+        return bank
 
-    def _remember_events(self, state: State, block: Array, terms: Array) -> None:
-        """Add the sums of blocks of components, and of whole terms, other than their means."""
-        fading = np.exp(-state["block"] / HORIZONS)
-        for row, name in DIAGNOSTICS.items():
-            state[name] = path(state[name], block[..., row, None], fading)[-1]
-        added = [
-            path(state["terms"][:, place], terms[..., row, None], fading)[-1] for place, row in enumerate(TERM_ROWS)
-        ]
-        state["terms"] = np.stack(added, axis=1)
-        state["largest"] = np.maximum(state["largest"], block[..., MomentRow.LARGEST_IMPORTANCE].max(axis=0))
+    @cached_property
+    def pseudo_events(self) -> Array:
+        """The pseudo-events left of each decay's start; none without a start-up value."""
+        left = PSEUDO_EVENTS * np.exp(-self.sums["events"][:, None, None] / HORIZONS)
+        return np.where(np.isnan(self.sums["prior"])[..., None], 0.0, left)
 
-    def _block_means(self, state: State, block: Array, layout: ColumnLayout) -> Array:
-        """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate."""
-        u, v, weight = block[..., MomentRow.U], block[..., MomentRow.V], block[..., MomentRow.WEIGHT]
-        own = ratio(u, v)
-        if np.array_equal(v, weight):
-            return own
-        estimate = self._now(state, layout).value
-        with np.errstate(divide="ignore", invalid="ignore"):
-            denominator = state["recent"][:, VarianceRow.V] / state["recent"][:, VarianceRow.WEIGHT]
-            linear = estimate + (u - estimate * v) / (weight * denominator)
-        return np.where(np.isfinite(linear), linear, own)
+    @cached_property
+    def estimates(self) -> Array:
+        """The estimate of each decay; NaN before the first event."""
+        pseudo, prior = self.pseudo_events, np.nan_to_num(self.sums["prior"])[..., None]
+        return ratio(self.sums["total"] + pseudo * prior, self.sums["weight"] + pseudo)
 
-    def _remember_values(self, state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
-        """Keep the estimates of a drift span, and return the drift from one span before each."""
-        past, values = state["past"].transpose(1, 2, 0), np.stack([mixed.value, mixed.sampling_variance], axis=1)[1:]
-        before = exchange(past, state["events"] // state["block"], values)
-        drift = _drift(before, values, len(past) * state["block"], layout)
-        state["drift"] = drift[-1]
-        return drift
+    @cached_property
+    def noise(self) -> Array:
+        """Variance of one event's term, with a prior second moment."""
+        recent, prior = self.sums["recent"], NOISE_EVENTS * np.exp(-self.sums["events"][:, None] / MEMORY)
+        weight, expected = recent[..., VarianceRow.WEIGHT], prior * self.sums["prior_square"]
+        mean = ratio(recent[..., VarianceRow.U], weight)
+        plain = (recent[..., VarianceRow.UU] + expected) / (weight + prior) - mean**2
+        linear = (weight * variance_of(recent) + expected) / (weight + prior)
+        return np.asarray(np.maximum(np.where(recent[..., VarianceRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
 
-    def _now(self, state: State, layout: ColumnLayout) -> BankReading:
-        """The mixture at present, per component column."""
-        mixed = mix(DecayBank.of(state), self.shares(state["loss"][None], layout), state["overlap"][None], layout)
-        return BankReading(*(values[0] for values in mixed))
-
-    def shares(self, loss: Array, layout: ColumnLayout) -> Array:
-        """The weight of each decay in the mixture, [blocks, columns, decays]."""
-        candidates = np.array(layout.candidates)
-        charged = loss.reshape(len(loss), len(candidates), layout.parts, loss.shape[-1]).copy()
+    @cached_property
+    def share(self) -> Array:
+        """The weight of each decay in the mixture."""
+        candidates, loss = np.array(self.layout.candidates), self.sums["loss"]
+        charged = loss.reshape(len(loss), len(candidates), self.layout.parts, -1).copy()
         rate = np.full(len(candidates), self.rate or SOLO_RATE)
         if candidates.sum() >= FEWEST_POOLED:
             charged[:, candidates] = charged[:, candidates].sum(axis=1, keepdims=True)
@@ -237,26 +261,110 @@ class Mixture(Average):
         weight = np.exp(-rate[:, None, None] * charged)
         return np.asarray((weight / weight.sum(axis=-1, keepdims=True)).reshape(loss.shape))
 
-    def _read_columns(self, state: State, layout: ColumnLayout, lift: Reading | None = None) -> Reading:
-        mixed = self._now(state, layout)
-        drift = state["drift"] * (mixed.kernel * state["age"]).sum(axis=-1)
-        known = _known(state, layout)
-        variances = {"se": mixed.sampling_variance, "spread": mixed.memory_spread, "drift": drift**2}
-        parts = {
-            name: np.sqrt(np.where(known, _over_components(values, layout, np.add), np.nan))
-            for name, values in variances.items()
-        }
-        # no horizon is longer than the stream
-        horizon = (mixed.share * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
-        horizon = _over_components(horizon, layout, np.add) / np.tile(layout.components, layout.policies)
-        return Reading(
-            Moments(moments_of(state, mixed, layout)),
-            VarianceMoments(state["spread"]),
-            tail=None,
-            details={"horizon_events": np.where(known, horizon, np.nan)},
-            parts=parts,
-            lift=lift,
+    @cached_property
+    def kernel(self) -> Array:
+        """The weight in the mixture of an event of each decay."""
+        return ratio(self.share, self.sums["weight"] + self.pseudo_events)
+
+    @cached_property
+    def value(self) -> Array:
+        """The estimate of the mixture, [moments, columns]."""
+        return np.asarray((self.share * self.estimates).sum(axis=-1))
+
+    @cached_property
+    def squares(self) -> Array:
+        """Sum of the squares of the mixed kernel."""
+        by_policy = self.kernel.reshape(len(self.kernel), self.layout.policies, self.layout.parts, -1)
+        squares = np.matmul(by_policy, self.sums["overlap"]) * by_policy
+        return np.asarray(squares.sum(axis=-1).reshape(self.value.shape))
+
+    @cached_property
+    def sampling_variance(self) -> Array:
+        """The pseudo-events of the start count as events."""
+        start = (self.kernel * self.pseudo_events).sum(axis=-1) ** 2 / PSEUDO_EVENTS
+        return np.asarray(self.noise * (self.squares + start))
+
+    @cached_property
+    def memory_spread(self) -> Array:
+        """Variance of the estimates of the decays in the mixture."""
+        return np.asarray((self.share * (self.estimates - self.value[..., None]) ** 2).sum(axis=-1))
+
+    @cached_property
+    def age(self) -> Array:
+        """The mean age of what is averaged, in events."""
+        return np.asarray((self.kernel * self.sums["age"]).sum(axis=-1))
+
+    @property
+    def known(self) -> Mask:
+        """Whether there has been an event with the policy, for each estimator."""
+        return np.asarray(_over_components(self.sums["weight"][..., -1], self.layout, np.minimum) > 0)
+
+    def path(self, drift_variance: Array) -> MixturePath:
+        """The path through these moments; `drift_variance` [blocks, columns] of components."""
+        recent = self.sums["recent"][:-1]
+        denominator = ratio(recent[..., VarianceRow.V], recent[..., VarianceRow.WEIGHT])
+        after = (self.value[1:], self.sampling_variance[1:], self.memory_spread[1:], drift_variance)
+        return MixturePath(
+            self.value[:-1], denominator, *(_over_components(values, self.layout, np.add) for values in after)
         )
+
+    @property
+    def moments(self) -> Array:
+        """The moments under the mixed kernel; of an estimator's components, under the one with the shortest memory.
+
+        The largest term is unknown. Squares of terms are those under the kernel, moved to the estimate. Terms and
+        weights are reported as uncorrelated, so that no interval corrects the estimate by the mean weight:
+        pseudo-events have no weights, and a ratio is corrected already.
+        """
+        layout, sums, known = self.layout, self.sums, self.known
+        moments = np.full((*known.shape, ROWS), np.nan)
+        moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(known, 1.0, 0.0)
+        moments[..., MomentRow.U] = np.where(known, _over_components(self.value, layout, np.add), 0.0)
+        largest_squares = _over_components(self.squares, layout, np.maximum)
+        moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, largest_squares, 0.0)
+        seen = (self.kernel * sums["weight"]).sum(axis=-1)
+        for row, name in DIAGNOSTICS.items():
+            means = ratio((self.kernel * sums[name]).sum(axis=-1), seen)
+            moments[..., row] = _over_components(means, layout, np.minimum)
+        moments[..., MomentRow.LARGEST_IMPORTANCE] = _over_components(sums["largest"], layout, np.maximum)
+        shortest = self._shortest[..., None]
+        kernel = np.take_along_axis(self.kernel, shortest, axis=1)
+        weight = np.take_along_axis(seen[..., None], shortest, axis=1)
+        term, square = np.moveaxis(ratio((kernel[:, :, None] * sums["terms"]).sum(axis=-1), weight), -1, 0)
+        value, weight = moments[..., MomentRow.U], moments[..., MomentRow.IMPORTANCE]
+        moments[..., MomentRow.UU] = square - term**2 + value**2
+        moments[..., MomentRow.TERM_IMPORTANCE] = value * weight
+        return moments
+
+    @property
+    def _shortest(self) -> NDArray[np.intp]:
+        """For each column the place of the component with the shortest memory, by the squares of its kernel."""
+        layout = self.layout
+        squares = np.nan_to_num(self.squares).reshape(-1, layout.policies, layout.parts)
+        first = np.cumsum([0, *layout.components])
+        chosen = [start + squares[..., start:stop].argmax(axis=-1) for start, stop in pairwise(first)]
+        places = np.arange(layout.policies)[:, None] * layout.parts + np.stack(chosen, axis=-1)
+        return np.asarray(places.reshape(len(squares), -1))
+
+
+def _block_means(state: State, block: Array, layout: ColumnLayout, rate: float | None) -> Array:
+    """The mean of the term in each block; a ratio, one block at a time, is linearised around the estimate."""
+    u, v, weight = block[..., MomentRow.U], block[..., MomentRow.V], block[..., MomentRow.WEIGHT]
+    own = ratio(u, v)
+    if np.array_equal(v, weight):
+        return own
+    estimate = DecayBank.now(state, layout, rate).value[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        denominator = state["recent"][:, VarianceRow.V] / state["recent"][:, VarianceRow.WEIGHT]
+        linear = estimate + (u - estimate * v) / (weight * denominator)
+    return np.where(np.isfinite(linear), linear, own)
+
+
+def _remember_values(state: State, bank: DecayBank) -> Array:
+    """Keep the estimates of a drift span, and return the drift from one span before each."""
+    past, values = state["past"].transpose(1, 2, 0), np.stack([bank.value, bank.sampling_variance], axis=1)[1:]
+    before = exchange(past, state["events"] // state["block"], values)
+    return _drift(before, values, len(past) * state["block"], bank.layout)
 
 
 def _drift(past: Array, present: Array, span: int, layout: ColumnLayout) -> Array:
@@ -281,79 +389,37 @@ def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> 
     return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], -1)
 
 
-def _known(state: State, layout: ColumnLayout) -> Mask:
-    """Whether there has been an event with the policy, for each estimator."""
-    return np.asarray(_over_components(state["weight"][:, -1], layout, np.minimum) > 0)
-
-
-def moments_of(state: State, mixed: BankReading, layout: ColumnLayout) -> Array:
-    """The moments under the mixed kernel; of an estimator's components, under the one with the shortest memory.
-
-    The largest term is unknown. Squares of terms are those under the kernel, moved to the estimate. Terms and weights
-    are reported as uncorrelated, so that no interval corrects the estimate by the mean weight: pseudo-events have no
-    weights, and a ratio is corrected already.
-    """
-    moments = np.full((layout.columns, ROWS), np.nan)
-    known = _known(state, layout)
-    moments[:, MomentRow.WEIGHT] = moments[:, MomentRow.V] = np.where(known, 1.0, 0.0)
-    moments[:, MomentRow.U] = np.where(known, _over_components(mixed.value, layout, np.add), 0.0)
-    moments[:, MomentRow.WEIGHT_SQUARE] = np.where(known, _over_components(mixed.squares, layout, np.maximum), 0.0)
-    for row, name in DIAGNOSTICS.items():
-        means = ratio((mixed.kernel * state[name]).sum(axis=-1), (mixed.kernel * state["weight"]).sum(axis=-1))
-        moments[:, row] = _over_components(means, layout, np.minimum)
-    moments[:, MomentRow.LARGEST_IMPORTANCE] = _over_components(state["largest"], layout, np.maximum)
-    shortest = _shortest(mixed, layout)
-    kernel = mixed.kernel[shortest]
-    seen = (kernel * state["weight"][shortest]).sum(axis=-1)
-    term, square = ratio((kernel[:, None] * state["terms"]).sum(axis=-1), seen[:, None]).T
-    value, weight = moments[:, MomentRow.U], moments[:, MomentRow.IMPORTANCE]
-    moments[:, MomentRow.UU] = square - term**2 + value**2
-    moments[:, MomentRow.TERM_IMPORTANCE] = value * weight
-    return moments
-
-
-def _shortest(mixed: BankReading, layout: ColumnLayout) -> NDArray[np.intp]:
-    """For each column the place of the component with the shortest memory, by the squares of its kernel."""
-    squares = np.nan_to_num(mixed.squares).reshape(layout.policies, layout.parts)
-    first = np.cumsum([0, *layout.components])
-    chosen = [start + squares[:, start:stop].argmax(axis=1) for start, stop in pairwise(first)]
-    return np.asarray(np.arange(len(squares))[:, None] * layout.parts + np.stack(chosen, axis=1)).ravel()
-
-
 def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     """The layout of lifts: all policies but production, each compared with the others."""
     return ColumnLayout(layout.components, (True,) * (layout.policies - 1))
 
 
-def lift_blocks(
-    terms: Sequence[Terms], evidence: Evidence, path: MixturePath, layout: ColumnLayout
-) -> tuple[Blocks, ComponentBlocks]:
+def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tuple[Blocks, ComponentBlocks]:
     """The differences of all terms, and of their components, to those of production, on the events that both have.
 
     A ratio is linearised around the estimates before the block, as in the mixture of values. The prior of a lift is 0.
     """
-    shared, recent = evidence.paired_with_production(), evidence.recent
+    evidence, recent = blocks.evidence, blocks.evidence.recent
     centres, denominators = (
-        np.repeat(values.reshape(evidence.blocks, -1, layout.parts), len(evidence.reward) // evidence.blocks, axis=0)
+        np.repeat(values.reshape(len(blocks), -1, layout.parts), blocks.size, axis=0)
         for values in (path.value_before, path.denominator_before)
     )
-    components = [component for term in terms for component in term.parts(recent.reward)]
+    components = [component for term in blocks.terms for component in term.parts(recent.reward)]
     differences = [
         _difference(component, centres[..., place], denominators[..., place])
         for place, component in enumerate(components)
     ]
     known = np.logical_and.reduce([np.isfinite(difference) for difference in differences])
-    present = np.where(known, shared.sample_weight, 0.0)
-    weighing = (evidence.blocks, present, shared.importance_weight, None)
-    square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
-    parts = ComponentBlocks(
-        Blocks.of(*weighing, [(np.where(known, difference, 0.0), None) for difference in differences], paired=False),
-        np.zeros((len(square), square.shape[1] * layout.parts)),
-        np.repeat(square, layout.parts, axis=1),
+    shared = evidence.paired_with_production()
+    shared = dataclasses.replace(shared, sample_weight=np.where(known, shared.sample_weight, 0.0))
+    whole = [sum(differences[first:stop]) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
+    of_terms, of_components = (
+        Blocks.of(shared, [Terms(np.where(known, difference, 0.0)) for difference in each], paired=False)
+        for each in (whole, differences)
     )
-    ends = pairwise(np.cumsum([0, *layout.components]))
-    whole = [(np.where(known, sum(differences[first:stop]), 0.0), None) for first, stop in ends]
-    return Blocks.of(*weighing, whole, paired=False, signs=evidence.signs), parts
+    square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
+    prior = np.zeros((len(square), square.shape[1] * layout.parts))
+    return of_terms, ComponentBlocks(of_components, prior, np.repeat(square, layout.parts, axis=1))
 
 
 def _difference(component: TermPart, centre: Array, denominator: Array) -> Array:
@@ -371,89 +437,6 @@ def _difference(component: TermPart, centre: Array, denominator: Array) -> Array
         size = np.abs(centre) + (np.abs(u) + np.abs(expected)) / np.abs(denominator)
     difference = value[:, 1:] - value[:, :1]
     return np.where(np.abs(difference) <= ROUNDING * (size[:, 1:] + size[:, :1]), 0.0, difference)
-
-
-class BankReading(NamedTuple):
-    """A mixture per component column: estimate, its variances, and the weights of decays that made it."""
-
-    value: Array
-    sampling_variance: Array
-    memory_spread: Array
-    squares: Array
-    share: Array
-    kernel: Array
-
-
-@dataclasses.dataclass(frozen=True)
-class DecayBank:
-    """The sums of the decays at some moments, [moments, columns] or [moments, columns, decays]."""
-
-    events: list[int]
-    weight: Array
-    total: Array
-    recent: Array
-    prior: Array
-    prior_square: Array
-
-    @classmethod
-    def of(cls, state: State) -> DecayBank:
-        """The bank at present."""
-        names = ("weight", "total", "recent", "prior", "prior_square")
-        return cls([state["events"]], *(state[name][None] for name in names))
-
-    @classmethod
-    def after(cls, state: State, parts: ComponentBlocks, part: slice, weight: Array, mean: Array) -> DecayBank:
-        """The bank before some blocks and after each of them."""
-        fading = np.exp(-state["block"] / HORIZONS)
-        return cls(
-            [state["events"] + state["block"] * index for index in range(len(weight) + 1)],
-            path(state["weight"], weight[..., None], fading),
-            path(state["total"], (weight * mean)[..., None], fading),
-            np.concatenate(
-                [
-                    state["recent"][None],
-                    decayed_path(state["recent"], parts.blocks.spread[part], np.exp(-state["block"] / MEMORY)),
-                ]
-            ),
-            np.concatenate([state["prior"][None], parts.prior[part]]),
-            np.concatenate([state["prior_square"][None], parts.prior_square[part]]),
-        )
-
-    @cached_property
-    def pseudo_events(self) -> Array:
-        """The pseudo-events left of each decay's start; none without a start-up value."""
-        left = PSEUDO_EVENTS * np.exp(-np.array(self.events)[:, None, None] / HORIZONS)
-        return np.where(np.isnan(self.prior)[..., None], 0.0, left)
-
-    @cached_property
-    def estimates(self) -> Array:
-        """The estimate of each decay; NaN before the first event."""
-        pseudo = self.pseudo_events
-        return ratio(self.total + pseudo * np.nan_to_num(self.prior)[..., None], self.weight + pseudo)
-
-    @cached_property
-    def noise(self) -> Array:
-        """Variance of one event's term, with a prior second moment."""
-        recent, prior = self.recent, NOISE_EVENTS * np.exp(-np.array(self.events)[:, None] / MEMORY)
-        weight, mean = (
-            recent[..., VarianceRow.WEIGHT],
-            ratio(recent[..., VarianceRow.U], recent[..., VarianceRow.WEIGHT]),
-        )
-        plain = (recent[..., VarianceRow.UU] + prior * self.prior_square) / (weight + prior) - mean**2
-        linear = (weight * variance_of(recent) + prior * self.prior_square) / (weight + prior)
-        return np.asarray(np.maximum(np.where(recent[..., VarianceRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
-
-
-def mix(bank: DecayBank, share: Array, overlaps: Array, layout: ColumnLayout) -> BankReading:
-    """The mixture at each of the bank's moments."""
-    estimates, pseudo = bank.estimates, bank.pseudo_events
-    kernel = ratio(share, bank.weight + pseudo)
-    value = (share * estimates).sum(axis=-1)
-    by_policy = kernel.reshape(len(kernel), layout.policies, layout.parts, kernel.shape[-1])
-    squares = (np.matmul(by_policy, overlaps) * by_policy).sum(axis=-1).reshape(value.shape)
-    memory_spread = (share * (estimates - value[..., None]) ** 2).sum(axis=-1)
-    start = (kernel * pseudo).sum(axis=-1) ** 2 / PSEUDO_EVENTS
-    return BankReading(value, bank.noise * (squares + start), memory_spread, squares, share, kernel)
 
 
 def path(state: Array, steps: Array, fading: Array) -> Array:

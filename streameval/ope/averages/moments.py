@@ -75,7 +75,9 @@ SPREAD_PAIRS = slice(VarianceRow.PAIR_BLOCKS + 1, VarianceRow.PAIR_BLOCKS + 1 + 
 BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
 """Sums over blocks of the products of the block's sums of TERMS."""
 ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
-"""The rows of `cluster_variance` follow once an event has a unit."""
+SPREAD_OWN = slice(0, VarianceRow.WEIGHT_SQUARE + 1)
+"""The same of a column's own terms as SPREAD_PAIRS of a pair's: weight, terms, products, squared weight."""
+BLOCK_OWN = slice(VarianceRow.BLOCK_UU, VarianceRow.BLOCK_VV + 1)
 WITHIN = slice(0, VarianceRow.BLOCK_UU)
 """The rows to which the unfinished block adds."""
 
@@ -93,24 +95,27 @@ def gap(pairs: Array) -> Array:
     return np.where(np.abs(lift) <= ROUNDING * (np.abs(own) + np.abs(production)), 0.0, lift)
 
 
-def linear_form(pairs: Array) -> Array:
-    """The linearised difference of one event as a weighted sum of its TERMS, [..., 4].
+def linear_form(sums: Array, terms: int) -> Array:
+    """One event's deviation as a weighted sum of the first `terms` of TERMS, by the delta method, [..., terms].
 
-    `(u - E v) / mean(v) - (pu - P pv) / mean(pv)`, the delta method around both estimates E and P.
+    Of two terms `(u - E v) / mean(v)`, of four that less `(pu - P pv) / mean(pv)`; E and P are the estimates. `sums`:
+    of the weight and of each term.
     """
-    own, production = ratios(pairs)
-    scale = ratio(pairs[..., PairRow.WEIGHT], pairs[..., PairRow.V])
-    production_scale = ratio(pairs[..., PairRow.WEIGHT], pairs[..., PairRow.PV])
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.stack([scale, -scale * own, -production_scale, production_scale * production], axis=-1)
+    form = []
+    for first, sign in zip(range(1, terms, 2), (1.0, -1.0), strict=False):
+        numerator, denominator = sums[..., first], sums[..., first + 1]
+        scale = sign * ratio(sums[..., 0], denominator)
+        with np.errstate(over="ignore", invalid="ignore"):
+            form += [scale, -scale * ratio(numerator, denominator)]
+    return np.stack(form, axis=-1)
 
 
 def sum_of_squares(form: Array, products: Array) -> Array:
-    """Sum of the squares of a linear form [..., 4] from the sums of PRODUCTS [..., 10]; rounding counts as 0."""
-    first, second = zip(*combinations_with_replacement(range(len(TERMS)), 2), strict=True)
-    twice = np.where(np.equal(first, second), 1.0, 2.0)
+    """Sum of the squares of a linear form [..., k] from the sums of the products of its terms; rounding counts as 0."""
+    first, second = np.triu_indices(form.shape[-1])
+    twice = np.where(first == second, 1.0, 2.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        parts = twice * form[..., list(first)] * form[..., list(second)] * products
+        parts = twice * form[..., first] * form[..., second] * products
         square, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
     return beyond_rounding(square, size)
 
@@ -126,7 +131,7 @@ def residual_squares(pairs: Array) -> tuple[Array, Array]:
 
 def difference_square(pairs: Array) -> Array:
     """Variance of one event's linearised difference."""
-    return ratio(sum_of_squares(linear_form(pairs), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])
+    return ratio(sum_of_squares(linear_form(pairs, len(TERMS)), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])
 
 
 class MomentRow(IntEnum):
@@ -233,12 +238,15 @@ def _products(factors: Array) -> tuple[Array, Array]:
 class Moments:
     """An array of moments [..., rows], read by name. Ratios are NaN where there is no evidence.
 
+    `pairs` [..., rows of pairs]: of a lift, whose value and variance are those of the linearised difference.
+
     >>> moments = Moments(np.array([4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]))
     >>> float(moments.value), float(moments.count), float(moments.effective_sample_size)
     (1.5, 4.0, 2.0)
     """
 
     array: Array
+    pairs: Array | None = None
 
     def __getitem__(self, row: MomentRow) -> Array:
         return self.array[..., row]
@@ -246,7 +254,8 @@ class Moments:
     @property
     def value(self) -> Array:
         """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square."""
-        return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, ratio(self[MomentRow.U], self[MomentRow.V]), np.nan)
+        value = ratio(self[MomentRow.U], self[MomentRow.V]) if self.pairs is None else gap(self.pairs)
+        return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, value, np.nan)
 
     @property
     def count(self) -> Array:
@@ -255,13 +264,13 @@ class Moments:
 
     @property
     def mean_denominator(self) -> Array:
-        """`V / S0`: 1 for a plain mean, the mean weight for a self-normalised one."""
+        """`V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised one."""
         return ratio(self[MomentRow.V], self[MomentRow.WEIGHT])
 
     @property
     def variance(self) -> Array:
         """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return variance(self.array)
+        return variance(self.array) if self.pairs is None else difference_square(self.pairs)
 
     @property
     def effective_sample_size(self) -> Array:
@@ -287,51 +296,22 @@ class Moments:
         return ratio(self[MomentRow.LARGEST_TERM], np.abs(self[MomentRow.U]))
 
     @property
-    def lift(self) -> LiftMoments:
-        """The moments of the paired difference to production, on the same events."""
+    def lift(self) -> Moments:
+        """The moments of the paired difference `u - pu` to production, on the same events."""
         pairs = self.array[..., PAIRS]
+        products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
         array = np.full((*pairs.shape[:-1], ROWS), np.nan)
-        for row, values in _differences(pairs).items():
-            array[..., row] = values
-        array[..., MomentRow.LARGEST_WEIGHT] = self[MomentRow.LARGEST_WEIGHT]
-        array[..., MomentRow.LARGEST_IMPORTANCE] = self[MomentRow.LARGEST_IMPORTANCE]
-        return LiftMoments(array, pairs)
-
-
-@dataclass(frozen=True, slots=True)
-class LiftMoments(Moments):
-    """Moments of a difference `u - pu`; of ratios, value and variance are those of the linearised difference."""
-
-    pairs: Array
-
-    @property
-    def value(self) -> Array:
-        return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, gap(self.pairs), np.nan)
-
-    @property
-    def mean_denominator(self) -> Array:
-        return np.ones_like(self[MomentRow.WEIGHT])
-
-    @property
-    def variance(self) -> Array:
-        return difference_square(self.pairs)
-
-
-def _differences(pairs: Array) -> dict[MomentRow, Array]:
-    """The sums of a difference of terms, in the rows of a term."""
-    products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
-    return {
-        MomentRow.WEIGHT: pairs[..., PairRow.WEIGHT],
-        MomentRow.U: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
-        MomentRow.V: pairs[..., PairRow.WEIGHT],
-        MomentRow.UU: products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"],
-        MomentRow.UV: pairs[..., PairRow.U] - pairs[..., PairRow.PU],
-        MomentRow.VV: pairs[..., PairRow.WEIGHT],
-        MomentRow.IMPORTANCE: pairs[..., PairRow.IMPORTANCE],
-        MomentRow.IMPORTANCE_SQUARE: pairs[..., PairRow.IMPORTANCE_SQUARE],
-        MomentRow.TERM_IMPORTANCE: pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE],
-        MomentRow.WEIGHT_SQUARE: pairs[..., PairRow.WEIGHT_SQUARE],
-    }
+        for row in (MomentRow.WEIGHT, MomentRow.V, MomentRow.VV):
+            array[..., row] = pairs[..., PairRow.WEIGHT]
+        for row in (MomentRow.U, MomentRow.UV):
+            array[..., row] = pairs[..., PairRow.U] - pairs[..., PairRow.PU]
+        array[..., MomentRow.UU] = products["u", "u"] - 2 * products["u", "pu"] + products["pu", "pu"]
+        array[..., MomentRow.TERM_IMPORTANCE] = pairs[..., PairRow.U_IMPORTANCE] - pairs[..., PairRow.PU_IMPORTANCE]
+        for name in ("IMPORTANCE", "IMPORTANCE_SQUARE", "WEIGHT_SQUARE"):
+            array[..., MomentRow[name]] = pairs[..., PairRow[name]]
+        for row in (MomentRow.LARGEST_WEIGHT, MomentRow.LARGEST_IMPORTANCE):
+            array[..., row] = self[row]
+        return Moments(array, pairs)
 
 
 def variance(sums: Array) -> Array:

@@ -11,14 +11,14 @@ from streameval.ope.averages.moments import ALL_ROWS, merge, nothing, total
 
 
 def start(columns: int, capacity: int) -> State:
-    """A ring of `capacity` full buckets, [columns, buckets, rows], and an open one."""
-    moments = {"full": _empty(columns, capacity), "open": nothing(columns)}
-    return {"moments": moments, "written": 0, "open_events": 0}
-
-
-def _empty(columns: int, capacity: int) -> Array:
-    """Buckets of zeros, one after the other in memory, so that memory is touched only as the ring fills."""
-    return np.zeros((capacity, columns, ALL_ROWS)).swapaxes(0, 1)
+    """A ring of full buckets [columns, buckets, rows], which grows to the `capacity`, and an open one."""
+    return {
+        "full": np.zeros((columns, 0, ALL_ROWS)),
+        "open": nothing(columns),
+        "capacity": capacity,
+        "written": 0,
+        "open_events": 0,
+    }
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:
@@ -30,43 +30,37 @@ def push(state: State, blocks: Blocks, resolution: int) -> State:
     per_bucket = resolution // blocks.size
     opened = state["open_events"] // blocks.size
     closing = min(len(blocks), per_bucket - opened)
-    filled = merge(state["moments"]["open"], total(blocks.moments[:closing]))
+    filled = merge(state["open"], total(blocks.moments[:closing]))
     if opened + closing < per_bucket:
-        return _with_open(state, filled, (opened + closing) * blocks.size)
+        return {**state, "open": filled, "open_events": (opened + closing) * blocks.size}
     rest = blocks.moments[closing:]
     whole = len(rest) // per_bucket
     buckets = [filled] + [total(rest[index * per_bucket : (index + 1) * per_bucket]) for index in range(whole)]
     left = rest[whole * per_bucket :]
-    return _with_open(_append(state, np.stack(buckets)), total(left), len(left) * blocks.size)
-
-
-def _with_open(state: State, moments: Array, events: int) -> State:
-    return {**state, "moments": {**state["moments"], "open": moments}, "open_events": events}
+    return {**_append(state, np.stack(buckets)), "open": total(left), "open_events": len(left) * blocks.size}
 
 
 def _append(state: State, buckets: Array) -> State:
-    """Overwrite the oldest buckets; the array belongs to the state and is changed in place."""
-    written = state["written"] + len(buckets)
-    _place(state["moments"]["full"], buckets, written)
-    return {**state, "written": written}
+    """Overwrite the oldest buckets; the array belongs to the state and is changed in place.
 
-
-def _place(ring: Array, buckets: Array, written: int) -> None:
-    """Put the newest of `written` buckets in their places: bucket number i lies at i modulo the capacity."""
-    capacity = ring.shape[1]
+    Bucket number i lies at i modulo the capacity.
+    """
+    full, capacity, written = state["full"], state["capacity"], state["written"] + len(buckets)
+    columns, places, rows = full.shape
+    if places < min(written, capacity):
+        grown = np.zeros((columns, min(max(written, 2 * places), capacity), rows))
+        grown[:, :places] = full
+        full = grown
     kept = buckets[-capacity:]
-    ring.swapaxes(0, 1)[np.arange(written - len(kept), written) % capacity] = kept
+    full[:, np.arange(written - len(kept), written) % capacity] = kept.swapaxes(0, 1)
+    return {**state, "full": full, "written": written}
 
 
 def newest(state: State, count: int, columns: slice = slice(None)) -> Array:
     """The newest `count` full buckets (or as many as there are) from old to new, [buckets, columns, rows]."""
-    ring, written = state["moments"]["full"], state["written"]
-    capacity = ring.shape[1]
-    count = min(count, written, capacity)
-    first, last = (written - count) % capacity, written % capacity
-    if count and first >= last:
-        return np.concatenate([ring[columns, first:], ring[columns, :last]], axis=1).swapaxes(0, 1)
-    return np.asarray(ring[columns, first : first + count].swapaxes(0, 1))
+    kept = min(count, state["written"], state["capacity"])
+    places = np.arange(state["written"] - kept, state["written"]) % state["capacity"]
+    return np.asarray(state["full"][columns].take(places, axis=1).swapaxes(0, 1))
 
 
 def concatenate(earlier: State, later: State) -> State:
@@ -76,9 +70,10 @@ def concatenate(earlier: State, later: State) -> State:
             f"the earlier part ends {counted(earlier['open_events'], 'event')} into a bucket: "
             "cut the stream at a bucket's end"
         )
-    full, written = earlier["moments"]["full"].copy(order="K"), earlier["written"] + later["written"]
-    _place(full, newest(later, full.shape[1]), written)
-    return {**later, "moments": {**later["moments"], "full": full}, "written": written}
+    skipped = later["written"] - min(later["written"], later["capacity"])
+    before = {**earlier, "full": earlier["full"].copy(), "written": earlier["written"] + skipped}
+    joined = _append(before, newest(later, later["capacity"]))
+    return {**joined, "open": later["open"], "open_events": later["open_events"]}
 
 
 def events(state: State, resolution: int) -> int:
@@ -92,22 +87,6 @@ def last_events(state: State, tau: int, resolution: int, tail: Blocks | None) ->
     closed = events(state, resolution)
     first = max(0, -(-(closed + late - tau) // resolution) * resolution)
     if tail is not None and first >= closed:
-        return tail.since(first - closed).moments[0], closed + late - first
-    summed = merge(total(newest(state, state["written"] - first // resolution)), state["moments"]["open"])
+        return tail.piece(0, first - closed, late).moments[0], closed + late - first
+    summed = merge(total(newest(state, state["written"] - first // resolution)), state["open"])
     return (summed if tail is None else merge(summed, tail.moments[0])), closed + late - first
-
-
-def to_state(state: State) -> State:
-    """The ring without the places that are still empty, [buckets, columns, rows]: nothing is copied."""
-    full = state["moments"]["full"]
-    moments = {**state["moments"], "full": full.swapaxes(0, 1)[: state["written"]]}
-    return {**state, "moments": moments, "capacity": full.shape[1]}
-
-
-def from_state(saved: State) -> State:
-    """The inverse of `to_state`."""
-    filled = saved["moments"]["full"]
-    full = _empty(filled.shape[1], saved["capacity"])
-    full[:, : len(filled)] = filled.swapaxes(0, 1)
-    kept = {name: value for name, value in saved.items() if name != "capacity"}
-    return {**kept, "moments": {**saved["moments"], "full": full}}

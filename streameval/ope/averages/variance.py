@@ -1,25 +1,46 @@
-"""Spread: the sums that variances are made of, kept over a long past that fades at block ends.
+"""Variances: the sums that they are made of, kept over a long past that fades at block ends.
 
 A variance comes from a horizon ten times longer than the estimate's: with few large importance weights, an estimate and
 a variance from the same events fail together (88 % coverage of nominal 95 % intervals in a stationary world).
+
+Dependent events inflate it. Blocks detect what all events of the same minutes share; units (a user, a session) detect
+parallel sessions over many blocks. With the residual `e` of each event, its averaging weight `q` and the 64 random
+signs `s_k` of its unit, `(sum q s_k e)^2` has the expectation `sum over units of (sum of q e in the unit)^2`, the
+cluster-robust sum of squares; the mean over k is this within `sqrt(2 / 64)`. The sums are linear: they are kept for the
+terms of residuals, block by block, and combined once the estimate is known. It is the wild cluster bootstrap with
+Rademacher weights, in one pass. Together both give the variance of Cameron, Gelbach & Miller for clusters in two
+directions:
+
+    blocks + units - (units inside of blocks)
+
+In simulations of sessions of 20 events with an intra-class correlation of .2, consecutive or 50 in parallel, with or
+without shocks to whole blocks, its standard errors were right within 7 % and normal intervals covered 93 to 96 %. The
+larger of both variances fell to 80 % of the error, and 88 % coverage, for parallel sessions with shocks.
+
+Source: Cameron, Gelbach & Miller, Bootstrap-based improvements for inference with clustered errors, 2008; Robust
+inference with multiway clustering, 2011; for signs in one pass, Alon, Matias & Szegedy, The space complexity of
+approximating the frequency moments, 1999.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, decayed_path, ratio
-from streameval.ope.averages import cluster_variance
-from streameval.ope.averages.blocks import Blocks
+from streameval.common.arrays import Array, Mask, State, decayed_path, ratio
+from streameval.events.origin import NO_IDENTITY, Identity, mix64
+from streameval.ope.averages.blocks import OWN_SQUARES, PAIR_SQUARES, Blocks
 from streameval.ope.averages.moments import (
     ALL_SPREAD_ROWS,
+    BLOCK_OWN,
     BLOCK_PAIRS,
+    SPREAD_OWN,
     SPREAD_PAIRS,
     SPREAD_ROWS,
+    TERMS,
     WITHIN,
-    PairRow,
     VarianceRow,
     difference_square,
     fold_sums,
@@ -33,90 +54,146 @@ LONGER = 10
 """The horizon of the variance as a multiple of the estimate's."""
 FEWEST_BLOCKS = 10
 """Fewer blocks give no variance of block sums."""
+SIGNS = 64
+"""The noise of a variance from 64 signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
+STEP = np.uint64(0x9E3779B97F4A7C15)
+OWN = 2
+"""A column's own terms, u and v; those of the pair with production are TERMS."""
+FADING = {"sums": 1.0, "squares": 1.0, "signed": 0.5}
+"""The power of the fading factor for each part of a state, so that the squares of signed sums fade as squares do."""
 
 
-def nothing(columns: int, paired: bool = True) -> Array:
-    """The spread of no events, [columns, rows]; `paired`: with the pair sums of lifts."""
-    return np.zeros((columns, ALL_SPREAD_ROWS if paired else SPREAD_ROWS))
+def start_signs() -> State:
+    """The state before the first event."""
+    return {"events": 0, "seen": False}
 
 
-def fold(state: Array, blocks: Blocks, horizon: Array | float) -> Array:
+def unit_signs(state: State, units: Identity | None, events: int, block: int) -> tuple[Array | None, State]:
+    """The signs of the next events [events, 64], and the state after them.
+
+    `units` [events]: fingerprints, `NO_IDENTITY` for an event without a unit, which is then its own unit. All is 0
+    before the first block in which an event has a unit; None until there is such a block.
+    """
+    after = {"events": state["events"] + events, "seen": state["seen"] or bool(units is not None and units.any())}
+    if not after["seen"]:
+        return None, after
+    named = np.full(events, NO_IDENTITY) if units is None else units
+    places = np.arange(state["events"], state["events"] + events, dtype=np.uint64)
+    signs = signs_of(np.where(named == NO_IDENTITY, mix64(places * STEP + STEP), named))
+    if not state["seen"]:
+        signs[: int(np.argmax(named != NO_IDENTITY)) // block * block] = 0.0
+    return signs, after
+
+
+def signs_of(units: Identity) -> Array:
+    """The signs of these fingerprints, [units, 64].
+
+    >>> signs_of(np.array([0, 3], dtype=np.uint64))[:, :8]
+    array([[-1., -1., -1., -1., -1., -1., -1., -1.],
+           [-1., -1., -1., -1., -1., -1.,  1.,  1.]])
+    """
+    bits = np.unpackbits(units.astype("<u8").view(np.uint8).reshape(len(units), -1), axis=1)
+    return np.asarray(bits * 2.0 - 1.0)
+
+
+def start(columns: int, paired: bool = True) -> State:
+    """The state of no events: `sums` [columns, rows]; `paired`: with those of lifts.
+
+    The first event with a unit adds the parts of `Blocks.clusters`.
+    """
+    return {"sums": np.zeros((columns, ALL_SPREAD_ROWS if paired else SPREAD_ROWS))}
+
+
+def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
     """Add whole blocks to a past that fades with this horizon in events: a number, or [blocks, columns]."""
     factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
     factors = np.broadcast_to(factors, factors.shape or (len(blocks),))
-    known = state[..., : known_rows(state)]
-    folded = fold_sums(known, blocks.spread, factors)
-    if blocks.clusters is None:
-        return folded
-    units = cluster_variance.fold(state[..., known.shape[-1] :], blocks.clusters, factors)
-    return np.concatenate([folded, units], axis=-1)
+    added = {"sums": blocks.spread, **blocks.clusters}
+    return {name: fold_sums(*_aligned(state.get(name), added[name]), factors ** FADING[name]) for name in added}
 
 
-def path(state: Array, blocks: Blocks, horizon: float) -> Array:
-    """The spread after each of these whole blocks, [blocks, columns, rows]."""
+def path(state: State, blocks: Blocks, horizon: float) -> State:
+    """The state after each of these whole blocks, [blocks, columns, rows]."""
     factor = float(np.exp(-blocks.size / horizon))
-    known = state[..., : known_rows(state)]
-    after = decayed_path(known, blocks.spread, factor)
-    if blocks.clusters is None:
-        return after
-    return np.concatenate(
-        [after, cluster_variance.path(state[..., known.shape[-1] :], blocks.clusters, factor)], axis=-1
-    )
+    added = {"sums": blocks.spread, **blocks.clusters}
+    return {name: decayed_path(*_aligned(state.get(name), added[name]), factor ** FADING[name]) for name in added}
 
 
-def merge(earlier: Array, later: Array, events: float, horizon: float) -> Array:
-    """The spread of two parts of a stream, the later one `events` long."""
-    factor = float(np.exp(-events / horizon))
-    known = known_rows(earlier)
-    units = cluster_variance.merge(earlier[..., known:], later[..., known:], factor)
-    return np.concatenate([earlier[..., :known] * factor + later[..., :known], units], axis=-1)
+def merge(earlier: State, later: State, events: float, horizon: float) -> State:
+    """The state of two parts of a stream, the later one `events` long."""
+    factor, merged = float(np.exp(-events / horizon)), {}
+    for name in later if len(later) > len(earlier) else earlier:
+        before, after = _aligned(earlier.get(name), later.get(name))
+        merged[name] = before * factor ** FADING[name] + after
+    return merged
 
 
-def known_rows(array: Array) -> int:
-    """The number of rows before those of units."""
-    width = array.shape[-1]
-    return SPREAD_ROWS if width in (SPREAD_ROWS, SPREAD_ROWS + cluster_variance.ALONE) else ALL_SPREAD_ROWS
+def _aligned(one: Array | None, other: Array | None) -> tuple[Array, Array]:
+    """The same with the larger number of rows: 0 for none yet, and u and v as in the pair, whose events they share."""
+    columns, width = max(part.shape[-2:] for part in (one, other) if part is not None)
+
+    def widened(part: Array | None) -> Array:
+        if part is None:
+            return np.zeros((columns, width))
+        return part if part.shape[-1] == width else np.concatenate([part, part[..., : OWN * SIGNS]], axis=-1)
+
+    return widened(one), widened(other)
 
 
 @dataclass(frozen=True, slots=True)
 class VarianceMoments:
-    """An array of spreads [..., rows], read by name; NaN where unknown.
+    """The parts of a state, [..., rows], read by name; NaN where unknown.
+
+    `of_lift`: read for the linearised difference to production, on the events that production has too.
 
     Five terms 0, 0, 0, 1, 4:
 
     >>> terms = np.zeros(ALL_SPREAD_ROWS)
     >>> terms[WITHIN] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0, 5.0, 2.0]
-    >>> float(VarianceMoments(terms).variance)
+    >>> float(VarianceMoments({"sums": terms}).variance)
     2.4
     """
 
-    array: Array
+    parts: Mapping[str, Array]
+    of_lift: bool = False
 
     def __getitem__(self, row: VarianceRow) -> Array:
-        return self.array[..., row]
+        return self.parts["sums"][..., row]
+
+    @property
+    def _sums(self) -> Array:
+        """The sums over events: of weights, of terms, of their products, of squared weights."""
+        return self.parts["sums"][..., SPREAD_PAIRS if self.of_lift else SPREAD_OWN]
 
     def with_tail(self, tail: Blocks | None) -> VarianceMoments:
         """The events of the block that is not finished added to the sums over events."""
         if tail is None:
             return self
-        array = self.array.copy()
+        sums = self.parts["sums"].copy()
         for rows in (WITHIN, SPREAD_PAIRS):
-            array[..., rows] += tail.spread[0, :, rows]
-        return VarianceMoments(array)
+            sums[..., rows] += tail.spread[0, :, rows]
+        return VarianceMoments({**self.parts, "sums": sums})
+
+    def lift(self, columns: slice) -> VarianceMoments:
+        """Those of the paired differences of these columns to production."""
+        return VarianceMoments({name: rows[columns] for name, rows in self.parts.items()}, of_lift=True)
 
     @property
     def count(self) -> Array:
         """Effective number of events: equally weighted ones whose mean has the same variance."""
-        return ratio(self[VarianceRow.WEIGHT] ** 2, self[VarianceRow.WEIGHT_SQUARE])
+        return ratio(self._sums[..., 0] ** 2, self._sums[..., -1])
 
     @property
     def variance(self) -> Array:
         """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return variance(self.array)
+        return difference_square(self._sums) if self.of_lift else variance(self._sums)
 
     @property
     def never_varied(self) -> Mask:
-        """Whether the term, of a ratio the linearised one, has always been the same."""
+        """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms."""
+        if self.of_lift:
+            own, production = residual_squares(self._sums)
+            return np.asarray((own == 0) & (production == 0))
         return np.asarray(self.variance == 0)
 
     @property
@@ -125,65 +202,34 @@ class VarianceMoments:
 
         Events of one session are correlated, which inflates the variance of their mean by this factor. Both variances
         are taken around the same value, over the same events. Where events have units, the factor includes units that
-        spread over many blocks (see `cluster_variance`).
+        spread over many blocks.
         """
-        value = ratio(self[VarianceRow.U], self[VarianceRow.V])
-        between = (
-            self[VarianceRow.BLOCK_UU]
-            - 2 * value * self[VarianceRow.BLOCK_UV]
-            + value * value * self[VarianceRow.BLOCK_VV]
-        )
-        single = self.variance * ratio(self[VarianceRow.V], self[VarianceRow.WEIGHT]) ** 2
-        by_blocks = _effect(between, single * self[VarianceRow.WEIGHT_SQUARE], self[VarianceRow.BLOCKS])
-        return by_blocks + self._of_units(np.stack([np.ones_like(value), -value], axis=-1), single)
+        form = linear_form(self._sums, len(TERMS) if self.of_lift else OWN)
+        products = self.parts["sums"][..., BLOCK_PAIRS if self.of_lift else BLOCK_OWN]
+        blocks, single = self[VarianceRow.PAIR_BLOCKS if self.of_lift else VarianceRow.BLOCKS], self.variance
+        by_blocks = ratio(sum_of_squares(form, products), single * self._sums[..., -1]) * ratio(blocks, blocks - 1)
+        effect = np.where(blocks >= FEWEST_BLOCKS, by_blocks, np.nan)
+        if not self.knows_units:
+            return effect
+        added, weight_square = self._excess(form)
+        return effect + np.nan_to_num(ratio(added, single * weight_square), posinf=0.0, neginf=0.0)
 
     @property
     def knows_units(self) -> bool:
         """Whether an event has had a unit."""
-        return bool(self.array.shape[-1] > known_rows(self.array))
+        return "signed" in self.parts
 
-    def _of_units(self, form: Array, single: Array) -> Array | float:
-        """The part of units in the design effect; `single`: the square of one event's residual, `form` its terms."""
-        if not self.knows_units:
-            return 0.0
-        added, squares = cluster_variance.excess(self.array[..., known_rows(self.array) :], form)
-        return np.nan_to_num(ratio(added, single * squares), posinf=0.0, neginf=0.0)
-
-    @property
-    def lift(self) -> LiftVarianceMoments:
-        """The spread of the paired difference to production."""
-        return LiftVarianceMoments(self.array)
-
-
-@dataclass(frozen=True, slots=True)
-class LiftVarianceMoments(VarianceMoments):
-    """The same sums read for the linearised difference to production, on the events that production has too."""
-
-    @property
-    def count(self) -> Array:
-        pairs = self.array[..., SPREAD_PAIRS]
-        return ratio(pairs[..., PairRow.WEIGHT] ** 2, pairs[..., PairRow.WEIGHT_SQUARE])
-
-    @property
-    def variance(self) -> Array:
-        return difference_square(self.array[..., SPREAD_PAIRS])
-
-    @property
-    def never_varied(self) -> Mask:
-        """Whether both terms have always been the same."""
-        own, production = residual_squares(self.array[..., SPREAD_PAIRS])
-        return np.asarray((own == 0) & (production == 0))
-
-    @property
-    def design_effect(self) -> Array:
-        pairs = self.array[..., SPREAD_PAIRS]
-        form, single = linear_form(pairs), difference_square(pairs)
-        between = sum_of_squares(form, self.array[..., BLOCK_PAIRS])
-        by_blocks = _effect(between, single * pairs[..., PairRow.WEIGHT_SQUARE], self[VarianceRow.PAIR_BLOCKS])
-        return by_blocks + self._of_units(form, single)
-
-
-def _effect(between: Array, within: Array, blocks: Array) -> Array:
-    """Variance of block sums over that of independent events; NaN with few blocks."""
-    effect = ratio(between, within) * ratio(blocks, blocks - 1)
-    return np.where(blocks >= FEWEST_BLOCKS, effect, np.nan)
+    def _excess(self, form: Array) -> tuple[Array, Array]:
+        """The part of units in the sum of squares of residuals beyond blocks, and the `sum q^2` of its events."""
+        squares = self.parts["squares"][..., PAIR_SQUARES if self.of_lift else OWN_SQUARES]
+        signed = self.parts["signed"].reshape(*form.shape[:-1], -1, SIGNS)
+        if self.of_lift:
+            signed = signed[..., : len(TERMS), :]
+        else:  # those of u and v, if other than the pair's, are the last
+            signed = signed[..., len(TERMS) :, :] if signed.shape[-2] > len(TERMS) else signed[..., :OWN, :]
+        with np.errstate(over="ignore", invalid="ignore"):
+            units = np.square((form[..., None] * signed).sum(axis=-2)).mean(axis=-1)
+            first, second = np.triu_indices(form.shape[-1])
+            twice = np.where(first == second, 1.0, 2.0)
+            inside = (twice * form[..., first] * form[..., second] * squares[..., 1:]).sum(axis=-1)
+            return units - inside, squares[..., 0]

@@ -17,7 +17,7 @@ from streameval.ope.evaluator.plan import Candidates, Pair, Plan
 from streameval.ope.report import Report
 from streameval.ope.reward_models import AnyRewardModel
 
-STATE_SCHEMA = 4
+STATE_SCHEMA = 5
 
 
 @dataclass(frozen=True)

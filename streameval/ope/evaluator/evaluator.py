@@ -13,7 +13,7 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.cluster_variance import unit_signs
+from streameval.ope.averages.variance import unit_signs
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
 from streameval.ope.evaluator.grid import Grid
@@ -30,7 +30,7 @@ from streameval.ope.promotion import Promotion, TrustFigures, decide
 from streameval.ope.report import Decision, Estimate, EventCounts, Failure, PolicyCounts, Report, Transition, TrustCheck
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 4
+STATE_SCHEMA = 5
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660

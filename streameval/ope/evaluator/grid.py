@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
-from streameval.ope.averages import AnyAverage, Context, Reading
+from streameval.ope.averages import AnyAverage, Reading
 from streameval.ope.averages.base import ColumnLayout, MixturePath
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import DriftRateEstimator
+from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.estimators import AnyEstimator, Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.requirements import Requirements
@@ -117,13 +117,15 @@ class Grid:
             return Folded(state, {}, kept)
         visible = visible.of_blocks(kept)
         terms, estimators, blocks = self._compute_terms(state, visible)
-        rates, drift = {}, {}
+        rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
+        drift = {}
         for name, estimator in self._drift_estimators.items():
             rates[estimator], drift[name] = estimator.fold(state["drift"][name], blocks)
-        context = Context(self.layout, rates, terms, visible)
         averages, lift_paths = {}, {}
         for average in self.averages:
-            averages[average.label], path = average.fold(state["averages"][average.label], blocks, context)
+            averages[average.label], path = average.fold(
+                state["averages"][average.label], blocks, self.layout, rates[average.drift]
+            )
             if path is not None:
                 lift_paths[average.label] = path
         watched = {
@@ -164,11 +166,11 @@ class Grid:
             if self._kept(state, visible).any():
                 terms, _, blocks = self._compute_terms(state, visible)
                 late = (visible, terms)
-        drift = self._drift_estimators
-        context = Context(self.layout, {drift[name]: drift[name].read(rate) for name, rate in state["drift"].items()})
+        rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
+        rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
         watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self._trackers.items()}
         for average, bound in zip(self.averages, self.bounds, strict=True):
-            reading = average.read(state["averages"][average.label], blocks, context)
+            reading = average.read(state["averages"][average.label], blocks, self.layout, rates[average.drift])
             lift = reading.lift(len(self.estimators))
             yield GridReading(average, bound, reading, lift, watched.get(average.label))
 
@@ -178,25 +180,23 @@ class Grid:
         for estimator in self.estimators:
             computed, after[estimator.label] = estimator.terms(evidence, state["estimators"][estimator.label])
             terms.append(computed)
-        return terms, after, Blocks.from_evidence(evidence, [(term.numerator, term.denominator) for term in terms])
+        return terms, after, Blocks.of(evidence, terms)
 
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
-        averages = {average.label: average.to_state(state["averages"][average.label]) for average in self.averages}
         kinds = {label: repr(watch) for label, watch in self._trackers.items()}
-        plain: State = to_plain({**state, "averages": averages, "kinds": kinds})
+        plain: State = to_plain({**state, "kinds": kinds})
         return plain
 
     def from_state(self, saved: State, block: int) -> State:
         """The inverse of `to_state`. A confidence sequence that was not kept, or as another kind, starts now."""
         state = from_plain(saved)
         kinds = state.pop("kinds")
-        averages = {average.label: average.from_state(state["averages"][average.label]) for average in self.averages}
         watched = {
             label: state["watched"][label] if kinds.get(label) == repr(watch) else watch.start(len(self.candidates))
             for label, watch in self._trackers.items()
         }
-        return {**state, "averages": averages, "watched": watched}
+        return {**state, "watched": watched}
 
     def select(self, state: State, part: Grid, index: Sequence[int]) -> State:
         """The state of `part`, a grid of some of these policies, estimators and averages.

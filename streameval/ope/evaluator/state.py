@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.events import EventBatch
-from streameval.ope.averages.cluster_variance import start_signs
+from streameval.ope.averages.variance import start_signs
 from streameval.ope.evaluator.drift_detection import DriftWatch
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan

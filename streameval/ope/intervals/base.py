@@ -83,7 +83,7 @@ class IntervalMethod(Component):
 
     def check(self, average: AnyAverage, block: int) -> None:
         """ValueError where the average has no such interval, or the drift to include is not measured."""
-        if self.drift == "include" and not average.measures_drift:
+        if self.drift == "include" and average.drift is None:
             raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
 
     def tracker(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from streameval.common.arrays import Array, State, decayed_path, per_block, ratio
-from streameval.ope.averages.cluster_variance import SIGNS
+from streameval.ope.averages.variance import SIGNS
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
 from streameval.ope.promotion.block_sums import BlockSums, running_max
 
@@ -122,7 +122,7 @@ def design_effect(units: State) -> Array:
     weights.
 
     With `y = q (w - 1)` and the 64 random signs s_k of each unit: mean over k of `(sum s_k y)^2` over `sum y^2` (see
-    `averages.cluster_variance`). 1 where no event names a unit.
+    `averages.variance`). 1 where no event names a unit.
 
     >>> one_unit = {"signed": np.full((1, SIGNS), 20 * 0.5), "square": np.array([20 * 0.25])}
     >>> design_effect(one_unit), design_effect(start(1)["units"])  # twenty events of one unit, whose weights are 1.5

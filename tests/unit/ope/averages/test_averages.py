@@ -22,7 +22,6 @@ from streameval.ope.averages import (
     AdaptiveWindow,
     AnyAverage,
     Average,
-    Context,
     Cumulative,
     Decay,
     Mixture,
@@ -35,8 +34,9 @@ from streameval.ope.averages.base import ColumnLayout, KernelAverage, KernelRead
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import nothing
-from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, Terms
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import Normal
 from streameval.ope.report import Estimate
 from support.reference import brute_force
@@ -466,22 +466,16 @@ LAYOUT = ColumnLayout((1, 1), (True,))
 UNKNOWN = DriftRate(np.full(2, np.nan), np.full(2, np.nan))
 
 
-def context(average: Average) -> Context:
-    """The context of an average whose drift rate is not known yet."""
-    return Context(LAYOUT, {} if average.drift is None else {average.drift: UNKNOWN})
-
-
-def blocks_of(stream: Stream, count: int) -> Blocks:
-    """The terms of `ips` and `snips` as so many blocks."""
-    q, w = stream.present[:, None], stream.weight[:, None]
-    u = w * stream.reward[:, None]
-    return Blocks.of(count, q, w, np.zeros_like(w), [(u, None), (u, w)])
+def blocks_of(stream: Stream) -> Blocks:
+    """The terms of `ips` and `snips` as blocks."""
+    evidence = Evidence.of(stream.weight[:, None], stream.reward, BLOCK, stream.present[:, None])
+    return Blocks.of(evidence, [estimator.terms(evidence, {})[0] for estimator in (IPS(), SNIPS())])
 
 
 def folded(average: Average, stream: Stream) -> State:
     """The state after the stream, which is whole blocks."""
-    state, count = average.start(LAYOUT, BLOCK), len(stream) // BLOCK
-    return average.fold(state, blocks_of(stream, count), context(average))[0] if count else state
+    state = average.start(LAYOUT, BLOCK)
+    return average.fold(state, blocks_of(stream), LAYOUT, UNKNOWN)[0] if len(stream) else state
 
 
 @examples(60)
@@ -505,11 +499,12 @@ def test_parts_that_were_folded_apart_merge_to_the_whole(
 ) -> None:
     first, end = blocks[0] * BLOCK, sum(blocks) * BLOCK
     stream = random_stream(seed, end + late, missing=0.2, downsampled=True)
-    tail = blocks_of(stream[end:], 1) if late else None
+    tail = blocks_of(stream[end:]) if late else None
     merged = average.merge(folded(average, stream[:first]), folded(average, stream[first:end]))
-    found, expected = (average.read(state, tail, context(average)) for state in (merged, folded(average, stream[:end])))
+    whole = folded(average, stream[:end])
+    found, expected = (average.read(state, tail, LAYOUT, UNKNOWN) for state in (merged, whole))
     np.testing.assert_allclose(found.moments.array, expected.moments.array, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.spread.array, expected.spread.array, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.spread.parts["sums"], expected.spread.parts["sums"], rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.design_effect, expected.design_effect, rtol=1e-6)
     for name, number in expected.details.items():
         np.testing.assert_array_equal(found.details[name], number)
@@ -519,9 +514,9 @@ def test_merging_changes_neither_part() -> None:
     stream = random_stream(2, 10 * BLOCK)
     for average in (Cumulative(), Window(tau=90, resolution=10), Decay(alpha=0.98)):
         parts = folded(average, stream[: 5 * BLOCK]), folded(average, stream[5 * BLOCK :])
-        before = [to_plain(average.to_state(part)) for part in parts]
-        average.fold(average.merge(*parts), blocks_of(stream, 10), context(average))
-        assert [to_plain(average.to_state(part)) for part in parts] == before
+        before = [to_plain(part) for part in parts]
+        average.fold(average.merge(*parts), blocks_of(stream), LAYOUT, UNKNOWN)
+        assert [to_plain(part) for part in parts] == before
 
 
 @pytest.mark.parametrize("average", [AdaptiveWindow(), AdaptiveDecay(), Mixture()])
@@ -618,13 +613,13 @@ def test_a_state_for_some_policies_and_estimators_is_that_of_an_average_that_had
 
     def state(average: Average, policies: list[int], ratios: list[bool]) -> State:
         w = weight[:, policies]
-        terms = [(w * reward, w if ratio else None) for ratio in ratios]
-        folded_blocks = Blocks.of(blocks, np.ones_like(w), w, np.zeros_like(w), terms)
+        terms = [Terms(w * reward, w if ratio else None) for ratio in ratios]
+        folded_blocks = Blocks.of(Evidence.of(w, reward[:, 0], BLOCK), terms)
         layout = ColumnLayout((1,) * len(ratios), (False, *[True] * (len(policies) - 1)))
-        rates = {}
+        rate = UNKNOWN
         if average.drift is not None:
-            rates[average.drift], _ = average.drift.fold(average.drift.start(layout.columns, BLOCK), folded_blocks)
-        return average.fold(average.start(layout, BLOCK), folded_blocks, Context(layout, rates))[0]
+            rate, _ = average.drift.fold(average.drift.start(layout.columns, BLOCK), folded_blocks)
+        return average.fold(average.start(layout, BLOCK), folded_blocks, layout, rate)[0]
 
     layout = ColumnLayout((1, 1), (False, True, True))
     for average in (Cumulative(), Window(tau=70, resolution=1), Decay(), AdaptiveWindow(), AdaptiveDecay()):

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
-from streameval.ope.averages.cluster_variance import signs_of
+from streameval.ope.averages.variance import signs_of
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import mean_weight_test
 from streameval.ope.promotion.block_sums import BlockSums

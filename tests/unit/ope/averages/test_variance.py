@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -30,16 +32,10 @@ from streameval import (
 )
 from streameval.events import JsonDecoder
 from streameval.events.origin import fingerprints
-from streameval.ope.averages import AnyAverage
-from streameval.ope.averages import cluster_variance as clusters
-from streameval.ope.averages.cluster_variance import (
-    PAIRED,
-    SIGNS,
-    ClusterRows,
-    signs_of,
-    start_signs,
-    unit_signs,
-)
+from streameval.ope.averages import AnyAverage, variance
+from streameval.ope.averages.blocks import Blocks
+from streameval.ope.averages.variance import SIGNS, signs_of, start_signs, unit_signs
+from streameval.ope.evidence.evidence import Evidence
 from support.reference import brute_force
 from support.reference.brute_force import Terms
 from support.streams import close
@@ -320,15 +316,27 @@ def test_what_is_kept_does_not_grow_with_the_number_of_units() -> None:
 
 
 def test_parts_of_a_stream_are_merged() -> None:
-    rng = np.random.default_rng(12)
-    rows = [ClusterRows(rng.normal(size=(6, 3, 15)), rng.normal(size=(6, 3, PAIRED - 15))) for _ in range(2)]
-    rows[1] = rows[1].widened(PAIRED + 2 * SIGNS)
-    nothing, factor = np.zeros((3, 0)), 0.9
-    early, late = (clusters.fold(nothing, part, np.full(6, factor)) for part in rows)
-    whole = clusters.fold(early, rows[1], np.full(6, factor))
-    assert clusters.merge(early, late, factor**6) == pytest.approx(whole, rel=1e-9, abs=1e-12)
-    assert clusters.path(early, rows[1], factor)[-1] == pytest.approx(whole, rel=1e-9, abs=1e-12)
-    assert clusters.merge(nothing, nothing, 0.5).shape == (3, 0)
+    """Nothing before the first unit, then pairs on the same events, then events that production lacks."""
+    log = Log(12, side_by_side(np.random.default_rng(12), 6 * BLOCK))
+    plain = Evidence.from_batch(log.batch(0, None, None).with_policies(["a", "b"]), ["a", "b"], BLOCK)
+    signed = replace(plain, signs=signs_of(fingerprints(log.names())))
+    weight = signed.sample_weight.copy()
+    weight[::3, 0] = 0.0
+    parts = [
+        Blocks.of(evidence, [estimator.terms(evidence, {})[0] for estimator in (IPS(), SNIPS())])
+        for evidence in (plain, signed, replace(signed, sample_weight=weight))
+    ]
+    horizon, start = 500.0, variance.start(4)
+    for first, second in itertools.product(parts, parts):
+        early, late = (variance.fold(start, part, horizon) for part in (first, second))
+        if "signed" in early and "signed" not in late:
+            continue  # after the first unit, each event has one
+        whole = variance.fold(early, second, horizon)
+        merged, path = variance.merge(early, late, 6 * BLOCK, horizon), variance.path(early, second, horizon)
+        for name, rows in whole.items():
+            assert merged[name] == pytest.approx(rows, rel=1e-9, abs=1e-12)
+            assert path[name][-1] == pytest.approx(rows, rel=1e-9, abs=1e-12)
+    assert list(variance.merge(start, start, 1, horizon)) == ["sums"]
 
 
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
@@ -407,7 +415,7 @@ def test_batches_that_are_cut_and_joined_keep_units_beside_their_events() -> Non
 
 
 def test_signs_are_the_same_in_every_process() -> None:
-    said = "from streameval.ope.averages.cluster_variance import signs_of\n"
+    said = "from streameval.ope.averages.variance import signs_of\n"
     said += "from streameval.events.origin import fingerprints\n"
     said += "print(signs_of(fingerprints(['user-7', 12])).astype(int).tolist())"
     printed = subprocess.run([sys.executable, "-c", said], capture_output=True, check=True, text=True).stdout
