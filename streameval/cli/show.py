@@ -31,9 +31,9 @@ def buffered(pipeline: State) -> dict[str, Any]:
     without times) and `bytes`. `watermark`: older events have been counted, `hurried` of them before their turn; None
     if events count as they arrive.
     """
-    order, rows = pipeline["order"], []
+    order = pipeline["order"] or {"held": pipeline["released"]}
     rewards = order.get("rewards")
-    rows.append(_row("buffered events", order["held"]))
+    rows = [_row("buffered events", order["held"])]
     if rewards is not None:
         rows.append(_row("rewards without an event yet", rewards["waiting"]["runs"]))
         rows.append(_row("ids of counted events, to recognise late rewards", rewards["released"]["runs"]))

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 from streameval.common.arrays import State
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Records, SourceSettings, SourceStatus, TopicPartition
 from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder
+from streameval.ingest.stages.buffer import HeldEvents
 
 MAX_AHEAD = 366 * 86400.0
 """Seconds. Where events are ordered by time, one dated further in the future is rejected: ten of them in a row would
@@ -52,30 +51,26 @@ class EventPipeline:
     def __init__(self, events: Decoder, settings: PipelineSettings | None = None) -> None:
         self.events, self._settings = events, settings or PipelineSettings()
         source = self._settings.source
-        window = 0 if source is None else source.dedupe_window
         rewards = None if source is None else source.reward_topic
-        self._duplicates = Deduplication(window) if window else None
+        self._duplicates = self._deduplication()
         self._later_duplicates: Deduplication | None = None
-        self._order = EventOrder()
-        self._decided = False
+        self._order: EventOrder | None = None
+        self._is_decided = False
+        self._released = HeldEvents()  # by an order in which events no longer wait
         self._reward_topic = None if rewards is None else rewards.topic
         self._rewards = None if rewards is None else RewardDecoder(self._settings.reward_field)
 
     def fresh(self) -> EventPipeline:
         """A pipeline with the same stages that has seen nothing."""
         other = EventPipeline(self.events, self._settings)
-        if self._decided:
-            other._decide(2 if self.by_time else 1)
+        if self._is_decided:
+            other._decide(1 if self._order is None else 2)
         return other
-
-    def decode_with(self, events: Decoder) -> None:
-        """Decode later messages with `events`."""
-        self.events = events
 
     @property
     def by_time(self) -> bool:
         """Whether events may be due without new messages, so that `take` must also be called then."""
-        return self._order.is_timed
+        return self._order is not None or len(self._released) > 0
 
     def take(self, records: Sequence[Records], status: SourceStatus, now: float = math.inf) -> EventBatch:
         """The events that count now, with everything rejected on the way.
@@ -86,36 +81,37 @@ class EventPipeline:
             now: Seconds since 1970; where events are ordered by time, those dated more than `MAX_AHEAD` later are
                 rejected as `too_early`.
         """
-        partitions = [(part.topic, part.partition) for part in status.partitions]
-        if not self._decided and partitions:
-            self._decide(len(partitions))
-        order = self._order
-        if not order.is_timed:
-            return order.take(self._decode(records))
-        order.expect(partitions)
+        if not self._is_decided and status.partitions:
+            self._decide(len(status.partitions))
+        if self._order is None:
+            batch = self._decode(records)
+            return EventBatch.concat([self._released.take(), batch]) if len(self._released) else batch
+        self._order.expect((part.topic, part.partition) for part in status.partitions)
         ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
-        due = [order.at_end({partition: time for partition, time in ended.items() if time is not None})]
+        due = [self._order.at_end({partition: time for partition, time in ended.items() if time is not None})]
         decisions = [part for part in records if part.topic != self._reward_topic]
         if decisions:
-            due.append(order.take(_without_future(self._decode(decisions), now)))
+            due.append(self._order.take(_without_future(self._decode(decisions), now)))
         for part in records:
             if self._rewards is not None and part.topic == self._reward_topic:
                 origin = Origin.of(part.topic, [(part.partition, part.offsets)])
                 rewards = self._rewards.decode_batch(part.values, origin)
-                due.append(order.take_rewards(_without_future(rewards, now)))
+                due.append(self._order.take_rewards(_without_future(rewards, now)))
         return self._checked(EventBatch.concat([batch for batch in due if len(batch) or batch.rejected]))
 
     def ahead(self) -> Collection[TopicPartition]:
         """Partitions not to be read for now: they are so far ahead of the others that the buffer is full."""
-        return self._order.ahead()
+        return () if self._order is None else self._order.ahead()
 
     def buffered(self) -> BufferStatus | None:
         """The state of the buffers, for people and metrics; None for stages without a buffer."""
-        return self._order.buffered()
+        if self._order is not None:
+            return self._order.buffered()
+        return BufferStatus(len(self._released)) if len(self._released) else None
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove these policies from buffered events: they have been retrained since."""
-        self._order.held.drop_policies(policies)
+        self._held.drop_policies(policies)
 
     def buffered_beyond(self, other: EventPipeline) -> EventBatch:
         """The events buffered here and not in `other`, which has read the same messages; this buffer is then empty.
@@ -123,17 +119,17 @@ class EventPipeline:
         Events that both buffer are replaced in `other` by those of this one: `other` may have decoded them before some
         policies were added.
         """
-        other._order.held.update_from(self._order.held)
-        events = self._order.flush()
-        theirs = other._order.held.origins()
-        rows = [row for row in range(len(events)) if events.origin is None or events.origin.place(row) not in theirs]
-        return self._checked(events.take(np.array(rows, dtype=np.int64)))
+        if self._order is None:
+            return EventBatch.concat([])
+        events = self._order.held.take()
+        self._order.held.add(events.take(~other._held.update_from(events)))
+        return self._checked(self._order.flush())
 
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""
         stages = {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates, "order": self._order}
         state: State = {name: None if stage is None else stage.state() for name, stage in stages.items()}
-        return state | {"decided": self._decided, "by_time": self.by_time}
+        return state | {"is_decided": self._is_decided, "released": self._released.state()}
 
     @classmethod
     def from_state(cls, state: State, events: Decoder, settings: PipelineSettings | None = None) -> EventPipeline:
@@ -142,27 +138,35 @@ class EventPipeline:
         Events that are buffered and need not wait any more are passed on with the next ones.
         """
         pipeline = cls(events, settings)
-        if state["decided"]:
-            pipeline._decide(2 if state["by_time"] else 1)
-        if state["by_time"] or not pipeline.by_time:
-            pipeline._order.restore(state["order"])
-        duplicates = ((pipeline._duplicates, "duplicates"), (pipeline._later_duplicates, "later_duplicates"))
-        for stage, name in duplicates:
+        order = state["order"]
+        if state["is_decided"]:
+            pipeline._decide(1 if order is None else 2)
+        if pipeline._order is None or order is None:
+            pipeline._held.restore(state["released"] if order is None else order["held"])
+        stages = {"duplicates": pipeline._duplicates, "later_duplicates": pipeline._later_duplicates}
+        for name, stage in (stages | {"order": pipeline._order}).items():
             if stage is not None and state[name] is not None:
                 stage.restore(state[name])
         return pipeline
 
+    @property
+    def _held(self) -> HeldEvents:
+        return self._released if self._order is None else self._order.held
+
     def _decide(self, partitions: int) -> None:
+        self._is_decided = True
+        if self._settings.source is not None:
+            self._order = self._settings.source.event_order(partitions)
+        if self._order is not None:
+            self._later_duplicates = self._deduplication()
+
+    def _deduplication(self) -> Deduplication | None:
         source = self._settings.source
-        order = None if source is None else source.event_order(partitions)
-        self._decided = True
-        if order is not None and source is not None:
-            self._order = order
-            self._later_duplicates = Deduplication(source.dedupe_window) if source.dedupe_window else None
+        return Deduplication(source.dedupe_window) if source is not None and source.dedupe_window else None
 
     def _decode(self, records: Sequence[Records]) -> EventBatch:
         values = chain.from_iterable(part.values for part in records)
-        if self._duplicates is None and not self._order.is_timed:
+        if self._duplicates is None and self._order is None:
             return self.events.decode_batch(values)
         topic = records[0].topic if records else ""
         origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])

@@ -90,7 +90,7 @@ class Backfill:
         positions = live.positions
         self._reader = self._reader or self._open(positions)
         self._pipeline = self._pipeline or pipeline.fresh()
-        self._pipeline.decode_with(pipeline.events)
+        self._pipeline.events = pipeline.events
         there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
         end, least = time.monotonic() + SLICE, self._read + at_least
         while not self._reader.caught_up(positions):

@@ -195,7 +195,7 @@ class Daemon:
             self._reload_asked = False
             change = self._reload()
             if change is not None:
-                self._pipeline.decode_with(change.events)
+                self._pipeline.events = change.events
                 self._unreported = True
                 self._backfills += [change.backfill] if change.backfill else []
 

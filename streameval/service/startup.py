@@ -29,7 +29,7 @@ from streameval.service.reload import Reload
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter, evaluator_from
 from streameval.service.status import NEVER, SnapshotStatus
 
-SCHEMA = 2
+SCHEMA = 3
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
 log = structlog.get_logger("streameval")

@@ -18,7 +18,7 @@ from throughput import POLICIES, messages
 
 from streameval.events import EventBatch, JsonDecoder, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.stages import Deduplication, EventTimeOrder, RewardJoin
+from streameval.ingest.stages import Deduplication, EventOrder, RewardStore
 
 POLL, PARTITIONS = 2000, 4
 SHARE_REWARDED = 0.1
@@ -48,17 +48,9 @@ def rewards_for(values: list[bytes], seed: int = 5) -> list[bytes]:
     return [orjson.dumps(each) for each in sorted(late, key=lambda each: each["timestamp"])]
 
 
-def joining(window: float) -> RewardJoin:
-    made = RewardJoin(
-        "a",
-        "b",
-        window=window,
-        default=0.0,
-        combine="first",
-        max_lateness=5.0,
-        idle_timeout=10.0,
-        max_bytes=2**30,
-    )
+def joining(window: float) -> EventOrder:
+    rewards = RewardStore("b", window=window, default=0.0, combine="first", max_lateness=5.0, max_bytes=2**30)
+    made = EventOrder("a", max_lateness=5.0, idle_timeout=10.0, max_bytes=2**30, rewards=rewards)
     made.expect([*[("a", place) for place in range(PARTITIONS)], ("b", 0)])
     return made
 
@@ -74,7 +66,7 @@ def joined(batches: list[EventBatch], rewards: list[RewardBatch], window: float)
 
 
 def ordered(batches: list[EventBatch], max_lateness: float) -> int:
-    stage, most = EventTimeOrder("a", max_lateness=max_lateness, idle_timeout=10.0, max_bytes=2**30), 0
+    stage, most = EventOrder("a", max_lateness=max_lateness, idle_timeout=10.0, max_bytes=2**30), 0
     stage.expect([("a", place) for place in range(PARTITIONS)])
     for batch in batches:
         stage.take(batch)

@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.events import RewardBatch
 from streameval.events.origin import Origin, fingerprints
-from streameval.ingest.stages import RewardJoin
+from streameval.ingest.stages import EventOrder, RewardStore
 from support.arrivals import TOPIC
 
 REWARDS = "rewards"
@@ -27,17 +27,10 @@ class Earned(NamedTuple):
     reward: float = 1.0
 
 
-def fresh(combine: Any = "first", max_bytes: int = PLENTY, partitions: tuple[int, int] = (1, 1)) -> RewardJoin:
-    joining = RewardJoin(
-        TOPIC,
-        REWARDS,
-        window=WINDOW,
-        default=-1.0,
-        combine=combine,
-        max_lateness=LATENESS,
-        idle_timeout=IDLE,
-        max_bytes=max_bytes,
-    )
+def fresh(combine: Any = "first", max_bytes: int = PLENTY, partitions: tuple[int, int] = (1, 1)) -> EventOrder:
+    limits: dict[str, Any] = {"max_lateness": LATENESS, "max_bytes": max_bytes}
+    rewards = RewardStore(REWARDS, window=WINDOW, default=-1.0, combine=combine, **limits)
+    joining = EventOrder(TOPIC, idle_timeout=IDLE, rewards=rewards, **limits)
     joining.expect([(TOPIC, number) for number in range(partitions[0])])
     joining.expect([(REWARDS, number) for number in range(partitions[1])])
     return joining

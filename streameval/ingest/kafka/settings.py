@@ -33,7 +33,7 @@ from streameval.ingest.base import (
     TopicPartition,
     WireFormat,
 )
-from streameval.ingest.stages import EventOrder, EventTimeOrder, RewardJoin
+from streameval.ingest.stages import EventOrder, RewardStore
 
 MEBIBYTE = 1024 * 1024
 
@@ -221,22 +221,11 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         return self
 
     def event_order(self, partitions: int) -> EventOrder | None:
-        waits: dict[str, Any] = {
-            "max_lateness": self.max_lateness,
-            "idle_timeout": self.idle_timeout,
-            "max_bytes": self.held_max_bytes,
-        }
-        if self.rewards is not None:
-            return RewardJoin(
-                self.topic,
-                self.rewards.topic,
-                window=self.rewards.window,
-                default=self.rewards.default,
-                combine=self.rewards.combine,
-                **waits,
-            )
-        by_time = self.order == "event_time" or (self.order is None and partitions > 1)
-        return EventTimeOrder(self.topic, **waits) if by_time else None
+        limits: dict[str, Any] = {"max_lateness": self.max_lateness, "max_bytes": self.held_max_bytes}
+        rewards = None if self.rewards is None else RewardStore(**self.rewards.model_dump(), **limits)
+        if rewards is None and (self.order == "arrival" or (self.order is None and partitions == 1)):
+            return None
+        return EventOrder(self.topic, idle_timeout=self.idle_timeout, rewards=rewards, **limits)
 
     def for_check(self) -> KafkaSettings:
         return self.model_copy(update={"start": "earliest", "rewards": None})

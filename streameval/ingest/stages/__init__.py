@@ -9,16 +9,15 @@ in its own partition, nor than `max_lateness + idle_timeout` after those of the 
 """
 
 from streameval.ingest.stages.deduplication import Deduplication
-from streameval.ingest.stages.event_order import BufferStatus, EventOrder, EventTimeOrder, RewardJoin
-from streameval.ingest.stages.reward_store import RewardCounts
+from streameval.ingest.stages.event_order import BufferStatus, EventOrder
+from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
 from streameval.ingest.stages.watermark import TopicPartition
 
 __all__ = [
     "BufferStatus",
     "Deduplication",
     "EventOrder",
-    "EventTimeOrder",
     "RewardCounts",
-    "RewardJoin",
+    "RewardStore",
     "TopicPartition",
 ]

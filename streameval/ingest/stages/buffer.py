@@ -10,19 +10,18 @@ import math
 import mmap
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Mask, State
 from streameval.events import EventBatch
+from streameval.events.action_sets import Columns
 
-T = TypeVar("T")
+C = TypeVar("C", bound=Columns)
 
 MAX_PARTS = 512
 """With more parts than this, neighbours are merged."""
@@ -48,12 +47,6 @@ class PartitionBuffer:
         """The events that have not been taken."""
         return self.events[self.start :]
 
-    def take(self, stop: int) -> EventBatch:
-        """The next events, up to the row `stop`."""
-        taken = self.events[self.start : stop]
-        self.start = stop
-        return taken
-
 
 class HeldEvents:
     """Buffered events; those before a time are taken together, ordered by (timestamp, partition, offset)."""
@@ -76,11 +69,12 @@ class HeldEvents:
 
     def take(self, before: float = math.inf) -> EventBatch:
         """Remove and return the events before this time."""
-        due = [
-            part.take(int(part.events.timestamp.searchsorted(before)))
-            for part in self._parts
-            if part.events.timestamp[part.start] < before
-        ]
+        due = []
+        for part in self._parts:
+            if part.events.timestamp[part.start] < before:
+                stop = int(part.events.timestamp.searchsorted(before))
+                due.append(part.events[part.start : stop])
+                part.start = stop
         if not due:
             return EventBatch.concat([])
         self._keep([_trimmed(part) for part in self._parts if len(part)])
@@ -97,26 +91,19 @@ class HeldEvents:
         self._keep(kept)
         return EventBatch.concat(beyond)
 
-    def update_from(self, other: HeldEvents) -> None:
-        """Replace events by those of `other` with the same origin, if `other` has columns of more policies.
+    def update_from(self, batch: EventBatch) -> Mask:
+        """Replace events by those of `batch` with the same origin; returns which rows of `batch` are here, too.
 
-        A policy that was added after an event was decoded here has no column in it.
+        `batch` may have columns of policies that were added after an event was decoded here.
         """
-        theirs = EventBatch.concat([part.left for part in other._parts])
-        if theirs.origin is None or all(part.events.policies == theirs.policies for part in self._parts):
-            return
+        row_of = {batch.origin.place(row): row for row in range(len(batch)) if batch.origin is not None}
         ours = EventBatch.concat([part.left for part in self._parts])
-        assert ours.origin is not None, "events must be decoded with their origin"
-        row_of = {theirs.origin.place(row): row for row in range(len(theirs))}
-        rows = [row_of.get(ours.origin.place(row), -1) for row in range(len(ours))]
+        rows = [row_of.get(ours.origin.place(row), -1) for row in range(len(ours)) if ours.origin is not None]
+        row = np.array(rows, dtype=np.int64)
         self._keep([])
-        self.add(theirs.take(np.array([row for row in rows if row >= 0], dtype=np.int64)))
-        self.add(ours.take(np.flatnonzero(np.array(rows) < 0)))
-
-    def origins(self) -> set[tuple[str, int, int]]:
-        """Topic, partition and offset of each event."""
-        events = EventBatch.concat([part.left for part in self._parts])
-        return set() if events.origin is None else {events.origin.place(row) for row in range(len(events))}
+        self.add(batch.take(row[row >= 0]))
+        self.add(ours.take(row < 0))
+        return np.isin(np.arange(len(batch)), row)
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove the columns of these policies."""
@@ -157,22 +144,26 @@ def _trimmed(part: PartitionBuffer) -> PartitionBuffer:
 
 # --- Memory outside the heap ---
 
-BLOCK = 16384
-"""Bytes: memory is mapped in multiples of it, and smaller values stay on the heap."""
+LEAST_MAPPED = 16384
+"""Bytes: fewer stay on the heap."""
 ALIGNMENT = 64
 """Bytes: arrays start at multiples of it."""
-POOL_SIZE, LARGEST_POOLED = 16, 1 << 19
-"""How many mappings are kept for reuse, and the largest of them in bytes: page faults of new ones are expensive."""
+LARGEST_KEPT = 1 << 19
+_unused: deque[mmap.mmap] = deque(maxlen=16)
+"""Mappings of up to `LARGEST_KEPT` bytes to use again: new ones cost a quarter of the time of `EventOrder`."""
 
-_pool: deque[mmap.mmap] = deque(maxlen=POOL_SIZE)  # any thread appends, at any moment
 
-
-def off_heap(value: T) -> T:
-    """A dataclass like `value` with copies of all its arrays, also of nested dataclasses, in one mapping."""
-    size = sum(map(_aligned, _arrays(value)))
-    if size < BLOCK:
-        return value
-    memory, used = _memory(size), 0
+def off_heap(batch: EventBatch) -> EventBatch:
+    """The same events with copies of all their arrays in one mapping, which lives as long as any view of them."""
+    size = sum(map(_aligned, _arrays(batch)))
+    if size < LEAST_MAPPED:
+        return batch
+    mapping = _unused.pop() if _unused else None
+    if mapping is None or not size <= len(mapping) <= 1.5 * size:
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory, used = np.frombuffer(mapping, np.uint8), 0
+    if len(mapping) <= LARGEST_KEPT:
+        finalize(memory, _unused.append, mapping).atexit = False
 
     def moved(array: NDArray[Any]) -> NDArray[Any]:
         nonlocal used
@@ -183,49 +174,27 @@ def off_heap(value: T) -> T:
         np.copyto(copy, array)
         return copy
 
-    copied: T = _changed(value, moved)
-    return copied
-
-
-def _memory(size: int) -> NDArray[np.uint8]:
-    """At least so many bytes, the caller's for as long as any view of them exists."""
-    wanted = -(-size // BLOCK) * BLOCK
-    mapping = _pooled(wanted) or mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory = np.frombuffer(mapping, np.uint8)
-    if len(mapping) <= LARGEST_POOLED:
-        finalize(memory, _pool.append, mapping).atexit = False
-    return memory
-
-
-def _pooled(wanted: int) -> mmap.mmap | None:
-    """An unused mapping of about this size."""
-    with suppress(IndexError):  # the pool is empty
-        for _ in range(len(_pool)):
-            mapping = _pool.popleft()
-            if wanted <= len(mapping) <= 1.5 * wanted:
-                return mapping
-            _pool.append(mapping)
-    return None
+    return _changed(batch, moved)
 
 
 def _aligned(array: NDArray[Any]) -> int:
     return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _arrays(value: Any) -> Iterator[NDArray[Any]]:
-    if isinstance(value, np.ndarray):
-        yield value
-    for name in _parts(value.__class__):
-        yield from _arrays(getattr(value, name))
+def _arrays(columns: Columns) -> Iterator[NDArray[Any]]:
+    for field in fields(columns):
+        value = getattr(columns, field.name)
+        if isinstance(value, np.ndarray):
+            yield value
+        elif isinstance(value, Columns):
+            yield from _arrays(value)
 
 
-def _changed(value: Any, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Any:
-    if isinstance(value, np.ndarray):
-        return change(value)
-    names = _parts(value.__class__)
-    return replace(value, **{name: _changed(getattr(value, name), change) for name in names}) if names else value
-
-
-@cache
-def _parts(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+def _changed(columns: C, change: Callable[[NDArray[Any]], NDArray[Any]]) -> C:
+    values = {field.name: getattr(columns, field.name) for field in fields(columns)}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            values[name] = change(value)
+        elif isinstance(value, Columns):
+            values[name] = _changed(value, change)
+    return replace(columns, **values)

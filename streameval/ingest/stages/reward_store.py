@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
-from streameval.events.origin import Identity
+from streameval.events.origin import NO_IDENTITY, Identity
 
 Column: TypeAlias = NDArray[Any]
 Run: TypeAlias = dict[str, Column]
@@ -22,6 +22,8 @@ WAITS, LATE, JOINED = 0, 1, 2
 """The fate of a reward: not known yet; its decision was released without it; it counted."""
 REMEMBERED_WINDOWS = 2.0
 """For so many windows after a decision, a reward for it is recognised as late."""
+REMEMBERED_SHARE = 0.25
+"""Memory for the ids of released decisions, as a share of the memory for the buffer."""
 
 GROWTH = 4
 """A run is merged with the one before it unless that is so many times larger."""
@@ -37,9 +39,6 @@ class SortedRuns:
     def __init__(self) -> None:
         self._runs: list[Run] = []
 
-    def __len__(self) -> int:
-        return sum(len(run["identity"]) for run in self._runs)
-
     @property
     def nbytes(self) -> int:
         """Memory of the rows."""
@@ -52,7 +51,7 @@ class SortedRuns:
         self._runs.append(_sorted(dict(rows)))
         while len(self._runs) > 1 and len(self._runs[-2]["identity"]) < GROWTH * len(self._runs[-1]["identity"]):
             last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(_sorted({name: np.concatenate([before[name], last[name]]) for name in before}))
+            self._runs.append(_sorted(_concatenated([before, last])))
 
     def find(self, identity: Identity) -> Iterator[tuple[Index, Run, Index]]:
         """All rows with one of these keys, by run: which key [m], the run (it may be changed), and the row [m]."""
@@ -69,15 +68,13 @@ class SortedRuns:
         taken, kept = [], []
         for run in self._runs:
             wanted = where(run)
-            taken.append({name: column[wanted] for name, column in run.items()} if wanted.any() else None)
-            kept.append({name: column[~wanted] for name, column in run.items()} if wanted.any() else run)
-        found = [rows for rows in taken if rows is not None]
+            if wanted.any():
+                taken.append({name: column[wanted] for name, column in run.items()})
+                kept.append({name: column[~wanted] for name, column in run.items()})
+            else:
+                kept.append(run)
         self._runs = [run for run in kept if len(run["identity"])]
-        if not found:
-            return {}
-        rows = {name: np.concatenate([part[name] for part in found]) for name in found[0]}
-        order = np.argsort(rows["timestamp"], kind="stable")
-        return {name: column[order] for name, column in rows.items()}
+        return _sorted(_concatenated(taken), by="timestamp") if taken else {}
 
     def times(self) -> Array:
         """The times of all rows."""
@@ -93,9 +90,13 @@ class SortedRuns:
         self._runs = from_plain(state)["runs"]
 
 
-def _sorted(run: Run) -> Run:
-    order = np.argsort(run["identity"], kind="stable")
+def _sorted(run: Run, by: str = "identity") -> Run:
+    order = np.argsort(run[by], kind="stable")
     return {name: column[order] for name, column in run.items()}
+
+
+def _concatenated(runs: Sequence[Run]) -> Run:
+    return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
 
 
 @dataclass(frozen=True)
@@ -123,26 +124,33 @@ class RewardCounts:
 class RewardStore:
     """Joins rewards to decisions by their ids, and remembers released decisions to recognise late rewards.
 
-    Arguments: see `RewardJoin`. A reward takes 41 bytes, a remembered decision 16; these take at most
-    `max_remembered_bytes`.
+    Args:
+        topic: The topic of the rewards.
+        window: A decision gets the rewards with its id dated up to so many seconds later.
+        default: The reward of a decision without any.
+        combine: Which of several counts, by (timestamp, partition, offset), or their sum.
+        max_lateness: Clocks differ: a reward may be dated up to so many seconds before its decision. Rewards that come
+            before their decision wait for it.
+        max_bytes: Memory for the decisions and rewards that wait. Released decisions take up to a quarter as much.
+
+    A reward takes 41 bytes, a remembered decision 16.
     """
 
     def __init__(
         self,
         topic: str,
+        *,
         window: float,
         default: float,
         combine: Literal["first", "sum", "last"],
         max_lateness: float,
-        max_remembered_bytes: float,
+        max_bytes: float,
     ) -> None:
-        self._topic, self._window, self._default, self._combine = topic, window, default, combine
-        self._max_lateness, self._max_remembered_bytes = max_lateness, max_remembered_bytes
+        self.topic, self.window = topic, window
+        self._default, self._combine = default, combine
+        self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
         self.counts = RewardCounts()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     @property
     def nbytes(self) -> int:
@@ -151,14 +159,17 @@ class RewardStore:
 
     def add(self, rewards: RewardBatch) -> None:
         """Keep these rewards for decisions to come."""
-        identity = rewards.origin.identity
+        assert rewards.origin.identity is not None
+        named = rewards.take(rewards.origin.identity != NO_IDENTITY)
+        self.count(unmatched=len(rewards) - len(named))
+        identity = named.origin.identity
         assert identity is not None
-        fate = np.full(len(rewards), WAITS, dtype=np.int8)
+        fate = np.full(len(named), WAITS, dtype=np.int8)
         for which, released, rows in self._released.find(identity):
-            after = rewards.timestamp[which] - released["timestamp"][rows]
-            fate[which[(after >= -self._max_lateness) & (after <= REMEMBERED_WINDOWS * self._window)]] = LATE
-        columns: Run = {"identity": identity, "timestamp": rewards.timestamp, "reward": rewards.reward, "fate": fate}
-        columns |= {"partition": rewards.origin.partition, "offset": rewards.origin.offset}
+            after = named.timestamp[which] - released["timestamp"][rows]
+            fate[which[(after >= -self._max_lateness) & (after <= REMEMBERED_WINDOWS * self.window)]] = LATE
+        columns: Run = {"identity": identity, "timestamp": named.timestamp, "reward": named.reward, "fate": fate}
+        columns |= {"partition": named.origin.partition, "offset": named.origin.offset}
         self._waiting.add(columns)
 
     def join(self, identity: Identity, timestamp: Array) -> Array:
@@ -166,8 +177,8 @@ class RewardStore:
         which, joined = [], []
         for decision, rewards, rows in self._waiting.find(identity):
             after = rewards["timestamp"][rows] - timestamp[decision]
-            inside = (after >= -self._max_lateness) & (after <= self._window)
-            beyond = (after > self._window) & (after <= REMEMBERED_WINDOWS * self._window)
+            inside = (after >= -self._max_lateness) & (after <= self.window)
+            beyond = (after > self.window) & (after <= REMEMBERED_WINDOWS * self.window)
             fate, counted = rewards["fate"], rows[inside]
             newly = np.unique(counted[fate[counted] != JOINED])
             self.counts = replace(self.counts, joined=self.counts.joined + len(newly))
@@ -180,8 +191,7 @@ class RewardStore:
             self._forget(float(np.median(self._released.times())))
         reward = np.full(len(identity), self._default)
         if which:
-            columns = {name: np.concatenate([part[name] for part in joined]) for name in joined[0]}
-            self._combine_into(reward, np.concatenate(which), columns)
+            self._combine_into(reward, np.concatenate(which), _concatenated(joined))
         return reward
 
     def _combine_into(self, reward: Array, which: Index, rewards: Run) -> None:
@@ -202,7 +212,7 @@ class RewardStore:
 
     def sweep(self, before: float) -> tuple[Rejected, ...]:
         """Drop rewards for which no decision will come, now that decisions before this time have been released."""
-        self._forget(before - self._window)
+        self._forget(before - self.window)
         gone = self._waiting.take(lambda run: run["timestamp"] < before - self._max_lateness)
         return self._rejected(gone) if gone else ()
 
@@ -212,7 +222,7 @@ class RewardStore:
         self.count(unmatched=int(np.count_nonzero(gone["fate"] == WAITS)) if gone else 0)
         places = zip(gone["partition"].tolist(), gone["offset"].tolist(), strict=True) if gone else ()
         detail = "timestamp: far ahead of all other events"
-        return tuple(Rejected("too_early", detail, b"", origin=(self._topic, *place)) for place in places)
+        return tuple(Rejected("too_early", detail, b"", origin=(self.topic, *place)) for place in places)
 
     def reject_older_half(self) -> tuple[Rejected, ...]:
         """Drop rewards for which a decision may still come, because the memory is full."""
@@ -224,11 +234,11 @@ class RewardStore:
     def _rejected(self, gone: Run) -> tuple[Rejected, ...]:
         late = np.flatnonzero(gone["fate"] == LATE)
         self.count(late=len(late), unmatched=int(np.count_nonzero(gone["fate"] == WAITS)))
-        reason = f"more than {self._window:g} s after its decision, or the decision was released before it came"
+        reason = f"more than {self.window:g} s after its decision, or the decision was released before it came"
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(
             Rejected(
-                "too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self._topic, *place)
+                "too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self.topic, *place)
             )
             for reward, timestamp, *place in zip(*columns, strict=True)
         )

@@ -125,7 +125,8 @@ class Lives:
 def final_state(state: Path) -> Any:
     """The evaluator of the newest snapshot, with no events held back."""
     document = read_document(found_in(state)[-1])
-    buffered = document["pipeline"]["order"]["held"]
+    order = document["pipeline"]["order"]
+    buffered = [] if order is None else order["held"]
     assert not any(len(EventBatch.from_state(part)) for part in buffered)
     return settled(evaluator_from(document["evaluator"]))
 

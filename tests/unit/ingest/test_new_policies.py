@@ -33,7 +33,7 @@ def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before
     passed = []
     cuts = [0, read_before, EVENTS // 2]
     for form, (start, stop) in zip((early, both), pairwise(cuts), strict=True):
-        live.decode_with(form)
+        live.events = form
         lots = [
             Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
         ]

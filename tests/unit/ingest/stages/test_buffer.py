@@ -13,7 +13,7 @@ import pytest
 
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.stages.buffer import POOL_SIZE, off_heap
+from streameval.ingest.stages.buffer import off_heap
 from support.strategies import encode
 
 EVENTS = 1000
@@ -26,7 +26,7 @@ import numpy as np
 from streameval.cli.process import keep_freed_memory
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
-from streameval.ingest.stages import EventTimeOrder
+from streameval.ingest.stages import EventOrder
 
 POLICIES, EVENTS, POLLS = [f"candidate-{number}" for number in range(20)], 1000, 200
 
@@ -44,7 +44,7 @@ def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
 
 keep_freed_memory()
-ordering, kept, taken = EventTimeOrder("clicks", max_lateness=5.0, idle_timeout=10.0, max_bytes=1 << 30), [], 0
+ordering, kept, taken = EventOrder("clicks", max_lateness=5.0, idle_timeout=10.0, max_bytes=1 << 30), [], 0
 ordering.expect([("clicks", 0), ("clicks", 1)])
 before = megabytes()
 for poll in range(POLLS):
@@ -119,19 +119,6 @@ def test_consecutive_events_of_a_larger_batch_come_apart_contiguous_over_events(
     copy = off_heap(part)
     assert copy.probabilities.T.flags.c_contiguous
     assert copy.to_state() == part.to_state()
-
-
-def test_memory_is_used_again_when_the_last_view_of_it_is_gone_and_never_before() -> None:
-    copy = off_heap(compact())
-    column, seen = copy.reward[10:20], copy.reward.tolist()
-    memory = memory_of(column)
-    del copy
-    others = [off_heap(compact()) for _ in range(3 * POOL_SIZE)]
-    assert all(memory_of(other.reward) is not memory for other in others)
-    assert column.tolist() == seen[10:20]
-    del others, column
-    others = [off_heap(compact()) for _ in range(POOL_SIZE)]
-    assert any(memory_of(other.reward) is memory for other in others)
 
 
 def test_few_events_stay_where_they_are() -> None:

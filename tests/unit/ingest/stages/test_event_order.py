@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.events import EventBatch
-from streameval.ingest.stages import EventTimeOrder
+from streameval.ingest.stages import EventOrder
 from streameval.ingest.stages.watermark import CONFIRMED_BY
 from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, logs, merged, readings, through_a_file
 from support.strategies import examples
@@ -19,8 +19,8 @@ LATENESS, IDLE = 5.0, 10.0
 PLENTY = 1 << 30
 
 
-def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventTimeOrder:
-    ordering = EventTimeOrder(TOPIC, max_lateness=LATENESS, idle_timeout=IDLE, max_bytes=max_bytes)
+def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventOrder:
+    ordering = EventOrder(TOPIC, max_lateness=LATENESS, idle_timeout=IDLE, max_bytes=max_bytes)
     ordering.expect([(TOPIC, partition) for partition in range(partitions)])
     return ordering
 

@@ -42,7 +42,7 @@ def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, in
                 joining.restore(state)
     out.append(joining.flush())
     rejected = sorted(each.origin for batch in out for each in batch.rejected)
-    return [event for batch in out for event in outcome(batch)], rejected, joining.counts
+    return [event for batch in out for event in outcome(batch)], rejected, joining.buffered().rewards
 
 
 COMBINE = {"first": lambda found: found[0], "last": lambda found: found[-1], "sum": sum}
@@ -143,8 +143,8 @@ def test_what_comes_after_the_window_is_late_and_its_share_is_told() -> None:
     in_time = [each for each in earned_for(decisions, after=1.0) if each.offset % 4]
     late = [each for each in earned_for(decisions, after=WINDOW + 1.0) if each.offset % 4 == 0]
     out = [joining.take_rewards(rewards_of(sorted([*in_time, *late]))), joining.flush()]
-    assert joining.counts == RewardCounts(joined=750, late=250)
-    assert joining.counts.late_share == 0.25
+    assert joining.buffered().rewards == RewardCounts(joined=750, late=250)
+    assert joining.buffered().rewards.late_share == 0.25
     rejected = [each for batch in out for each in batch.rejected]
     assert {each.reason for each in rejected} == {"too_late"}
     assert {each.origin for each in rejected} == {(REWARDS, 0, each.offset) for each in late}
@@ -160,8 +160,8 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
         joining.take_rewards(rewards_of(strangers))
         assert joining.nbytes < 100_000
     joining.flush()
-    assert joining.counts == RewardCounts(unmatched=20_000)
-    assert joining.counts.late_share is None
+    assert joining.buffered().rewards == RewardCounts(unmatched=20_000)
+    assert joining.buffered().rewards.late_share is None
 
 
 def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
@@ -196,7 +196,7 @@ def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarde
     assert 40_000 < most < 60_000
     assert joining.released_early == 0
     assert sum(map(len, out)) == 6000
-    assert joining.counts == RewardCounts(joined=rewarded)
+    assert joining.buffered().rewards == RewardCounts(joined=rewarded)
 
 
 def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() -> None:
@@ -207,7 +207,7 @@ def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() ->
     assert passed == joining.released_early > 25_000
     late = joining.take_rewards(rewards_of(earned_for(decided(3000), after=1.0)))
     joining.flush()
-    assert joining.counts.joined == 0
+    assert joining.buffered().rewards.joined == 0
     assert isinstance(late, EventBatch)
 
 
@@ -218,7 +218,7 @@ def test_memory_is_bounded_when_decisions_never_come() -> None:
         reasons += [each.reason for each in out.rejected]
         assert joining.nbytes <= 200_000
     assert set(reasons) == {"too_late"}
-    assert joining.counts.late == len(reasons) > 25_000
+    assert joining.buffered().rewards.late == len(reasons) > 25_000
 
 
 def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
@@ -228,7 +228,7 @@ def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
     assert len(once) == 100
     joining.take_rewards(rewards_of(earned_for(twice, after=1.0)))
     assert len(joining.flush()) == 100
-    assert joining.counts.joined == 100
+    assert joining.buffered().rewards.joined == 100
 
 
 def test_a_joined_reward_takes_the_place_of_what_the_decision_says() -> None:

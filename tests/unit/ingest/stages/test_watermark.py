@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streameval.ingest.stages.watermark import CONFIRMED_BY, Watermarks
-from support.arrivals import Arrival, batch_of
+from support.arrivals import TOPIC, Arrival, batch_of
 
 LATENESS, PASSED = 5.0, 100.0
 
@@ -18,8 +18,8 @@ def events(*times: float) -> list[Arrival]:
 def test_a_new_partition_may_bring_older_events_until_it_reaches_where_the_others_were(
     behind: float, admitted: bool
 ) -> None:
-    clocks = Watermarks(LATENESS, idle_timeout=10.0)
-    clocks.expect([0, 1], passed=PASSED)
+    clocks = Watermarks({TOPIC: 0.0}, LATENESS, idle_timeout=10.0)
+    clocks.expect([(TOPIC, 0), (TOPIC, 1)], passed=PASSED)
     reached = [PASSED + LATENESS - behind] * CONFIRMED_BY
     assert not clocks.on_time(batch_of(events(PASSED - 50.0, *reached)), PASSED).rejected
     later = clocks.on_time(batch_of(events(PASSED + 1.0)), PASSED + 2.0)
