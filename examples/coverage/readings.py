@@ -19,8 +19,7 @@ from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
 from streameval.ope.averages.variance import LONGER, VarianceMoments, start_signs, unit_signs
 from streameval.ope.estimators import IPS, SNIPS, Estimator
-from streameval.ope.evidence import recent_moments as recent
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, start_recent
 from streameval.ope.intervals import ConfidenceSequence
 from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
@@ -43,7 +42,7 @@ def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
     """The evidence of a run about these policies."""
     marks, _ = unit_signs(start_signs(), batch.unit, len(batch), BLOCK)
     plain = Evidence.from_batch(batch, policies, BLOCK)
-    return replace(plain.with_recent_means(recent.start(len(policies)))[0], signs=marks)
+    return replace(plain.with_recent_means(start_recent(len(policies)))[0], signs=marks)
 
 
 def on_average(average: Plain, blocks: Blocks, every: int) -> Known:

@@ -10,8 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
+from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import NOTHING, Requirements
 
 
 class TermPart(NamedTuple):

@@ -8,11 +8,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.recent_moments import fading_of
 
 
 @dataclass(frozen=True, config=strict)
@@ -94,9 +93,7 @@ def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, A
         `beta` of each event as known one block before it, [n, P], and the sums.
     """
     weight = evidence.importance_weight
-    columns = (None, weight, term, weight * weight, term * weight)
-    steps = np.stack([evidence.block_sums(column) for column in columns], axis=-1)
-    path = decayed_path(sums, steps, fading_of(evidence.block))
+    path = evidence.recent_sums((None, weight, term, weight * weight, term * weight), sums)
     before = np.concatenate([sums[None], path[:-1]])
     return evidence.spread_over_events(_slope(before)), path[-1]
 

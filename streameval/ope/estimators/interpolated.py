@@ -34,8 +34,8 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
+from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Requirement, Requirements
 
 PREDICTED: Requirements = frozenset({Requirement.TARGET, Requirement.PREDICTION})
 WEIGHED: Requirements = PREDICTED | {Requirement.LOGGING}

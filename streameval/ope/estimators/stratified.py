@@ -13,13 +13,12 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, decayed_path
+from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
 from streameval.ope.estimators.importance import controlled_range, lagged_slope, start_slope
+from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.recent_moments import fading_of
-from streameval.ope.evidence.requirements import Requirement, Requirements
 
 THRESHOLD = 5.0
 
@@ -118,8 +117,7 @@ class StratifiedDR(Estimator):
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:
     """Means over the last 100,000 events after each block, [columns, blocks, P], and the sums after them."""
-    sums = np.stack([evidence.block_sums(column) for column in (None, *columns)], axis=-1)
-    path = decayed_path(state, sums, fading_of(evidence.block))
+    path = evidence.recent_sums((None, *columns), state)
     with np.errstate(divide="ignore", invalid="ignore"):
         means = path[..., 1:] / path[..., :1]
     return np.moveaxis(means, -1, 0), path[-1]

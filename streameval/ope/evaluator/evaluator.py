@@ -22,8 +22,8 @@ from streameval.ope.evaluator.plan import Candidates, Pair, Plan
 from streameval.ope.evaluator.promotion_lift import PromotionLift
 from streameval.ope.evaluator.report_rows import report_rows
 from streameval.ope.evaluator.state import EvaluatorState, count, newest
+from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, CodedPolicies, Faults, has_support_information
 from streameval.ope.promotion import Promotion, TrustFigures, decide

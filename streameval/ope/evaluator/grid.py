@@ -14,8 +14,8 @@ from streameval.ope.averages.base import ColumnLayout, MixturePath
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE, DriftRate, DriftRateEstimator
 from streameval.ope.estimators import AnyEstimator, Terms
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Requirements
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
 

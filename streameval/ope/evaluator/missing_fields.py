@@ -10,8 +10,7 @@ import numpy as np
 from streameval.common.text import counted
 from streameval.events import EventBatch
 from streameval.ope.evaluator.plan import Plan
-from streameval.ope.evidence.actions import Actions
-from streameval.ope.evidence.requirements import Requirement, Requirements, field_of
+from streameval.ope.evidence.actions import Actions, Requirement, Requirements, field_of
 from streameval.ope.policies import LOGGING, target_probabilities
 
 

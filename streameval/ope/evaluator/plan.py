@@ -23,8 +23,8 @@ from streameval.ope.averages import (
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.grid import Grid
+from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies

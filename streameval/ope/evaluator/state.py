@@ -7,16 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, State, from_plain, take_columns, to_plain
 from streameval.events import EventBatch
 from streameval.ope.averages.variance import start_signs
 from streameval.ope.evaluator.drift_detection import DriftWatch
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.evaluator.promotion_lift import PromotionLift
-from streameval.ope.evidence import recent_moments
-from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Requirement
+from streameval.ope.evidence.actions import Requirement
+from streameval.ope.evidence.evidence import Evidence, start_recent
 from streameval.ope.evidence.slate_weights import start_ratios
 from streameval.ope.policies import LOGGING
 from streameval.ope.promotion import Arrivals
@@ -73,14 +72,8 @@ class EvaluatorState:
         """
         index = [before.policies.index(name) for name in after.policies]
         grids, lift = after.grids(), PromotionLift.of(after)
-        learned = {
-            **self.learned,
-            "recent": recent_moments.select_policies(self.learned["recent"], index),
-            "slates": {
-                "recent": recent_moments.select_policies(self.learned["slates"]["recent"], index),
-                "ratios": self.learned["slates"]["ratios"][index],
-            },
-        }
+        weights = {name: self.learned[name] for name in ("recent", "slates")}
+        learned = {**self.learned, **take_columns(weights, len(before.policies), index)}
         unused = {
             "recent": not any(grid.mixes_components for grid in grids),
             "slates": not any(Requirement.SLOTS in grid.needs for grid in grids),
@@ -174,9 +167,9 @@ def start_learning(plan: Plan) -> State:
     """The parts that learn from the log, before the first event."""
     policies = len(plan.policies)
     return {
-        "recent": recent_moments.start(policies),
+        "recent": start_recent(policies),
         "predictions": online.start(plan.reward_model),
-        "slates": {"recent": recent_moments.start(policies), "ratios": start_ratios(policies)},
+        "slates": {"recent": start_recent(policies), "ratios": start_ratios(policies)},
         "units": start_signs(),
     }
 

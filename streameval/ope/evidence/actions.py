@@ -1,18 +1,47 @@
-"""Evidence about all available actions, for estimators that look beyond the logged one."""
+"""Evidence about all available actions, and the requirements of estimators beyond the logged action."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
 from streameval.events.action_sets import Index
-from streameval.ope.evidence.requirements import Requirement, Requirements
 from streameval.ope.policies import LOGGING
+
+
+class Requirement(StrEnum):
+    """A part of an event without which it is missing for an estimator, or the predictions of the reward model.
+
+    `SLOTS` asks for slates slot by slot; an event that is no slate counts as one with a single slot.
+    """
+
+    TARGET = "target"
+    LOGGING = "logging"
+    FEATURES = "features"
+    PREDICTION = "prediction"
+    SLOTS = "slots"
+
+
+Requirements: TypeAlias = Set[Requirement]
+
+NOTHING: Requirements = frozenset()
+
+
+def field_of(need: Requirement, policy: str) -> str:
+    """The field of an event that fills the need; where it is about a policy, of this one.
+
+    >>> field_of(Requirement.TARGET, "challenger"), field_of(Requirement.LOGGING, "challenger")
+    ('`policies.challenger` as a list over `actions`', '`propensities`')
+    """
+    named = {Requirement.LOGGING: "`propensities`", Requirement.FEATURES: "`features`"}
+    return named.get(need, f"`policies.{policy}` as a list over `actions`")
 
 
 @dataclass(frozen=True)
@@ -81,12 +110,12 @@ class Actions:
 
     @cached_property
     def expected_reward(self) -> Array:
-        """The reward that the model expects of each policy, `sum over a of pi(a|x) q(x, a)`, [n, P]."""
+        """The reward that the model expects of each policy, the sum of `modelled`, [n, P]."""
         return self.sum(self.modelled)
 
     @cached_property
     def modelled(self) -> Array:
-        """Each action's part in that, `pi(a|x) q(x, a)`, [rows, P]."""
+        """Each action's part in the expected reward, `pi(a|x) q(x, a)`, [rows, P]."""
         return self.probability * self.prediction[:, None]
 
     def known(self, needs: Requirements) -> Mask:
@@ -102,7 +131,7 @@ class Actions:
 
     def sum(self, values: Array) -> Array:
         """Sums over the actions of each event, [rows, P] to [n, P]."""
-        return sum_of_actions(self.sets, values)
+        return _sum_of_actions(self.sets, values)
 
     def of_logged(self, values: Array) -> Array:
         """The value of the logged action of each event, [rows] to [n]; 0 where the event has no set."""
@@ -112,7 +141,7 @@ class Actions:
         return logged
 
 
-def sum_of_actions(sets: ActionSets, values: Array) -> Array:
+def _sum_of_actions(sets: ActionSets, values: Array) -> Array:
     """Sums over the rows of each event, [rows, P] to [n, P]; events of one size are summed as a cube."""
     sizes, columns = sets.sizes, np.ascontiguousarray(values.T)
     if len(sizes) and sizes[0] > 0 and (sizes == sizes[0]).all():
@@ -126,5 +155,5 @@ def sum_of_actions(sets: ActionSets, values: Array) -> Array:
 
 def _of_all_actions(sets: ActionSets, known: Mask) -> Mask:
     """Whether it is true of all rows of an event that has any, [rows, P] to [n, P]."""
-    count = sum_of_actions(sets, known.astype(float))
+    count = _sum_of_actions(sets, known.astype(float))
     return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])

@@ -5,22 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, per_block, ratio
+from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
-from streameval.ope.evidence import recent_moments as recents
-from streameval.ope.evidence.actions import Actions
-from streameval.ope.evidence.recent_moments import RecentMoments
-from streameval.ope.evidence.requirements import Requirement, Requirements
+from streameval.ope.evidence.actions import Actions, Requirement, Requirements
 from streameval.ope.evidence.slate_weights import fold_ratios, slate_weights
 from streameval.ope.policies import target_probabilities, unsupported_probability
 
 LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""
+RECENT = 100_000
+"""The horizon of recent sums and means, in events."""
+
+
+class RecentMoments(NamedTuple):
+    """Decayed means of recent events after each block; NaN before the first event.
+
+    `reward` and `reward_square` [blocks]: of all logged events. On the events that have the policy, [blocks, P]:
+    `weight_square` of its importance weights, `distance_square` of their difference to those of production.
+    """
+
+    reward: Array
+    reward_square: Array
+    weight_square: Array
+    distance_square: Array
+
+    @classmethod
+    def unknown(cls, blocks: int, policies: int) -> RecentMoments:
+        """No events yet."""
+        logged, weighed = np.full(blocks, np.nan), np.full((blocks, policies), np.nan)
+        return cls(logged, logged, weighed, weighed)
+
+
+def start_recent(policies: int) -> State:
+    """The sums behind recent means before the first event: of all logged events, and of those that have a policy."""
+    return {"logged": [0.0, 0.0, 0.0], "weighed": np.zeros((policies, 3))}
+
+
+def fading_of(block: int) -> float:
+    """The factor by which recent sums decay within a block."""
+    return float((1 - 1 / RECENT) ** block)
 
 
 @dataclass(frozen=True)
@@ -106,14 +134,17 @@ class Evidence:
 
     def with_recent_means(self, state: State) -> tuple[Evidence, State]:
         """The same evidence with the means of recent events, and the state after it."""
-        blocks = self.blocks
         logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.event_weight
-        logged_sums = logged.reshape(3, blocks, -1).sum(axis=-1).T
-        weighed = np.stack(
+        logged_sums = logged.reshape(3, self.blocks, -1).sum(axis=-1).T
+        weighed_sums = np.stack(
             [self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()], axis=-1
         )
-        recent, after = recents.fold(state, logged_sums, weighed, self.block)
-        return replace(self, recent=recent), after
+        logged = decayed_path(np.array(state["logged"]), logged_sums, fading_of(self.block))
+        weighed = decayed_path(state["weighed"], weighed_sums, fading_of(self.block))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = logged[:, 1:] / logged[:, :1], weighed[..., 1:] / weighed[..., :1]
+        recent = RecentMoments(*means[0].T, *np.moveaxis(means[1], -1, 0))
+        return replace(self, recent=recent), {"logged": logged[-1].tolist(), "weighed": weighed[-1]}
 
     def _distances(self) -> Array:
         """Block sums of the squared difference between importance weights and those of production, [blocks, P].
@@ -142,7 +173,7 @@ class Evidence:
         slates, recent = replace(self, importance_weight=weight, sample_weight=averaging).with_recent_means(
             state["recent"]
         )
-        ratios = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block)
+        ratios = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block, fading_of(self.block))
         return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
 
     def paired_with_production(self) -> Evidence:
@@ -205,6 +236,11 @@ class Evidence:
         if column is None:
             return np.asarray(weight.sum(axis=-1))
         return np.asarray(np.einsum("bpn,bpn->bp", weight, per_block(column, self.blocks)))
+
+    def recent_sums(self, columns: Sequence[Array | None], before: Array) -> Array:
+        """Decayed `block_sums` of the columns after each block, [blocks, P, columns]; `before`: the sums before it."""
+        sums = np.stack([self.block_sums(column) for column in columns], axis=-1)
+        return decayed_path(before, sums, fading_of(self.block))
 
     def spread_over_events(self, values: Array) -> Array:
         """Values per block [blocks, P] repeated for each of its events, [n, P]."""

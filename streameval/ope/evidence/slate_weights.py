@@ -15,7 +15,6 @@ from streameval.common.arrays import Array, Mask
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.slates import LISTED, UNIFORM_RANKING, SlateColumns
-from streameval.ope.evidence.recent_moments import fading_of
 from streameval.ope.policies import LOGGING
 
 SLOTS_SHOWN = 20
@@ -144,10 +143,11 @@ def start_ratios(policies: int) -> Array:
     return np.zeros((policies, SLOTS_SHOWN, 2))
 
 
-def fold_ratios(sums: Array, batch: EventBatch, policies: Sequence[str], sampling: Array, block: int) -> Array:
-    """The sums after these blocks of the ratios `pi / pi0` in each slot, which fade over 100,000 events."""
+def fold_ratios(
+    sums: Array, batch: EventBatch, policies: Sequence[str], sampling: Array, block: int, fading: float
+) -> Array:
+    """The sums after these blocks of the ratios `pi / pi0` in each slot, which decay by `fading` within a block."""
     blocks = max(1, len(batch) // block)
-    fading = fading_of(block)
     faded = sums * fading**blocks
     slates = batch.slates
     if slates is None:

@@ -16,7 +16,7 @@ from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import Estimator, TermRange
-from streameval.ope.evidence.requirements import Requirement
+from streameval.ope.evidence.actions import Requirement
 from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.intervals.sequences.observations import ObservationScale
 from streameval.ope.intervals.sequences.tracker import (

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.common.component import Component, strict
 from streameval.events import ActionSets, RawFields
-from streameval.ope.evidence.requirements import NOTHING, Requirements
+from streameval.ope.evidence.actions import NOTHING, Requirements
 
 
 class LoggedActions(NamedTuple):

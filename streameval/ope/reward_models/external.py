@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -16,22 +17,12 @@ from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import ActionSets
-from streameval.ope.evidence.requirements import Requirement, Requirements
+from streameval.ope.evidence.actions import NOTHING, Requirement, Requirements
 from streameval.ope.policies.python import make
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
 """The failures of a model, a closed list. The first three count predictions, the last one events."""
-
-
-class Learner(Protocol):
-    """A model of the inputs that are made of the actions."""
-
-    def predict(self, inputs: Any) -> ArrayLike:
-        """A number for each of many actions; must not change the model."""
-
-    def learn(self, inputs: Any, reward: Array) -> None:
-        """Learn from the logged actions of one block and their rewards."""
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -45,12 +36,12 @@ class ExternalModel(RewardModel):
 
     is_external: ClassVar[bool] = True
 
-    def make(self) -> Learner:
-        """A new model; ConfigError when there is no such code."""
+    def make(self) -> Any:
+        """A new model with `predict(inputs)` and `learn(inputs, rewards)`; ConfigError when there is no such code."""
         raise NotImplementedError
 
-    def inputs_of(self, log: LoggedActions) -> Sequence[Any] | Array:
-        """The input of the model for each row."""
+    def inputs_of(self, log: LoggedActions) -> NDArray[Any]:
+        """The input of the model for each row of actions, on the first axis."""
         raise NotImplementedError
 
     def check(self) -> None:
@@ -61,18 +52,21 @@ class ExternalModel(RewardModel):
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
         model = self.make() if state["model"] is None else state["model"]
-        work = _Work(model, state["taught"], dict(state["failures"]), log.reward_range)
+        taught, failures = state["taught"], dict(state["failures"])
         sets, reward, known, inputs = log.sets, log.reward, self._known(log.sets), self.inputs_of(log)
         prediction = np.zeros(len(sets.propensities))
         logged = np.full(len(reward), -1)
         logged[sets.logged[0]] = sets.logged[1]
         for part, events in zip(log.rows, np.split(np.arange(len(reward)), log.blocks), strict=True):
             rows = np.arange(part.start, part.stop)[known[part]]
-            prediction[rows] = work.predict(_chosen(inputs, rows), len(rows))
+            answer = _predicted(model, inputs[rows], failures)
+            mean = taught[1] / taught[0] if taught[0] else 0.0
+            prediction[rows] = np.clip(np.where(np.isfinite(answer), answer, mean), *log.reward_range)
             if len(reward) >= log.block:
                 lessons = events[(logged[events] >= 0) & known[logged[events]]]
-                work.learn(_chosen(inputs, logged[lessons]), reward[lessons])
-        return prediction, {"model": work.model, "taught": work.taught, "failures": work.failures}
+                taught = taught + np.array([len(lessons), reward[lessons].sum()])
+                _teach(model, inputs[logged[lessons]], reward[lessons], failures)
+        return prediction, {"model": model, "taught": taught, "failures": failures}
 
     def _known(self, sets: ActionSets) -> Mask:
         if Requirement.FEATURES not in self.needs:
@@ -100,48 +94,30 @@ class ExternalModel(RewardModel):
         return {**state, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
 
 
-class _Work:
-    """A model at work in one run of blocks."""
-
-    def __init__(
-        self, model: Learner, taught: Array, failures: dict[str, int], reward_range: tuple[float, float]
-    ) -> None:
-        self.model, self.taught, self.failures, self.reward_range = model, taught, failures, reward_range
-
-    def predict(self, inputs: Any, rows: int) -> Array:
-        """Predictions inside the reward range; the mean of the rewards so far where there are none."""
-        count, total = self.taught
-        mean = total / count if count else 0.0
-        answer = self._asked(inputs, rows) if rows else np.zeros(0)
-        usable = np.isfinite(answer)
-        return np.clip(np.where(usable, answer, mean), *self.reward_range)
-
-    def _asked(self, inputs: Any, rows: int) -> Array:
-        nothing = np.full(rows, np.nan)
-        try:
-            answer = np.array(self.model.predict(inputs), dtype=np.float64)
-        except Exception:  # noqa: BLE001 - a failing model must not stop the estimates
-            self.failures["predict_raised"] += rows
-            return nothing
-        if answer.shape != (rows,):
-            self.failures["predict_malformed"] += rows
-            return nothing
-        self.failures["predict_not_finite"] += int(np.count_nonzero(~np.isfinite(answer)))
-        return answer
-
-    def learn(self, inputs: Any, reward: Array) -> None:
-        """Learn from a block; a model that raises may have learned a part of it."""
-        if not len(reward):
-            return
-        self.taught = self.taught + np.array([len(reward), reward.sum()])
-        try:
-            self.model.learn(inputs, reward)
-        except Exception:  # noqa: BLE001 - as above
-            self.failures["learn_raised"] += len(reward)
+def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Array:
+    """The model's predictions, NaN where it fails."""
+    nothing = np.full(len(inputs), np.nan)
+    if not len(inputs):
+        return nothing
+    try:
+        answer = np.array(model.predict(inputs), dtype=np.float64)
+    except Exception:  # noqa: BLE001 - a failing model must not stop the estimates
+        failures["predict_raised"] += len(inputs)
+        return nothing
+    if answer.shape != nothing.shape:
+        failures["predict_malformed"] += len(inputs)
+        return nothing
+    failures["predict_not_finite"] += int(np.count_nonzero(~np.isfinite(answer)))
+    return answer
 
 
-def _chosen(inputs: Sequence[Any] | Array, rows: Any) -> Any:
-    return inputs[rows] if isinstance(inputs, np.ndarray) else [inputs[row] for row in rows.tolist()]
+def _teach(model: Any, inputs: NDArray[Any], reward: Array, failures: dict[str, int]) -> None:
+    """Let the model learn a block; one that raises may have learned a part of it."""
+    try:
+        if len(reward):
+            model.learn(inputs, reward)
+    except Exception:  # noqa: BLE001 - as above
+        failures["learn_raised"] += len(reward)
 
 
 @dataclass(frozen=True, config=strict)
@@ -168,8 +144,8 @@ class PythonModel(ExternalModel):
     def needs(self) -> Requirements:
         return frozenset({Requirement.FEATURES})
 
-    def make(self) -> Learner:
-        model: Learner = make(self.target, self.options)
+    def make(self) -> Any:
+        model = make(self.target, self.options)
         missing = [name for name in ("predict", "learn") if not callable(getattr(model, name, None))]
         if missing:
             raise ConfigError(
@@ -181,3 +157,117 @@ class PythonModel(ExternalModel):
     def inputs_of(self, log: LoggedActions) -> Array:
         features = log.sets.features
         return np.empty((len(log.sets.propensities), 0)) if features is None else features
+
+
+Input = Literal["features", "action", "context"]
+Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
+"""Numbers, which may be scaled, and indicators of texts and names, which are 1."""
+EXAMPLE = "write {kind: river, model: linear_model.BayesianLinearRegression, parameters: {alpha: 1}}"
+LARGEST = 1e30
+"""Larger numbers of a context, infinities and NaN are left out."""
+
+
+@dataclass(frozen=True, config=strict)
+class RiverModel(ExternalModel):
+    """A regressor of the river library, by the name it has there, e.g. `linear_model.BayesianLinearRegression`.
+
+    `parameters` are those of its constructor; one that is itself `{model: NAME, parameters: {...}}` is made first, for
+    ensembles and optimizers. `inputs`: the inputs made of an action: its `features`, an indicator of the `action`'s
+    name, and the numbers and texts of the event's `context`. `scale`: numbers are scaled to mean 0 and variance 1.
+
+    It takes ten microseconds or more for each action, so that it suits streams of some thousand actions a second.
+
+    Source: Montiel et al., River: machine learning for streaming data in Python, JMLR 2021.
+    """
+
+    model: Annotated[str, Field(pattern=r"^\w+(\.\w+)+$")]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Annotated[tuple[Input, ...], Field(min_length=1)] = ("features", "action", "context")
+    scale: bool = True
+    kind: Literal["river"] = field(default="river", kw_only=True, repr=False)
+
+    @property
+    def needs(self) -> Requirements:
+        return frozenset({Requirement.FEATURES}) if "features" in self.inputs else NOTHING
+
+    @property
+    def needs_raw_fields(self) -> bool:
+        return bool({"action", "context"} & set(self.inputs))
+
+    def make(self) -> Any:
+        from river.base import Regressor  # slow to import, and rarely used
+        from river.preprocessing import StandardScaler
+
+        regressor = _made(self.model, self.parameters)
+        if not isinstance(regressor, Regressor):
+            raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
+        return _OneByOne(regressor, StandardScaler() if self.scale else None)
+
+    def inputs_of(self, log: LoggedActions) -> NDArray[Any]:
+        sets, raw_fields = log.sets, log.raw_fields
+        contexts = raw_fields.contexts if raw_fields and "context" in self.inputs else [None] * len(sets.index)
+        described = [_of_context(context) for context in contexts]
+        rows = [described[event] for event in sets.owner.tolist()]
+        if "features" in self.inputs and sets.features is not None:
+            keys = [f"feature_{place}" for place in range(sets.features.shape[1])]
+            named = [dict(zip(keys, values, strict=True)) for values in sets.features.tolist()]
+            rows = [({**row[0], **features}, row[1]) for row, features in zip(rows, named, strict=True)]
+        if "action" in self.inputs:
+            rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, log.names, strict=True)]
+        return np.fromiter(rows, dtype=object, count=len(rows))
+
+
+class _OneByOne:
+    """A river regressor that learns many actions at once."""
+
+    def __init__(self, regressor: Any, scaler: Any) -> None:
+        self.regressor, self.scaler = regressor, scaler
+
+    def predict(self, inputs: Sequence[Described]) -> list[float]:
+        return [self.regressor.predict_one(self._scaled(*described)) for described in inputs]
+
+    def learn(self, inputs: Sequence[Described], reward: Array) -> None:
+        for described, earned in zip(inputs, reward.tolist(), strict=True):
+            if self.scaler is not None:
+                self.scaler.learn_one(described[0])
+            self.regressor.learn_one(self._scaled(*described), earned)
+
+    def _scaled(self, numbers: Mapping[str, float], marks: Mapping[str, float]) -> dict[str, float]:
+        return {**(numbers if self.scaler is None else self.scaler.transform_one(numbers)), **marks}
+
+
+def _made(name: str, parameters: Mapping[str, Any]) -> Any:
+    module, _, attribute = name.rpartition(".")
+    given = {
+        key: _made(value["model"], value.get("parameters", {}))
+        if isinstance(value, Mapping) and "model" in value
+        else value
+        for key, value in parameters.items()
+    }
+    try:
+        return getattr(importlib.import_module(f"river.{module}"), attribute)(**given)
+    except Exception as error:  # a constructor may raise anything
+        raise ConfigError(
+            f"river's {name} cannot be made with the parameters {dict(parameters)}: {type(error).__name__}: {error}",
+            hint=EXAMPLE,
+        ) from error
+
+
+def _of_context(context: Any) -> Described:
+    """The numbers and texts of a context, by their paths, and an intercept.
+
+    >>> _of_context({"hour": 9, "user": {"country": "NL", "new": True}})
+    ({'context.hour': 9.0, 'context.user.new': 1.0}, {'intercept': 1.0, 'context.user.country=NL': 1.0})
+    """
+    leaves = dict(_leaves("context", context))
+    numbers = {path: float(leaf) for path, leaf in leaves.items() if not isinstance(leaf, str)}
+    texts = {f"{path}={leaf}": 1.0 for path, leaf in leaves.items() if isinstance(leaf, str)}
+    return numbers, {"intercept": 1.0, **texts}
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, float | str]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _leaves(f"{path}.{key}", inner)
+    elif isinstance(value, str) or (isinstance(value, int | float) and abs(value) <= LARGEST):
+        yield path, value

@@ -11,9 +11,8 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, decayed_path, from_plain, ratio, to_plain
 from streameval.errors import StateError
 from streameval.events import RawFields
-from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.recent_moments import fading_of
-from streameval.ope.evidence.requirements import Requirement
+from streameval.ope.evidence.actions import Requirement
+from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.reward_models import AnyRewardModel
 from streameval.ope.reward_models.base import LoggedActions
 

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.evidence.requirements import Requirement, Requirements
+from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
 

@@ -33,8 +33,8 @@ from streameval.ope.estimators import (
 )
 from streameval.ope.estimators.interpolated import Interpolated
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.evidence.requirements import Requirement
 from streameval.ope.reward_models import Ridge, Tabular
 from support.bandits import CANDIDATE, Bandit, logging_with, random_bandit
 from support.strategies import examples
