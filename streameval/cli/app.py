@@ -6,6 +6,7 @@ import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
@@ -97,9 +98,10 @@ def run(
     SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
     --backfill, it first gets the events since FROM, each once.
     """
-    from streameval.service.signals import early_hangups
+    from streameval.service.signals import on_hangup
 
-    with early_hangups() as hangups:  # from here on a SIGHUP does not end the process
+    early = Event()
+    with on_hangup(early.set):  # from here on a SIGHUP does not end the process
         from streameval.config.model import Config
         from streameval.service.http.auth import Security
         from streameval.service.http.server import HttpServer
@@ -112,8 +114,10 @@ def run(
         _warn(settings)
         begin = None if backfill is None else source.backfill_start(backfill)
         daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
-        hangups.hand_to(daemon.reload)
-        with HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http)), responsive():
+        server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
+        with on_hangup(daemon.reload), server, responsive():
+            if early.is_set():
+                daemon.reload()
             daemon.run()
 
 

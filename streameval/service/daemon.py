@@ -5,71 +5,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import structlog
 
 from streameval.common.arrays import State
 from streameval.errors import SourceError
-from streameval.events import REASONS, EventBatch, Rejected
-from streameval.ingest.background import WorkerStatus
+from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import Records, Source, SourceStatus
 from streameval.ingest.pipeline import Decoder, EventPipeline
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
-from streameval.service.backfill import PATIENCE, Backfill
+from streameval.service.dead_letters import DeadLetterQueue
 from streameval.service.logging import LogSummaries
-from streameval.service.signals import on_hangup, stop_on_signals
-from streameval.service.status import DaemonStatus, SnapshotStatus
+from streameval.service.reload import PATIENCE, Backfill, Change
+from streameval.service.signals import stop_on_signals
+from streameval.service.snapshots import SnapshotWriter
+from streameval.service.status import DaemonStatus
 
 log = structlog.get_logger("streameval")
 
 POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while no events arrive
 REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
-
-
-class StreamEvaluator(Protocol):
-    """Takes events and makes Reports; `streameval.Evaluator` is one."""
-
-    def update(self, batch: EventBatch) -> None: ...
-
-    def report(self, now: float | None = None) -> Report: ...
-
-    def state(self) -> State: ...
-
-
-class RejectedMessages(Protocol):
-    """Stores rejected messages; `streameval.service.dead_letters.DeadLetterQueue` is one."""
-
-    def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None: ...
-
-    def status(self) -> WorkerStatus: ...
-
-    def close(self) -> None: ...
-
-
-class StateWriter(Protocol):
-    """Stores state over restarts; `streameval.service.snapshots.SnapshotWriter` is one."""
-
-    status: SnapshotStatus
-
-    def maybe_write(self, document: Callable[[], State | None]) -> None:
-        """Called between two batches: store `document()` when it is due; None is not stored."""
-
-    def write_last(self, document: Callable[[], State | None]) -> None:
-        """Store `document()` before returning."""
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Change:
-    """Result of a reload: the decoder from now on, and the backfill of new candidates."""
-
-    events: Decoder
-    backfill: Backfill | None = None
 
 
 class Daemon:
@@ -88,7 +47,7 @@ class Daemon:
         stall_after: Seconds without a turn of the loop after which the daemon is unhealthy.
         clock: Returns epoch seconds.
         examine: Called with the first events; returns problems to log.
-        reload: Called between two batches after `reload()` or SIGHUP; returns what changes.
+        reload: Called between two batches after `reload()`; returns the change.
         snapshots: Stores the state with the offsets that it was computed from.
         dead_letters: Stores rejected messages.
         backfills: Backfills of candidates that were added before the start.
@@ -98,7 +57,7 @@ class Daemon:
         self,
         source: Source,
         events: Decoder | EventPipeline,
-        evaluator: StreamEvaluator,
+        evaluator: Evaluator | CohortEvaluator,
         *,
         publish_interval: float = 1.0,
         stop_when_exhausted: bool = False,
@@ -106,8 +65,8 @@ class Daemon:
         clock: Callable[[], float] = time.time,
         examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
         reload: Callable[[], Change | None] | None = None,
-        snapshots: StateWriter | None = None,
-        dead_letters: RejectedMessages | None = None,
+        snapshots: SnapshotWriter | None = None,
+        dead_letters: DeadLetterQueue | None = None,
         backfills: Iterable[Backfill] = (),
     ) -> None:
         self._source, self._evaluator, self._snapshots, self._dead_letters = source, evaluator, snapshots, dead_letters
@@ -135,7 +94,7 @@ class Daemon:
             SourceError: The source cannot continue.
         """
         log.info("started", source=type(self._source).__name__)
-        with stop_on_signals(self.stop), on_hangup(self._reload and self.reload):
+        with stop_on_signals(self.stop):
             try:
                 self._loop()
                 self._write_last()

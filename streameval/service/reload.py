@@ -1,47 +1,37 @@
-"""Reload: reads the configuration again while the daemon runs, and adds and removes candidates."""
+"""Reload: adds and removes candidates while the daemon runs; backfill: reads the log again for new ones."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
-from streameval.events import EventBatch
 from streameval.ingest.backfill_reader import BackfillReader
-from streameval.ingest.base import TopicPartition
+from streameval.ingest.base import SourceStatus, TopicPartition
+from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.backfill import Backfill
-from streameval.service.daemon import Change
+from streameval.service.status import BackfillStatus
+
+CANDIDATES = "policies.candidates"
+SLICE = 0.2
+"""Seconds that a slice of a backfill takes, unless it takes longer to catch up with a busy live stream."""
+PATIENCE = 0.05  # seconds to wait in a slice for messages
 
 log = structlog.get_logger("streameval")
 
-CANDIDATES = "policies.candidates"
 
+class Change(NamedTuple):
+    """Result of a reload: the decoder from now on, and the backfill of new candidates."""
 
-class LateCandidates:
-    """The candidates of `late`, an evaluator that `evaluator` made for them."""
-
-    def __init__(self, evaluator: CohortEvaluator, late: Evaluator) -> None:
-        self._evaluator, self._late = evaluator, late
-        self.policies = late.policies[1:]
-
-    @property
-    def awaited(self) -> bool:
-        """Whether one of them is still configured."""
-        return self._evaluator.is_pending(self._late)
-
-    def update(self, batch: EventBatch) -> None:
-        """Take earlier events."""
-        self._late.update(batch)
-
-    def join(self, *, from_zero: bool) -> None:
-        """Get all live events from now on."""
-        self._evaluator.activate(self._late, from_zero=from_zero)
+    events: Decoder
+    backfill: Backfill | None = None
 
 
 class Reload:
@@ -87,11 +77,85 @@ class Reload:
         """Let new candidates join: at once, or with the returned Backfill."""
         if late is None:
             return None
-        candidates = LateCandidates(self._evaluator, late)
         if self._history is None:
-            candidates.join(from_zero=False)
+            self._evaluator.activate(late)
             return None
-        return Backfill(candidates, self._history)
+        return Backfill(self._evaluator, late, self._history)
+
+
+class Backfill:
+    """Gives new candidates, those of `late`, each event from the start of `open` to the live position once.
+
+    Then `evaluator` gives them the live events; from zero if the log cannot be read. The daemon calls `slice` between
+    two polls of the live source. Each slice reads more events than the live loop did since the last one, so the live
+    position is reached.
+    """
+
+    def __init__(
+        self,
+        evaluator: CohortEvaluator,
+        late: Evaluator,
+        open: Callable[[Mapping[TopicPartition, int]], BackfillReader],
+    ) -> None:
+        self._evaluator, self._late, self._open = evaluator, late, open
+        self._policies = late.policies[1:]
+        self._reader: BackfillReader | None = None
+        self._pipeline: EventPipeline | None = None
+        self._read = 0
+
+    def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
+        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended."""
+        policies = list(self._policies)
+        if not self._evaluator.is_pending(self._late):
+            log.info("backfill_given_up", policies=policies, reason="no longer configured")
+        elif not live.positions:
+            return False
+        else:
+            try:
+                waiting = self._advance(pipeline, live, at_least)
+            except StreamevalError as error:
+                log.error("backfill_failed", policies=policies, error=error.message, hint=error.hint)
+                self._evaluator.activate(self._late, from_zero=True)
+            else:
+                if waiting is not None:
+                    log.info("backfill_continues", policies=policies, events=self._read, waiting=waiting)
+                    return False
+                log.info("backfill_done", policies=policies, events=self._read)
+                self._evaluator.activate(self._late)
+        self.close()
+        return True
+
+    def progress(self, live: SourceStatus) -> BackfillStatus:
+        """The events read, and those still to read."""
+        waiting = self._reader.behind(live.positions) if self._reader else None
+        return BackfillStatus(self._policies, self._read, waiting)
+
+    def close(self) -> None:
+        """Close the second reader."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> int | None:
+        """Read on, and return the number of events still to read; None at the live position.
+
+        There the candidates also get the events that are held back here and were not held back from the others.
+        """
+        positions = live.positions
+        self._reader = self._reader or self._open(positions)
+        self._pipeline = self._pipeline or pipeline.fresh()
+        self._pipeline.events = pipeline.events
+        there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))
+        end, least = time.monotonic() + SLICE, self._read + at_least
+        while not self._reader.caught_up(positions):
+            records = self._reader.poll(positions, PATIENCE)
+            self._late.update(self._pipeline.take(records, there, time.time()))
+            self._read += sum(map(len, records))
+            if not records or (time.monotonic() > end and self._read >= least):
+                break
+        if not self._reader.caught_up(positions):
+            return self._reader.behind(positions)
+        self._late.update(self._pipeline.buffered_beyond(pipeline))
+        return None
 
 
 def needing_restart(before: Config, after: Config) -> list[str]:

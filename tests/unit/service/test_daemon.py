@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.ingest.background import WorkerStatus
-from streameval.service.daemon import SHORTEST_IDLE, Change, Daemon
+from streameval.service.daemon import SHORTEST_IDLE, Daemon
 from streameval.service.logging import LogSummaries
+from streameval.service.reload import Change
 from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, Histogram
 from support.factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
 from support.paths import TESTS

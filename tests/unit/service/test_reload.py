@@ -22,10 +22,9 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.service.backfill import Backfill
-from streameval.service.daemon import Change, Daemon
+from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
-from streameval.service.reload import Reload, needing_restart
+from streameval.service.reload import Backfill, Change, Reload, needing_restart
 from streameval.service.status import BackfillStatus
 from support.commands import command
 from support.factories import ListSource, NumberFormat, Recorder, make_published, records, running, wait_until
@@ -155,15 +154,18 @@ def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
 
 
 class Newcomer(Recorder):
-    """A latecomer that remembers whether it joined, and how."""
+    """A latecomer that remembers whether it joined, and how; for a backfill also the evaluator that it joins."""
 
-    policies = ("late",)
+    policies = ("logging", "late")
 
     def __init__(self) -> None:
         super().__init__()
         self.awaited, self.joined = True, []  # type: ignore[var-annotated]
 
-    def join(self, *, from_zero: bool) -> None:
+    def is_pending(self, late: Newcomer) -> bool:
+        return self.awaited
+
+    def activate(self, late: Newcomer, *, from_zero: bool = False) -> None:
         self.joined.append(from_zero)
 
 
@@ -184,10 +186,10 @@ class Everybody(Recorder):
 def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
-    monkeypatch.setattr("streameval.service.backfill.SLICE", 0.001)
+    monkeypatch.setattr("streameval.service.reload.SLICE", 0.001)
     live, source, newcomer = Log([120, 80], live_lots), Log([120, 80], late_lots), Newcomer()
     everybody = Everybody(newcomer)
-    changes = iter([Change(NumberFormat(), Backfill(newcomer, lambda _: BackfillReader(source)))])
+    changes = iter([Change(NumberFormat(), Backfill(newcomer, newcomer, lambda _: BackfillReader(source)))])
     daemon = Daemon(live, NumberFormat(), everybody, reload=lambda: next(changes))
     with capture_logs() as logs, running(daemon):
         wait_until(lambda: daemon.published.accepted > 0)
@@ -205,7 +207,7 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
 def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
     source, newcomer = Log([5]), Newcomer()
     live = Log([9])
-    change = Change(NumberFormat(), Backfill(newcomer, lambda _: BackfillReader(source)))
+    change = Change(NumberFormat(), Backfill(newcomer, newcomer, lambda _: BackfillReader(source)))
     daemon = Daemon(live, NumberFormat(), Recorder(), reload=lambda: change)
     with running(daemon):
         wait_until(lambda: daemon.published.accepted == 9)
@@ -221,7 +223,7 @@ def test_a_log_that_cannot_be_read_again_is_logged_and_the_candidate_begins_with
             return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 0, 1),))
 
     source, newcomer = Broken([[records(b"1", b"2")], SourceError("gone", hint="keep it longer")]), Newcomer()
-    backfill = Backfill(newcomer, lambda _: BackfillReader(source))
+    backfill = Backfill(newcomer, newcomer, lambda _: BackfillReader(source))
     live = SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 9, 0),))
     with capture_logs() as logs:
         assert not backfill.slice(EventPipeline(NumberFormat()), SourceStatus(False), 0)
@@ -254,15 +256,15 @@ def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
 def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:
     newcomer = Newcomer()
     newcomer.awaited = False
-    backfill = Backfill(newcomer, lambda _: BackfillReader(Log([5])))
+    backfill = Backfill(newcomer, newcomer, lambda _: BackfillReader(Log([5])))
     assert backfill.slice(EventPipeline(NumberFormat()), SourceStatus(True), 0)
     assert newcomer.joined == []
 
 
 def test_a_slice_reads_at_least_as_much_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.service.backfill.SLICE", 0.0)
+    monkeypatch.setattr("streameval.service.reload.SLICE", 0.0)
     newcomer = Newcomer()
-    backfill = Backfill(newcomer, lambda _: BackfillReader(Log([500], lots=[10])))
+    backfill = Backfill(newcomer, newcomer, lambda _: BackfillReader(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))
     assert not backfill.slice(EventPipeline(NumberFormat()), live, 95)
     assert len(newcomer.rewards) == 100
