@@ -13,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 import structlog
 import zstandard
 from pydantic import TypeAdapter
@@ -29,7 +31,7 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator, require_schema
 from streameval.ope.evaluator.plan import Candidates, Plan
 from streameval.ope.policies import AnyPolicy, Logged, PythonPolicy, named_policies
 from streameval.ope.reward_models import AnyRewardModel, Ridge, online
-from streameval.service.status import NEVER, SnapshotStatus
+from streameval.service.status import SnapshotStatus
 
 KEPT = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
@@ -225,7 +227,7 @@ class SnapshotWriter:
         store: Takes the documents.
         interval: Seconds between two snapshots.
         header: Entries that are the same in all documents.
-        status: Status of the snapshots written so far.
+        written_at: Time of the newest snapshot in the store, in epoch seconds.
         after: Called by the loop with each document that is on disk.
         clock: Returns epoch seconds.
     """
@@ -235,11 +237,11 @@ class SnapshotWriter:
         store: SnapshotStore,
         interval: float,
         header: State | None = None,
-        status: SnapshotStatus = NEVER,
+        written_at: float | None = None,
         after: Callable[[State], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.status = status
+        self.status = SnapshotStatus(written_at)
         self._store, self._interval, self.after, self._clock = store, interval, after, clock
         self._header = header or {}
         self._due = -math.inf
@@ -298,12 +300,13 @@ class SnapshotWriter:
             self._failed(error)
             return False
         seconds = time.perf_counter() - started
-        self.status = self.status.after(self._document["written"], seconds)
+        durations = self.status.durations.add(np.array([seconds]))
+        self.status = replace(self.status, written_at=self._document["written"], durations=durations)
         log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
         return True
 
     def _failed(self, error: OSError | MemoryError | StateError) -> None:
-        self.status = self.status.failed()
+        self.status = replace(self.status, failures=self.status.failures + 1)
         reason = getattr(error, "strerror", None) or str(error)
         log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)
 

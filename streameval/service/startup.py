@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -27,7 +27,6 @@ from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
 from streameval.service.snapshots import SnapshotStore, SnapshotWriter, evaluator_from
-from streameval.service.status import NEVER, SnapshotStatus
 
 SCHEMA = 3
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
@@ -37,12 +36,15 @@ log = structlog.get_logger("streameval")
 
 @dataclass(frozen=True)
 class StartState:
-    """The state that a daemon starts with. `late`: evaluators of what the snapshot does not have."""
+    """The state that a daemon starts with, written to a snapshot at `written_at` (epoch seconds).
+
+    `late`: evaluators of parts that the snapshot does not have.
+    """
 
     evaluator: CohortEvaluator
     pipeline: EventPipeline
     offsets: SourceOffsets
-    snapshots: SnapshotStatus = NEVER
+    written_at: float | None = None
     late: Sequence[Evaluator] = ()
 
 
@@ -115,7 +117,7 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
             for kind, after in plan.parts.items()
         },
     )
-    return StartState(evaluator, pipeline, offsets, replace(NEVER, written_at=document["written"]), late)
+    return StartState(evaluator, pipeline, offsets, document["written"], late)
 
 
 def _value(value: Any) -> str:
@@ -181,7 +183,7 @@ def daemon(
         found = store.newest()
         start = start_fresh(config) if found is None else resume(config, *found, reset_policies)
         return _assemble(
-            path, config, start, backfill, SnapshotWriter(store, kept.interval, header(config), start.snapshots)
+            path, config, start, backfill, SnapshotWriter(store, kept.interval, header(config), start.written_at)
         )
     except BaseException:
         store.close()

@@ -158,17 +158,6 @@ class SnapshotStatus:
     durations: Histogram = NO_SNAPSHOTS
     failures: int = 0
 
-    def after(self, written_at: float, seconds: float) -> SnapshotStatus:
-        """The status after one more snapshot."""
-        return SnapshotStatus(written_at, self.durations.add(np.array([seconds])), self.failures)
-
-    def failed(self) -> SnapshotStatus:
-        """The status after one more failure."""
-        return SnapshotStatus(self.written_at, self.durations, self.failures + 1)
-
-
-NEVER = SnapshotStatus()
-
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:

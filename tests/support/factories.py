@@ -17,7 +17,7 @@ from streameval.events.origin import Origin
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus
 from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.service.daemon import Daemon
-from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus
+from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, SnapshotStatus
 
 NOW = 1_700_000_000.0
 ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")
@@ -99,7 +99,7 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
         detail="" if report else "no report has been made yet",
         accepted=2_000,
         event_delay=NO_DELAYS.add(np.array([0.2, 3.0])),
-        snapshots=NEVER.after(NOW - 10.0, 0.02),
+        snapshots=SnapshotStatus(NOW - 10.0, NO_SNAPSHOTS.add(np.array([0.02]))),
     )
     return replace(good, rejected=good.rejected | {"malformed": 3}, **fields)
 

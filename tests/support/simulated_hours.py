@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import numpy as np
+
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.status import NO_DELAYS, DaemonStatus, History, SnapshotStatus
+from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, History, SnapshotStatus
 
 BEGIN = datetime(2026, 1, 31, 9, tzinfo=UTC)
 EVENTS_A_SECOND = 8.0
@@ -24,14 +26,14 @@ def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
     )
     lines = SimulatedRecommender(settings).lines()
     decoder, evaluator = JsonDecoder(CANDIDATES), Evaluator(CANDIDATES)
-    history, delays, snapshots = History(), NO_DELAYS, SnapshotStatus()
+    history, delays, written = History(), NO_DELAYS, NO_SNAPSHOTS
     for done in range(BATCH, events + 1, BATCH):
         batch = decoder.decode_batch([next(lines) for _ in range(BATCH)])
         evaluator.update(batch)
         report = evaluator.report()
         now = float(batch.timestamp[-1]) + 0.4
         history, delays = history.after(now, report), delays.add(now - batch.timestamp[-50:])
-        snapshots = snapshots.after(now - 11.0, 0.02)
+        written = written.add(np.array([0.02]))
         yield DaemonStatus(
             source=SourceStatus(reached=True, partitions=(PartitionStatus("interactions", 0, done, 3),)),
             at=now,
@@ -40,6 +42,6 @@ def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
             detail="",
             accepted=done,
             event_delay=delays,
-            snapshots=snapshots,
+            snapshots=SnapshotStatus(now - 11.0, written),
             history=history,
         )

@@ -10,18 +10,18 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streameval.config.model import Http
@@ -30,6 +30,9 @@ from streameval.service.http.auth import FILES_CHECKED_EVERY, Access, Security
 from streameval.service.metrics import CONTENT_TYPE, metrics_text
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
+
+if TYPE_CHECKING:
+    from streameval.service.daemon import Daemon
 
 log = structlog.get_logger("streameval.http")
 access_log = structlog.get_logger("streameval.access")
@@ -59,19 +62,6 @@ HEADERS = {
     "x-content-type-options": "nosniff",
 }
 ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
-
-
-class View(Protocol):
-    """The daemon as the server sees it; `streameval.service.daemon.Daemon` is one."""
-
-    @property
-    def published(self) -> DaemonStatus: ...
-
-    @property
-    def healthy(self) -> bool: ...
-
-    @property
-    def stalled_for(self) -> float: ...
 
 
 class EventStream:
@@ -124,7 +114,7 @@ class EventStream:
 class Pages:
     """The answers to all requests, each from one `view.published`."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: Daemon) -> None:
         self._view = view
         self._status = StatusPage()
         self.live = EventStream(lambda: view.published)
@@ -156,23 +146,6 @@ class Pages:
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
-
-
-class AnswerHeaders:
-    """Adds `headers` to every answer."""
-
-    def __init__(self, app: ASGIApp, headers: dict[str, str]) -> None:
-        self._app, self._headers = app, headers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, add the headers to the answer."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 class Login:
@@ -216,11 +189,7 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
     ]
-    middleware = [
-        Middleware(AnswerHeaders, headers=HEADERS | (ONLY_HTTPS if security.context else {})),
-        Middleware(Login, access=lambda: security.access),
-    ]
-    app = Starlette(routes=routes, middleware=middleware)
+    app = Starlette(routes=routes, middleware=[Middleware(Login, access=lambda: security.access)])
     app.router.redirect_slashes = False  # `/metrics/` is 404
     return app
 
@@ -249,7 +218,9 @@ class HttpServer:
         StreamevalError: The address cannot be bound.
     """
 
-    def __init__(self, view: View, host: str = "127.0.0.1", port: int = 9108, security: Security | None = None) -> None:
+    def __init__(
+        self, view: Daemon, host: str = "127.0.0.1", port: int = 9108, security: Security | None = None
+    ) -> None:
         self._security = security or Security(Http())
         self._socket = _listen(host, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
@@ -264,6 +235,7 @@ class HttpServer:
             log_level="warning",
             access_log=False,
             server_header=False,
+            headers=list((HEADERS | (ONLY_HTTPS if self._security.context else {})).items()),
             proxy_headers=False,
             limit_concurrency=MOST_CONNECTIONS,
             timeout_keep_alive=KEPT_FOR,

@@ -17,7 +17,7 @@ from streameval.ingest.background import WorkerStatus
 from streameval.service.daemon import SHORTEST_IDLE, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
-from streameval.service.status import NEVER, NO_DELAYS, DaemonStatus, Histogram
+from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
 from support.factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
 from support.paths import TESTS
 
@@ -285,7 +285,7 @@ class Writer:
     """Takes every document it can get."""
 
     def __init__(self) -> None:
-        self.status = NEVER
+        self.status = SnapshotStatus()
         self.kept: list[Any] = []
         self.closed = False
 
@@ -311,7 +311,7 @@ def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None
         ([[0, 3]], [1.0, 2.0, 3.0]),
     ]
     assert writer.closed
-    assert daemon.published.snapshots == NEVER
+    assert daemon.published.snapshots == SnapshotStatus()
 
 
 def test_what_is_known_is_kept_when_the_source_cannot_go_on_and_not_after_a_bug() -> None:

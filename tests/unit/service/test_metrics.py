@@ -17,7 +17,7 @@ from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
-from streameval.service.status import NEVER, DaemonStatus
+from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
 PER_ESTIMATE = {"policy", "estimator", "average"}
@@ -267,7 +267,7 @@ def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() ->
 
 
 def test_without_a_state_there_is_nothing_of_snapshots() -> None:
-    samples = scrape(make_published(snapshots=NEVER.failed()))
+    samples = scrape(make_published(snapshots=SnapshotStatus(failures=1)))
     assert one(samples, "streameval_snapshot_failures_total") == 1
     assert "streameval_snapshot_timestamp_seconds" not in samples, "none has been written yet"
     assert not [name for name in scrape(make_published(snapshots=None)) if "snapshot" in name]
