@@ -228,7 +228,7 @@ class SnapshotWriter:
         interval: Seconds between two snapshots.
         header: Entries that are the same in all documents.
         written_at: Time of the newest snapshot in the store, in epoch seconds.
-        after: Called by the loop with each document that is on disk.
+        after: Called by the writing thread with each document that is on disk.
         clock: Returns epoch seconds.
     """
 
@@ -245,7 +245,6 @@ class SnapshotWriter:
         self._store, self._interval, self.after, self._clock = store, interval, after, clock
         self._header = header or {}
         self._due = -math.inf
-        self._document: State = {}
         self._writing: Background[bool] | None = None
 
     def maybe_write(self, document: Callable[[], State | None]) -> None:
@@ -264,14 +263,9 @@ class SnapshotWriter:
         self.settle()
 
     def settle(self, timeout: float = threading.TIMEOUT_MAX) -> None:
-        """Handle the outcome of the snapshot that is being written, if there is one within `timeout` seconds."""
-        written = None if self._writing is None else self._writing.result(timeout)
-        if written is None:
-            return
-        self._writing, document, self._document = None, self._document, {}
-        if written:
-            self.after(document)
-            self._store.step("committed")
+        """Wait up to `timeout` seconds for the snapshot that is being written; a bug in writing is raised here."""
+        if self._writing is not None and self._writing.result(timeout):
+            self._writing = None
 
     def close(self) -> None:
         """Unlock the directory, as soon as no snapshot is being written any more."""
@@ -288,21 +282,23 @@ class SnapshotWriter:
         if state is None:
             return
         self._due = time.monotonic() + self._interval
-        self._document = self._header | {"written": self._clock()} | state
+        written = self._header | {"written": self._clock()} | state
         self._store.step("taken")
-        self._writing = Background(self._write)
+        self._writing = Background(lambda: self._write(written))
 
-    def _write(self) -> bool:
+    def _write(self, document: State) -> bool:
         started = time.perf_counter()
         try:
-            path = self._store.write(self._document)
+            path = self._store.write(document)
         except (OSError, MemoryError) as error:
             self._failed(error)
-            return False
+            return True
         seconds = time.perf_counter() - started
         durations = self.status.durations.add(np.array([seconds]))
-        self.status = replace(self.status, written_at=self._document["written"], durations=durations)
+        self.status = replace(self.status, written_at=document["written"], durations=durations)
         log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
+        self.after(document)
+        self._store.step("committed")
         return True
 
     def _failed(self, error: OSError | MemoryError | StateError) -> None:

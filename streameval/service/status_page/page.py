@@ -20,10 +20,7 @@ from streameval.ope.report import Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     Chart,
-    ChartRow,
     ChartScale,
-    ChartTimeline,
-    Timelines,
     between,
     is_known,
     lift_of,
@@ -134,28 +131,12 @@ def chosen(report: Report, wanted: Mapping[str, str]) -> tuple[str, str] | None:
     return ranked[-1] if ranked else None  # the sort is stable: of equals, the last
 
 
-class Overview(NamedTuple):
-    """The top of the page, by one estimator over one average; `averages` and `estimators` may be chosen instead.
+def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> dict[str, Any] | None:
+    """The top of the page, by one estimator over one average; None while `report` has no estimates.
 
     `candidates` are the rows of values with their timelines, if there are any. `adapting` are the averages that forget,
     with the estimates of all policies.
     """
-
-    estimator: str
-    average: str
-    averages: list[str]
-    estimators: list[str]
-    lifts: Chart
-    meanings: list[str]
-    outside: str
-    production: ChartRow | None
-    candidates: list[tuple[ChartRow, ChartTimeline | None]]
-    timelines: Timelines | None
-    adapting: dict[str, dict[str, Estimate]]
-
-
-def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> Overview | None:
-    """The overview of `report`; None while it has no estimates."""
     choice = chosen(report, wanted)
     if choice is None:
         return None
@@ -165,20 +146,20 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
     base = next((each for each in shown if each.policy == report.production), None)
     rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
     timelines = make_timelines(now.history, now.at, candidates, base)
-    pictures: list[ChartTimeline | None] = [*timelines.pictures] if timelines else [None] * len(candidates)
-    return Overview(
-        estimator,
-        average,
-        averages=list(dict.fromkeys(each.average for each in report.estimates)),
-        estimators=list(dict.fromkeys(each.estimator for each in report.estimates if each.average == average)),
-        lifts=make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of),
-        meanings=meanings(shown, report.confidence),
-        outside=outside(shown),
-        production=next((row for row in rows if row.production), None),
-        candidates=list(zip((row for row in rows if not row.production), pictures, strict=True)),
-        timelines=timelines,
-        adapting=_adapting(report, estimator),
-    )
+    pictures = timelines.pictures if timelines else [None] * len(candidates)
+    return {
+        "estimator": estimator,
+        "average": average,
+        "averages": list(dict.fromkeys(each.average for each in report.estimates)),
+        "estimators": list(dict.fromkeys(each.estimator for each in report.estimates if each.average == average)),
+        "lifts": make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of),
+        "meanings": meanings(shown, report.confidence),
+        "outside": outside(shown),
+        "production": next((row for row in rows if row.production), None),
+        "candidates": list(zip((row for row in rows if not row.production), pictures, strict=True)),
+        "timelines": timelines,
+        "adapting": _adapting(report, estimator),
+    }
 
 
 def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:

@@ -94,7 +94,7 @@ def test_without_lifts_the_rows_are_there_and_say_that_nothing_is_known() -> Non
     none = tuple(replace(each, lift=None, lift_lower=None, lift_upper=None) for each in report.estimates)
     overview = make_overview(make_published(report), replace(report, estimates=none), {})
     assert overview is not None
-    assert [row.value for row in overview.lifts.rows] == ["–"] * 3
+    assert [row.value for row in overview["lifts"].rows] == ["–"] * 3
 
 
 def test_promotion_says_yes_or_why_not_and_since_when() -> None:
@@ -136,7 +136,7 @@ def test_intervals_are_explained_in_words() -> None:
     explained = replace(report, estimates=estimates)
     overview = make_overview(make_published(explained), explained, {})
     assert overview is not None
-    (text,) = overview.meanings
+    (text,) = overview["meanings"]
     assert text.startswith("95 % intervals (drift aware) for the present value. They allow for chance, ")
     assert text.endswith("Each interval is valid for a single look; do not scan many of them.")
     shown = page(explained)
@@ -213,8 +213,8 @@ def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
 def test_adaptation_is_told_for_every_policy_and_average_that_forgets() -> None:
     overview = make_overview(make_published(make_report()), make_report(), {})
     assert overview is not None
-    assert list(overview.adapting) == ["window", "decay", "adaptive_window", "adaptive_decay", "mixture"]
-    for column in overview.adapting.values():
+    assert list(overview["adapting"]) == ["window", "decay", "adaptive_window", "adaptive_decay", "mixture"]
+    for column in overview["adapting"].values():
         assert column.keys() == {"logging", "challenger-a", "challenger-b", "challenger-c"}
     (table,) = re.findall(r"Events in each average at present(.*?)</table>", page(make_report()), re.DOTALL)
     row = re.findall(r"<td>(.*?)</td>", table[table.index("challenger-a") :])
