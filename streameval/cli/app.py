@@ -336,14 +336,16 @@ def show(
 
     When and by which version it was written, the offsets from which it resumes, buffered events, and the estimates.
     """
+    import msgspec
+
     from streameval.cli.show import contents, contents_table, load
 
     _quieten()
-    path, document = load(snapshot)
+    values = contents(*load(snapshot))
     if as_json:
-        print(json.dumps(contents(path, document), indent=2))
+        print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
     else:
-        console().print(contents_table(path, document))
+        console().print(contents_table(values))
 
 
 @app.command()

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Self
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.live import Live
@@ -56,107 +52,62 @@ MOST_WAITING = 8_000
 """Events in the broker that the daemon has not reported; the broker deletes what exceeds 5 MB."""
 
 
-def run_demo(
-    events: int | None = None,
-    port: int = 9108,
-    seed: int = 1,
-    rate: float = 2_000.0,
-    console: Console | None = None,
-) -> None:
+def run_demo(events: int | None, port: int, seed: int, rate: float) -> None:
     """Run until Ctrl-C, or until `events` events were read; then print the estimates beside the true values.
 
     `rate`: events per second; 0 is as fast as possible. `port`: of the status page; if it is taken, a free one.
     Raises InputError if the embedded broker is not installed.
     """
-    console = console or Console(highlight=False)
+    console = Console(highlight=False)
     configure_logging("warning")
     settings = SimulatedSettings(
         events=events, rate=rate, seed=seed, span=SPAN, exploration=EXPLORATION, candidates=CANDIDATES
     )
     with EmbeddedBroker({TOPIC: 1}) as broker:
-        daemon = _daemon(broker)
-        watcher = Watcher(daemon, SimulatedRecommender(settings), events)
-        with _server(daemon, port, console) as server, _recommender(settings, broker, watcher):
-            console.print(_where_to_look(server.url, broker.bootstrap, settings), markup=False, soft_wrap=True)
-            with Live(get_renderable=watcher.line, console=console, transient=True), watcher:
+        topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
+        decoder = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
+        evaluator = Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
+        daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_EVERY)
+        demonstration = Demonstration(daemon, settings, broker.bootstrap)
+        try:
+            server = HttpServer(daemon, port=port)
+        except StreamevalError as error:
+            console.print(f"{error.message}; taking a free port", style="yellow", markup=False)
+            server = HttpServer(daemon, port=0)
+        with server:
+            console.print(_addresses(server.url, broker.bootstrap, settings), markup=False, soft_wrap=True)
+            with Live(get_renderable=demonstration.line, console=console, transient=True), demonstration:
                 daemon.run()
-    console.print(watcher.outcome())
+    console.print(demonstration.outcome())
 
 
-def _daemon(broker: EmbeddedBroker) -> Daemon:
-    settings = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
-    events = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
-    evaluator = Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
-    return Daemon(KafkaSource(settings), events, evaluator, publish_interval=PUBLISH_EVERY)
-
-
-@contextmanager
-def _server(daemon: Daemon, port: int, console: Console) -> Iterator[HttpServer]:
-    try:
-        server = HttpServer(daemon, port=port)
-    except StreamevalError as error:
-        console.print(f"{error.message}; taking a free port", style="yellow", markup=False)
-        server = HttpServer(daemon, port=0)
-    with server:
-        yield server
-
-
-@contextmanager
-def _recommender(settings: SimulatedSettings, broker: EmbeddedBroker, watcher: Watcher) -> Iterator[None]:
-    """A thread that writes simulated events to the broker while the block lasts."""
-    stopping = threading.Event()
-    arguments = (SimulatedSource(settings), broker.bootstrap, watcher, stopping)
-    thread = threading.Thread(target=_produce, args=arguments, name="recommender")
-    thread.start()
-    try:
-        yield
-    finally:
-        stopping.set()
-        thread.join()
-
-
-def _produce(source: SimulatedSource, bootstrap: str, watcher: Watcher, stopping: threading.Event) -> None:
-    from confluent_kafka import Producer  # an extra; without it there is no embedded broker either
-
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "log_level": 0})
-    while not stopping.is_set() and not source.status().exhausted:
-        if source.position - watcher.read > MOST_WAITING:
-            stopping.wait(PUBLISH_EVERY / 4)
-            continue
-        for records in source.poll(LOOK_EVERY):
-            for value in records.values:
-                producer.produce(TOPIC, value)
-        producer.flush(LOOK_EVERY)
-
-
-def _where_to_look(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
+def _addresses(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
     rate = f"{counted(settings.rate, 'event')} per second" if settings.rate else "events as fast as possible"
     end = f"after {counted(settings.events, 'event')}" if settings.events else "with Ctrl-C"
-    return "\n".join(
-        [
-            f"A simulated recommender sends {rate}; its users keep changing their preferences. The demo ends {end}.",
-            f"  status page  {url}/",
-            f"  metrics      {url}/metrics",
-            f"  report       {url}/api/v1/report",
-            f"  broker       {bootstrap}, topic {TOPIC}",
-        ]
+    return (
+        f"A simulated recommender sends {rate}; its users keep changing their preferences. The demo ends {end}.\n"
+        f"  status page  {url}/\n"
+        f"  metrics      {url}/metrics\n"
+        f"  report       {url}/api/v1/report\n"
+        f"  broker       {bootstrap}, topic {TOPIC}"
     )
 
 
-@dataclass
-class Watcher:
-    """Compares the reports of the daemon with the true values, and stops it after `events`."""
+class Demonstration:
+    """While entered, a thread sends simulated events to the broker and compares the reports with the true values.
 
-    daemon: Daemon
-    recommender: SimulatedRecommender
-    events: int | None
-    squared_errors: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    errors: Counter[str] = field(default_factory=Counter)
-    _judged: int = SETTLED
-    _leaving: threading.Event = field(default_factory=threading.Event)
+    It stops the daemon when that has read `settings.events`.
+    """
+
+    def __init__(self, daemon: Daemon, settings: SimulatedSettings, bootstrap: str) -> None:
+        self.daemon, self.settings, self.bootstrap = daemon, settings, bootstrap
+        self.recommender = SimulatedRecommender(settings)
+        self._errors = np.zeros((len(AVERAGES), 2))  # the sum of the squared errors, and their number
+        self._judged = SETTLED
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="recommender")
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._watch, name="watcher")
         self._thread.start()
         return self
 
@@ -198,21 +149,28 @@ class Watcher:
         for policy, value in truth.items():
             estimates = [decimal(_value(report, policy, average.label), 3) for average in AVERAGES]
             table.add_row(policy, f"{value:.3f}", *estimates)
-        if self.errors:
+        if self._errors.all():
+            errors = np.sqrt(self._errors[:, 0] / self._errors[:, 1])
             table.add_section()
-            table.add_row("typical error", "", *(decimal(self.typical_error(average.label), 3) for average in AVERAGES))
+            table.add_row("typical error", "", *(f"{error:.3f}" for error in errors))
             table.caption = "Typical error: root mean square of estimate - truth, over the run and the candidates."
         return table
 
-    def typical_error(self, average: str) -> float | None:
-        """Root mean squared error over the run; None before the first comparison."""
-        count = self.errors[average]
-        return math.sqrt(self.squared_errors[average] / count) if count else None
+    def _work(self) -> None:
+        from confluent_kafka import Producer  # an extra; without it there is no embedded broker either
 
-    def _watch(self) -> None:
-        while not self._leaving.wait(LOOK_EVERY):
+        source = SimulatedSource(self.settings)
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 0})
+        while not self._leaving.is_set():
+            if source.status().exhausted or source.position - self.read > MOST_WAITING:
+                self._leaving.wait(PUBLISH_EVERY / 4)
+            else:
+                for records in source.poll(LOOK_EVERY):
+                    for value in records.values:
+                        producer.produce(TOPIC, value)
+                producer.flush(LOOK_EVERY)
             self._judge(self.daemon.published.report)
-            if self.events and self.read >= self.events:
+            if self.settings.events and self.read >= self.settings.events:
                 self.daemon.stop()
 
     def _judge(self, report: Report | None) -> None:
@@ -220,12 +178,11 @@ class Watcher:
             return
         self._judged = report.events.accepted
         truth = self.recommender.truth(self._judged)
-        for average in AVERAGES:
+        for place, average in enumerate(AVERAGES):
             for policy in CANDIDATES:
                 value = _value(report, policy, average.label)
                 if value is not None:
-                    self.squared_errors[average.label] += (value - truth[policy]) ** 2
-                    self.errors[average.label] += 1
+                    self._errors[place] += (value - truth[policy]) ** 2, 1
 
 
 def _value(report: Report | None, policy: str, average: str) -> float | None:

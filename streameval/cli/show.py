@@ -2,68 +2,61 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from streameval.cli.tables import events_line, report_table
-from streameval.common.arrays import Array, State, from_plain
+from streameval.cli.tables import events_line, facts, new_table, report_table
+from streameval.common.arrays import State, from_plain
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import InputError
 from streameval.ingest.base import Offsets
-from streameval.ope.report import Report
 from streameval.service.snapshots import DamagedError, evaluator_from, found_in, read_document
+
+IDS = {
+    "duplicates": "ids of events, to recognise duplicates",
+    "later_duplicates": "the same, in event-time order",
+}
+"""The stages that remember ids, by their key in the state of a pipeline."""
 
 
 def buffered(pipeline: State) -> dict[str, Any]:
     """The buffers, the watermark and the reward counts in the state of a pipeline.
 
     `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds; None
-    without times) and `bytes`. `watermark`: older events have been counted, `hurried` of them before their turn; None
-    if events count as they arrive.
+    without times) and `bytes`. `watermark`: older events have been counted, and `released_early` of them before
+    their turn; None if events count as they arrive.
     """
     order = pipeline["order"] or {"held": pipeline["released"]}
-    rewards = order.get("rewards")
-    rows = [_row("buffered events", order["held"])]
+    rewards, passed = order.get("rewards"), order.get("released_until", -math.inf)
+    timed = {"buffered events": order["held"]}
     if rewards is not None:
-        rows.append(_row("rewards without an event yet", rewards["waiting"]["runs"]))
-        rows.append(_row("ids of counted events, to recognise late rewards", rewards["released"]["runs"]))
-    for stage, name in (
-        ("duplicates", "ids of events, to recognise duplicates"),
-        ("later_duplicates", "the same, in event-time order"),
-    ):
+        timed["rewards without an event yet"] = rewards["waiting"]["runs"]
+        timed["ids of counted events, to recognise late rewards"] = rewards["released"]["runs"]
+    rows = []
+    for what, parts in timed.items():
+        times = [time for part in parts for time in from_plain(part["timestamp"]).tolist()]
+        rows.append(_row(what, len(times), parts, min(times, default=None), max(times, default=None)))
+    for stage, what in IDS.items():
         if pipeline.get(stage) is not None:
             ids = pipeline[stage]["remembered"]
-            row = {"what": name, "count": len(from_plain(ids)), "oldest": None, "newest": None, "bytes": _bytes(ids)}
-            rows.append(row)
-    passed = order.get("released_until", -math.inf)
+            rows.append(_row(what, len(from_plain(ids)), ids))
     return {
         "waiting": [row for row in rows if row["count"]],
         "watermark": passed if math.isfinite(passed) else None,
-        "hurried": order.get("released_early", 0),
+        "released_early": order.get("released_early", 0),
         "rewards": None if rewards is None else rewards["counts"],
     }
 
 
-def _row(what: str, parts: Sequence[State]) -> dict[str, Any]:
-    times: Array = np.concatenate([np.empty(0), *(from_plain(part["timestamp"]) for part in parts)])
-    known = len(times) > 0
-    return {
-        "what": what,
-        "count": len(times),
-        "oldest": float(times.min()) if known else None,
-        "newest": float(times.max()) if known else None,
-        "bytes": _bytes(parts),
-    }
+def _row(what: str, count: int, state: Any, oldest: float | None = None, newest: float | None = None) -> dict[str, Any]:
+    return {"what": what, "count": count, "oldest": oldest, "newest": newest, "bytes": _bytes(state)}
 
 
 def _bytes(value: Any) -> int:
@@ -94,11 +87,18 @@ def _read(path: Path) -> State:
 
 
 def contents(path: Path, document: State) -> dict[str, Any]:
-    """A snapshot as plain values, its Report included."""
-    return {**_contents(path, document), "report": json.loads(_report(document).to_json())}
-
-
-def _contents(path: Path, document: State) -> dict[str, Any]:
+    """A snapshot as values that JSON has, and its Report."""
+    cohorts = []
+    for cohort in document["evaluator"]["cohorts"]:
+        evaluator = cohort["evaluator"]
+        names = ("production", "products", "reward_range", "confidence")
+        settings = {name: evaluator["settings"].get(name) for name in names}
+        cohorts.append({"policies": list(cohort["policies"]), **settings, "events": evaluator["events"]})
+    positions = {}
+    for topic, mark in document["offsets"].items():
+        offsets = Offsets.from_state(mark)
+        following = {str(partition): offset for partition, offset in offsets.positions.items()}
+        positions[topic] = {"identity": offsets.identity, "next": following}
     return {
         "path": str(path),
         "bytes": path.stat().st_size,
@@ -106,36 +106,18 @@ def _contents(path: Path, document: State) -> dict[str, Any]:
         "version": document["version"],
         "written": document["written"],
         "fingerprint": document["fingerprint"],
-        "positions": {topic: _positions(mark) for topic, mark in document["offsets"].items()},
+        "positions": positions,
         **buffered(document["pipeline"]),
-        "cohorts": [_cohort(cohort) for cohort in document["evaluator"]["cohorts"]],
+        "cohorts": cohorts,
+        "report": evaluator_from(document["evaluator"]).report(),
     }
 
 
-def _positions(mark: State) -> dict[str, Any]:
-    offsets = Offsets.from_state(mark)
-    return {"identity": offsets.identity, "next": {str(part): at for part, at in offsets.positions.items()}}
-
-
-def _cohort(cohort: State) -> dict[str, Any]:
-    evaluator = cohort["evaluator"]
-    names = ("production", "products", "reward_range", "confidence")
-    settings = {name: evaluator["settings"].get(name) for name in names}
-    return {"policies": list(cohort["policies"]), **settings, "events": evaluator["events"]}
-
-
-def _report(document: State) -> Report:
-    return evaluator_from(document["evaluator"]).report()
-
-
-def contents_table(path: Path, document: State) -> Group:
-    """A snapshot as tables."""
-    values, report = _contents(path, document), _report(document)
-    facts = Table.grid(padding=(0, 2))
-    for name, value in _facts(values):
-        facts.add_row(name, Text(value))
+def contents_table(values: dict[str, Any]) -> Group:
+    """The contents of a snapshot as tables."""
+    report = values["report"]
     waiting = _waiting_table(values["waiting"]) if values["waiting"] else Text()
-    return Group(facts, waiting, report_table(report, title=events_line(report)))
+    return Group(facts(_facts(values)), waiting, report_table(report, title=events_line(report)))
 
 
 def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -148,7 +130,7 @@ def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "resumes at", f"{topic} {offsets or UNKNOWN}" + (f" (id {mark['identity']})" if mark["identity"] else "")
     if values["watermark"] is not None:
         watermark = utc_time(values["watermark"])
-        yield "watermark", f"{watermark}, {values['hurried']:,} events released before their turn"
+        yield "watermark", f"{watermark}, {values['released_early']:,} events released before their turn"
     if values["rewards"] is not None:
         yield "rewards", ", ".join(f"{count:,} {fate}" for fate, count in values["rewards"].items())
     for cohort in values["cohorts"]:
@@ -160,9 +142,7 @@ def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _waiting_table(waiting: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="Buffers", title_justify="left", title_style="bold", pad_edge=False)
-    for heading in ("what", "count", "oldest", "newest", "bytes"):
-        table.add_column(heading, justify="right" if heading in ("count", "bytes") else "left")
+    table = new_table("Buffers", "what", ">count", "oldest", "newest", ">bytes")
     for row in waiting:
         times = (UNKNOWN if row[end] is None else utc_time(row[end]) for end in ("oldest", "newest"))
         table.add_row(row["what"], f"{row['count']:,}", *times, f"{row['bytes']:,}")

@@ -117,7 +117,7 @@ def test_what_waits_is_told_as_json(run: Run, holding: Path) -> None:
     assert (events["count"], events["oldest"], events["newest"]) == (40, 1_700_000_000.0, 1_700_000_039.0)
     assert events["bytes"] > 40 * 8
     assert (rewards["count"], ids["count"], ids["oldest"]) == (3, 10, None)
-    assert (told["watermark"], told["hurried"]) == (None, 0)
+    assert (told["watermark"], told["released_early"]) == (None, 0)
     assert told["rewards"] == {"joined": 0, "late": 0, "unmatched": 0}
 
 

@@ -313,5 +313,5 @@ def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_pa
     snapshots = SnapshotStore(place.state)
     path = snapshots.write(document)
     snapshots.close()
-    assert contents(path, document)["report"]["events"]["accepted"] == 150, "looking at it runs nothing"
+    assert contents(path, document)["report"].events.accepted == 150, "looking at it runs nothing"
     assert seen(place.life(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))
