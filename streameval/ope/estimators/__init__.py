@@ -7,9 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
-from streameval.ope.estimators.importance import SNIPS, ControlVariate
+from streameval.ope.estimators.importance import SNIPS, ControlVariate, PseudoInverse, WeightedPseudoInverse
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
-from streameval.ope.estimators.slate import PseudoInverse, WeightedPseudoInverse
 from streameval.ope.estimators.stratified import StratifiedDR, StratifiedIPS
 
 AnyEstimator = Annotated[

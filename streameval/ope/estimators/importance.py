@@ -1,4 +1,9 @@
-"""IPS with less variance from the importance weights alone: divided by their mean, or with them as control variate."""
+"""Estimators from the importance weights alone: with less variance than IPS, and for slates.
+
+A slate as a whole has so many alternatives that its importance weight, a product over slots, is nearly always 0 and now
+and then huge. Where the expected reward is a sum of contributions of the slots (which need not be known), weights
+that are sums do.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,27 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
+from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
 
 
 @dataclass(frozen=True, config=strict)
-class SNIPS(Estimator):
+class SelfNormalised(Estimator):
+    """A mean of weighted rewards divided by the mean weight."""
+
+    ratio: ClassVar[bool] = True
+
+    def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
+        return Terms(evidence.weighted_reward, evidence.importance_weight), state
+
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """As of `ips`; the linearised term is `w (r - value)`, and the value lies inside the reward range."""
+        width = max_weight * (reward_range[1] - reward_range[0])
+        return super().term_range(reward_range, max_weight)._replace(width=width)
+
+
+@dataclass(frozen=True, config=strict)
+class SNIPS(SelfNormalised):
     """Self-normalised IPS: `mean(w r) / mean(w)`.
 
     Stays inside the range of the rewards seen, does not change when a constant is added to all rewards, and has far
@@ -29,17 +50,64 @@ class SNIPS(Estimator):
     Source: Swaminathan & Joachims, NIPS 2015.
     """
 
-    ratio: ClassVar[bool] = True
     preference: ClassVar[int] = 5
     kind: Literal["snips"] = field(default="snips", kw_only=True, repr=False)
 
+
+@dataclass(frozen=True, config=strict)
+class PseudoInverse(Estimator):
+    """The pseudo-inverse estimator for slates: the average of `r G`.
+
+    `G = q' Gamma^+ 1_s` with q the candidate's probabilities in the slots, `Gamma` the second moments of the logging
+    policy's slates and `1_s` the slate shown. Where the slots were filled each on its own this is
+    `sum over slots of pi(a|x) / pi0(a|x) - slots + 1`; for one slot, and for events that are no slates, the importance
+    weight. For uniform rankings of l of m actions there is a closed form too, which for `l = m` is
+    `(m - 1) (sum over slots of pi(a|x)) - m + 2`; in general, with the logged slates listed, a system of equations.
+
+    Unbiased if the expected reward is a sum over slots, and the logging policy can show what the candidate shows. If it
+    is not such a sum (all slots must please together, or the second counts only if the first failed) the estimate is
+    biased without a sign of it. `G` may be negative, and so may the estimate; it is not clipped.
+
+    Two slots, each filled by a coin; the candidate shows what was shown with probability .8 and .2:
+
+    >>> evidence = Evidence.of(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
+    >>> PseudoInverse().terms(evidence, {})[0].numerator
+    array([[1.]])
+
+    Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
+    kind: Literal["pseudo_inverse"] = field(default="pseudo_inverse", kw_only=True, repr=False)
+
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
-        return Terms(evidence.weighted_reward, evidence.importance_weight), state
+        return Terms(evidence.weighted_reward), state
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
-        """As of `ips`; the linearised term is `w (r - value)`, and the value lies inside the reward range."""
-        width = max_weight * (reward_range[1] - reward_range[0])
+        """That of `r G`, where `G` lies between plus and minus `max_weight`."""
+        width = 2 * max_weight * max(map(abs, reward_range))
         return super().term_range(reward_range, max_weight)._replace(width=width)
+
+
+@dataclass(frozen=True, config=strict)
+class WeightedPseudoInverse(SelfNormalised):
+    """The self-normalised pseudo-inverse estimator: `mean(r G) / mean(G)`, with `G` as in `pseudo_inverse`.
+
+    Mostly less variance for a bias of order 1/n, and it does not change when a constant is added to all rewards. But
+    `mean(G)` may come near 0 while events are few, and the value is then anything: trust it once the mean weight is
+    near 1.
+
+    Source: Swaminathan et al., NeurIPS 2017.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({Requirement.SLOTS})
+    preference: ClassVar[int] = 4
+    kind: Literal["weighted_pseudo_inverse"] = field(default="weighted_pseudo_inverse", kw_only=True, repr=False)
+
+    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+        """As of `snips`, where the weight may be negative as well."""
+        terms = super().term_range(reward_range, max_weight)
+        return terms._replace(width=2 * terms.width)
 
 
 @dataclass(frozen=True, config=strict)
@@ -66,7 +134,7 @@ class ControlVariate(Estimator):
     kind: Literal["control_variate"] = field(default="control_variate", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
-        return {"slope": start_slope(policies)}
+        return {"slope": np.zeros((policies, 5))}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         beta, after = lagged_slope(evidence, evidence.weighted_reward, state["slope"])
@@ -76,26 +144,24 @@ class ControlVariate(Estimator):
         return controlled_range(reward_range, max_weight)
 
 
-def start_slope(policies: int) -> Array:
-    """The sums of `lagged_slope` before the first event."""
-    return np.zeros((policies, 5))
-
-
 def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, Array]:
     """`beta = cov(term, w) / var(w)` over the last 100,000 events, and the sums after these events.
 
     Args:
         evidence: the events
         term: [n, P]
-        sums: [P, 5] the sums before them
+        sums: [P, 5] recent sums of `1, w, term, w w, term w` before them
 
     Returns:
-        `beta` of each event as known one block before it, [n, P], and the sums.
+        `beta` of each event as known one block before it, [n, P], 0 where `w` does not vary; and the sums.
     """
     weight = evidence.importance_weight
     path = evidence.recent_sums((None, weight, term, weight * weight, term * weight), sums)
-    before = np.concatenate([sums[None], path[:-1]])
-    return evidence.spread_over_events(_slope(before)), path[-1]
+    count, total, reward, square, product = np.moveaxis(np.concatenate([sums[None], path[:-1]]), -1, 0)
+    variance = square * count - total * total
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = (product * count - reward * total) / variance
+    return evidence.spread_over_events(np.where(variance > 1e-12 * square * count, slope, 0.0)), path[-1]
 
 
 def controlled_range(reward_range: tuple[float, float], max_weight: Array) -> TermRange:
@@ -107,12 +173,3 @@ def controlled_range(reward_range: tuple[float, float], max_weight: Array) -> Te
     low, high = reward_range
     least, most = min(low, 0.0), max(high, 0.0)
     return TermRange.between((least, most), (low - most, high - least), max_weight, 2 * max_weight * (high - low))
-
-
-def _slope(sums: Array) -> Array:
-    """`cov(u, w) / var(w)` from the sums of `1, w, u, w w, u w` on the last axis; 0 where `w` does not vary."""
-    count, weight, reward, square, product = np.moveaxis(sums, -1, 0)
-    variance = square * count - weight * weight
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slope = (product * count - reward * weight) / variance
-    return np.where(variance > 1e-12 * square * count, slope, 0.0)

@@ -16,7 +16,9 @@ the average of
 | `cab` | `1 - min(cap / W, 1)` | `min(cap / w, 1)` | |
 | `cab_dr` | 1 | `min(cap / w, 1)` | yes |
 
-Where the logging policy never takes an action that the candidate may take, `W(a)` is infinite: it has no rewards.
+So alpha is 1 where the model is corrected, 0 without a model, and `1 - beta(W)` otherwise. Where the logging policy
+never takes an action that the candidate may take, `W(a)` is infinite: it has no rewards. `dm`, `dr`, `static_blend` and
+`cab_dr` need the candidate's full distribution, `switch` and `cab` those of both policies.
 
 Source: Su, Wang, Santacatterina & Joachims, CAB: Continuous Adaptive Blending, ICML 2019, Table 1.
 """
@@ -41,11 +43,6 @@ PREDICTED: Requirements = frozenset({Requirement.TARGET, Requirement.PREDICTION}
 WEIGHED: Requirements = PREDICTED | {Requirement.LOGGING}
 
 
-def up_to(weight: Array, cap: float) -> Array:
-    """`1[W <= cap]`; 0 where W is infinite."""
-    return ((weight <= cap) & np.isfinite(weight)).astype(float)
-
-
 def within(weight: Array, cap: float) -> Array:
     """`min(cap / W, 1)`, the share of a weight that a cap leaves; 0 where W is infinite.
 
@@ -62,10 +59,6 @@ class Interpolated(Estimator):
 
     corrected: ClassVar[bool] = False
 
-    def alpha(self, weight: Array) -> Array | float:
-        """The factor of the model's prediction for an action of this weight, where a model is needed."""
-        return 1.0
-
     def beta(self, weight: Array) -> Array | float:
         """The factor of the weighted reward."""
         return 1.0
@@ -79,14 +72,15 @@ class Interpolated(Estimator):
         weight, actions = evidence.importance_weight, evidence.actions
         beta = self.beta(weight)
         term = _times(beta, evidence.weighted_reward)
-        if actions is not None and Requirement.PREDICTION in self.needs:
-            if Requirement.LOGGING in self.needs:
-                term = term + actions.sum(_times(self.alpha(actions.importance_weight), actions.modelled))
-            else:  # every action counts the same
-                term = term + _times(self.alpha(weight), actions.expected_reward)
-        if actions is not None and self.corrected:
+        if actions is None or Requirement.PREDICTION not in self.needs:
+            return Terms(term), state
+        if self.corrected:
             predicted = actions.of_logged(actions.prediction)
-            term = term - _times(beta, weight * predicted[:, None])
+            term = term + actions.expected_reward - _times(beta, weight * predicted[:, None])
+        elif Requirement.LOGGING in self.needs:
+            term = term + actions.sum(actions.modelled * (1.0 - self.beta(actions.importance_weight)))
+        else:  # every action counts the same
+            term = term + _times(1.0 - beta, actions.expected_reward)
         return Terms(term), state
 
     def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
@@ -136,6 +130,9 @@ class Capped(Interpolated):
     cap: Annotated[Cap, Field(ge=0)]
     is_biased_by_design: ClassVar[bool] = True
 
+    def beta(self, weight: Array) -> Array:
+        return within(weight, self.cap)
+
     @property
     def limit(self) -> float:
         return self.cap
@@ -161,7 +158,7 @@ class IPS(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class ClippedIPS(Capped):
-    """IPS with capped weights: the average of `min(w, cap) r`, cap > 0 (infinity is allowed: then it is `ips`).
+    """IPS with capped weights: the average of `min(w, cap) r`, cap > 0.
 
     Trades variance for a bias towards zero, so its interval covers its own expectation (`covers: estimand`), not the
     value of the policy.
@@ -175,16 +172,13 @@ class ClippedIPS(Capped):
     cap: Annotated[Cap, Field(gt=0)]
     kind: Literal["clipped_ips"] = field(default="clipped_ips", kw_only=True, repr=False)
 
-    def beta(self, weight: Array) -> Array:
-        return within(weight, self.cap)
-
 
 @dataclass(frozen=True, config=strict)
 class DM(Interpolated):
     """Direct method: what the reward model expects, the average of `sum over a of pi(a|x) q(x, a)`.
 
     Has little noise and all of the model's bias, whatever the logging policy did: the interval is about the model's
-    own expectation. Needs the candidate's full distribution.
+    own expectation.
 
     Three actions, the first of which was logged with a propensity of .5 and earned 1:
 
@@ -205,8 +199,7 @@ class DR(Interpolated):
     """Doubly robust: `sum over a of pi(a|x) q(x, a) + w (r - q(x, logged action))`, the model and its correction.
 
     Unbiased where support is full, whatever the model says, because the model predicts before it learns; the better the
-    model, the less noise. For an action that is never logged the model is not corrected. Needs the candidate's full
-    distribution.
+    model, the less noise. For an action that is never logged the model is not corrected.
 
     The event of `DM`, whose weight is 1.2:
 
@@ -237,21 +230,16 @@ class StaticBlend(Interpolated):
     is_biased_by_design: ClassVar[bool] = True
     kind: Literal["static_blend"] = field(default="static_blend", kw_only=True, repr=False)
 
-    def alpha(self, weight: Array) -> float:
-        return 1.0 - self.tau
-
     def beta(self, weight: Array) -> float:
         return self.tau
 
 
 @dataclass(frozen=True, config=strict)
 class Switch(Capped):
-    """The reward where the weight is small, the model where it is large.
+    """The reward where the weight is small, the model where it is large; cap >= 0.
 
-    `sum over a with W(a) > cap of pi(a|x) q(x, a) + w r 1[w <= cap]`, cap >= 0: `switch(0)` is `dm`, without a limit it
-    is `ips`. The model stands in for actions that are never logged. Needs the full distributions of both policies.
-
-    The third action is never logged, so that its part of .2 x .4 comes from the model:
+    `switch(0)` is `dm`, without a limit it is `ips`. The model stands in for actions that are never logged, such as the
+    third one here, so that its part of .2 x .4 comes from the model:
 
     >>> Switch(cap=2).terms(_example(), {})[0].numerator.round(3)  # .08 + 1.2
     array([[1.28]])
@@ -264,21 +252,16 @@ class Switch(Capped):
     needs: ClassVar[Requirements] = WEIGHED
     kind: Literal["switch"] = field(default="switch", kw_only=True, repr=False)
 
-    def alpha(self, weight: Array) -> Array:
-        return 1.0 - up_to(weight, self.cap)
-
     def beta(self, weight: Array) -> Array:
-        return up_to(weight, self.cap)
+        return ((weight <= self.cap) & np.isfinite(weight)).astype(float)
 
 
 @dataclass(frozen=True, config=strict)
 class CAB(Capped):
-    """Continuous adaptive blending: capped IPS, with the model standing in for what the cap cuts off.
+    """Continuous adaptive blending: capped IPS, with the model standing in for what the cap cuts off; cap >= 0.
 
-    `sum over a of pi(a|x) q(x, a) (1 - min(cap / W(a), 1)) + min(w, cap) r`, cap >= 0: `cab(0)` is `dm`, without a
-    limit it is `ips`. Less noise than `ips` and, with any reasonable model, less bias than `clipped_ips`; continuous
-    in the cap, as `switch` is not. The model stands in for actions that are never logged. Needs the full
-    distributions of both policies.
+    `cab(0)` is `dm`, without a limit it is `ips`. Less noise than `ips` and, with any reasonable model, less bias than
+    `clipped_ips`; continuous in the cap, as `switch` is not. The model stands in for actions that are never logged.
 
     >>> CAB(cap=1).terms(_example(), {})[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
     array([[1.15]])
@@ -289,18 +272,12 @@ class CAB(Capped):
     needs: ClassVar[Requirements] = WEIGHED
     kind: Literal["cab"] = field(default="cab", kw_only=True, repr=False)
 
-    def alpha(self, weight: Array) -> Array:
-        return 1.0 - within(weight, self.cap)
-
-    def beta(self, weight: Array) -> Array:
-        return within(weight, self.cap)
-
 
 @dataclass(frozen=True, config=strict)
 class CABDR(Capped):
     """Doubly robust with capped corrections: `sum over a of pi(a|x) q(x, a) + min(w, cap) (r - q(x, logged action))`.
 
-    cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`. Needs the candidate's full distribution.
+    cap >= 0: `cab_dr(0)` is `dm`, without a limit it is `dr`.
 
     >>> CABDR(cap=1).terms(_example(), {})[0].numerator.round(3)  # .54 + 1 (1 - .7)
     array([[0.84]])
@@ -311,6 +288,3 @@ class CABDR(Capped):
     needs: ClassVar[Requirements] = PREDICTED
     corrected: ClassVar[bool] = True
     kind: Literal["cab_dr"] = field(default="cab_dr", kw_only=True, repr=False)
-
-    def beta(self, weight: Array) -> Array:
-        return within(weight, self.cap)

@@ -1,7 +1,7 @@
 """Stratified estimators: few events with large weights carry the noise, many with small ones the drift.
 
 A term is split by the importance weight at a threshold, so that an average that can (`mixture`) remembers each part
-as long as suits it. On other averages the parts are simply added up again.
+as long as suits it. Other averages add the parts up again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
-from streameval.ope.estimators.importance import controlled_range, lagged_slope, start_slope
+from streameval.ope.estimators.importance import controlled_range, lagged_slope
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
 
@@ -45,7 +45,7 @@ class StratifiedIPS(Estimator):
     kind: Literal["stratified_ips"] = field(default="stratified_ips", kw_only=True, repr=False)
 
     def start(self, policies: int) -> State:
-        return {"control": start_slope(policies), "means": np.zeros((policies, 2))}
+        return {"control": np.zeros((policies, 5)), "means": np.zeros((policies, 2))}
 
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         weight, reward = evidence.importance_weight, evidence.weighted_reward
