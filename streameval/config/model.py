@@ -19,8 +19,9 @@ from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
 from streameval.ingest.base import ExistingFile, RewardTopic, StrictModel
-from streameval.ingest.files.source import ColumnNames
-from streameval.ingest.settings import AnySource
+from streameval.ingest.files.source import ColumnNames, FileSettings
+from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.averages import AnyAverage
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
@@ -40,6 +41,8 @@ def _kind_as_mapping(value: object) -> object:
 def _policy_as_mapping(value: object) -> object:
     return {"kind": "logged"} if value is None else _kind_as_mapping(value)
 
+
+AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
 Name = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Name], Field(min_length=1), Tag("list")]

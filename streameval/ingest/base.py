@@ -1,4 +1,4 @@
-"""The base of event sources: settings, messages with their offsets, status, and counts of lost messages.
+"""The base of event sources: messages with their offsets, status, lost messages, backfill, and settings.
 
 A source yields `Records`, raw bytes with their offsets in a log, and never decodes them.
 """
@@ -6,9 +6,10 @@ A source yields `Records`, raw bytes with their offsets in a log, and never deco
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
@@ -18,16 +19,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError, SourceError
+from streameval.ingest.stages import EventOrder
+from streameval.ingest.stages import TopicPartition as TopicPartition
 
 if TYPE_CHECKING:
-    from streameval.ingest.backfill_reader import BackfillReader
     from streameval.ingest.kafka.settings import KafkaConnection
-    from streameval.ingest.stages import EventOrder
 
 log = structlog.get_logger(__name__)
-
-TopicPartition: TypeAlias = tuple[str, int]
-"""A topic (or the path of a file), and the number of a partition in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +196,81 @@ class DataLoss:
         log.warning("messages_lost", kind=kind, log=self._name, lost=lost, reason=reason, **numbers)
 
 
+# --- Backfill ---
+
+MOST_AHEAD = 20_000
+"""Messages beyond the live positions that are kept; with more, nothing is polled until these have advanced."""
+
+NOT_REPEATABLE = "what it held before cannot be read again"
+
+
+class BackfillReader:
+    """Returns each message before the live positions (next offset by partition) once, from the offset `first` on.
+
+    The live positions may advance between two calls. `first_of`: the topic to which `first` applies; None = all.
+    `ends_are_certain`: see `SourceSettings`.
+    """
+
+    def __init__(
+        self, source: Source, first: int = 0, *, first_of: str | None = None, ends_are_certain: bool = False
+    ) -> None:
+        self._source, self._first, self._first_of = source, first, first_of
+        self._ends_are_certain = ends_are_certain
+        self._ahead: list[Records] = []
+        self._live: dict[TopicPartition, int] = {}
+
+    def poll(self, live: Mapping[TopicPartition, int], timeout: float) -> list[Records]:
+        """The next messages before `live`, waiting up to `timeout` seconds for some.
+
+        Raises SourceError for a failure that does not pass, and when the live positions are not those of this log.
+        """
+        if any(live.get(partition, 0) < position for partition, position in self._live.items()):
+            raise SourceError("the log was deleted and created again while it was read", hint=NOT_REPEATABLE)
+        self._live = dict(live)
+        records = self._release(live)
+        if not records and sum(map(len, self._ahead)) < MOST_AHEAD:
+            for part in self._source.poll(timeout):
+                _, wanted = _split(part, self._first if self._first_of in (None, part.topic) else 0)
+                if wanted:
+                    self._ahead.append(wanted)
+            records = self._release(live)
+        if not records and self._ends_are_certain:
+            for status in self._source.status().partitions:
+                if status.lag == 0 and status.position < live.get((status.topic, status.partition), 0):
+                    reason = f"{status.topic} ends before the live position: it was rotated or replaced"
+                    raise SourceError(reason, hint=NOT_REPEATABLE)
+        return records
+
+    def caught_up(self, live: Mapping[TopicPartition, int]) -> bool:
+        """Whether everything before `live` was returned; offsets may be missing, as in compacted logs."""
+        read = self._source.status().positions
+        for part in reversed(self._ahead):
+            read[part.topic, part.partition] = part.offsets[0]
+        return all(read.get(partition, -1) >= position for partition, position in live.items())
+
+    def behind(self, live: Mapping[TopicPartition, int]) -> int:
+        """About how many messages before `live` are still to be read."""
+        read = self._source.status().positions
+        return sum(max(0, position - read.get(partition, 0)) for partition, position in live.items())
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
+
+    def _release(self, live: Mapping[TopicPartition, int]) -> list[Records]:
+        parts = [_split(part, live.get((part.topic, part.partition), 0)) for part in self._ahead]
+        self._ahead = [rest for _, rest in parts if rest]
+        return [before for before, _ in parts if before]
+
+
+def _split(records: Records, limit: int) -> tuple[Records, Records]:
+    """The records with offsets below `limit`, and the others."""
+    row = bisect_left(records.offsets, limit)
+    offsets, values = records.offsets, records.values
+    before = replace(records, offsets=offsets[:row], values=values[:row], timestamps=None)
+    return before, replace(records, offsets=offsets[row:], values=values[row:], timestamps=None)
+
+
 # --- Settings ---
 
 
@@ -253,9 +326,9 @@ class RewardTopic(StrictModel):
 class SourceSettings(StrictModel):
     """The settings of a kind of event source, and everything that the rest of the program asks about that kind.
 
-    A new source is one module with a subclass, and one line in `ingest/settings.py`. A subclass has a field `kind` and
-    implements `open`, `identity` and `description`. The defaults of the other answers fit a log of JSON events that
-    are counted as they arrive, and that a restart reads from its start.
+    A new source is one module with a subclass, and its name in `AnySource` of `config/model.py`. A subclass has a field
+    `kind` and implements `open`, `identity` and `description`. The defaults of the other answers fit a log of JSON
+    events that are counted as they arrive, and that a restart reads from its start.
     """
 
     keeps_position: ClassVar[bool] = False
@@ -328,7 +401,5 @@ class SourceSettings(StrictModel):
 
     def open_backfill(self, start: BackfillStart, live: Mapping[TopicPartition, int]) -> BackfillReader:
         """A second reader of the source, from `start` to `live`, the next offset of each partition of the first."""
-        from streameval.ingest.backfill_reader import BackfillReader
-
         first = start if isinstance(start, int) else 0
         return BackfillReader(self.open(), first, ends_are_certain=self.ends_are_certain)

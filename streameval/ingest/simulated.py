@@ -24,8 +24,8 @@ from pydantic import (
 
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.ingest.backfill_reader import BackfillReader
 from streameval.ingest.base import (
+    BackfillReader,
     BackfillStart,
     Offsets,
     PartitionStatus,

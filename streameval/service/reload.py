@@ -12,8 +12,7 @@ import structlog
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
-from streameval.ingest.backfill_reader import BackfillReader
-from streameval.ingest.base import SourceStatus, TopicPartition
+from streameval.ingest.base import BackfillReader, SourceStatus, TopicPartition
 from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator

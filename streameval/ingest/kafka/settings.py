@@ -18,9 +18,9 @@ from pydantic import (
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
-from streameval.ingest.backfill_reader import BackfillReader
 from streameval.ingest.base import (
     DEDUPE_WINDOW,
+    BackfillReader,
     BackfillStart,
     DedupeWindow,
     ExistingFile,

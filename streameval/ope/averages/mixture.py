@@ -252,7 +252,7 @@ class DecayBank:
     def share(self) -> Array:
         """The weight of each decay in the mixture."""
         candidates, loss = np.array(self.layout.candidates), self.sums["loss"]
-        charged = loss.reshape(len(loss), len(candidates), self.layout.parts, -1).copy()
+        charged = loss.reshape(len(loss), len(candidates), self.layout.parts, loss.shape[-1]).copy()
         rate = np.full(len(candidates), self.rate or SOLO_RATE)
         if candidates.sum() >= FEWEST_POOLED:
             charged[:, candidates] = charged[:, candidates].sum(axis=1, keepdims=True)

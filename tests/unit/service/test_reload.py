@@ -15,8 +15,7 @@ from structlog.testing import capture_logs
 from streameval.config.model import Config
 from streameval.errors import InputError, SourceError
 from streameval.events import EventBatch
-from streameval.ingest.backfill_reader import MOST_AHEAD, BackfillReader
-from streameval.ingest.base import PartitionStatus, Records, SourceStatus, TopicPartition
+from streameval.ingest.base import MOST_AHEAD, BackfillReader, PartitionStatus, Records, SourceStatus, TopicPartition
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
