@@ -86,7 +86,11 @@ def run(
         bool, typer.Option("--reset", help="Start from zero events; old snapshots are set aside.")
     ] = False,
     reset_policy: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Reset the estimates of a retrained policy. Repeatable.")
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Reset the estimates of a retrained policy; of production: of all policies. Repeatable.",
+        ),
     ] = [],  # noqa: B006 - typer makes a list of its own
 ) -> None:
     """Run the daemon until it is stopped.
