@@ -41,57 +41,16 @@ if TYPE_CHECKING:
     from streameval.ope.report import Estimate, Report
     from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
 
-__all__ = [
-    "AdaptiveDecay",
-    "AdaptiveWindow",
-    "CAB",
-    "CABDR",
-    "ClippedIPS",
-    "ConfidenceSequence",
-    "ConfigError",
-    "ControlVariate",
-    "Cumulative",
-    "DM",
-    "DR",
-    "Decay",
-    "Decisions",
-    "DriftAware",
-    "EmpiricalBernstein",
-    "EmpiricalLikelihood",
-    "EpsilonGreedy",
-    "Estimate",
-    "Evaluator",
-    "EventBatch",
-    "First",
-    "IPS",
-    "InputError",
-    "Interval",
-    "Logged",
-    "Mixture",
-    "Normal",
-    "Promotion",
-    "PseudoInverse",
-    "PythonModel",
-    "PythonPolicy",
-    "Report",
-    "Ridge",
-    "RiverModel",
-    "SNIPS",
-    "Softmax",
-    "SourceError",
-    "StateError",
-    "StaticBlend",
-    "StratifiedDR",
-    "StratifiedIPS",
-    "StreamevalError",
-    "Switch",
-    "Tabular",
-    "Trust",
-    "Uniform",
-    "WeightedPseudoInverse",
-    "Window",
-    "read_events",
-]
+__all__ = ["ConfigError", "InputError", "SourceError", "StateError", "StreamevalError"]
+__all__ += ["Evaluator", "Estimate", "EventBatch", "Report", "read_events"]
+__all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
+__all__ += ["PseudoInverse", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
+__all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
+__all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
+__all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]
+__all__ += ["Promotion", "Trust"]
+__all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
+__all__.sort()
 
 _NAMES_OF_MODULES = {
     "errors": "ConfigError InputError SourceError StateError StreamevalError",

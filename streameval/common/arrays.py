@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -77,15 +77,6 @@ def exchange(ring: Array, written: int, values: Array) -> Array:
     return before
 
 
-def map_arrays(function: Callable[[NDArray[Any]], NDArray[Any]], state: Any) -> Any:
-    """The same state with `function` applied to every array inside it."""
-    if isinstance(state, dict):
-        return {key: map_arrays(function, value) for key, value in state.items()}
-    if isinstance(state, list):
-        return [map_arrays(function, value) for value in state]
-    return function(state) if isinstance(state, np.ndarray) else state
-
-
 def take_columns(state: Any, policies: int, index: Sequence[int], columns: Sequence[int] | None = None) -> Any:
     """The same state for some of its policies, and for some of the columns of each.
 
@@ -97,15 +88,17 @@ def take_columns(state: Any, policies: int, index: Sequence[int], columns: Seque
     >>> take_columns({"sums": np.array([1.0, 2.0, 3.0, 4.0])}, policies=2, index=[0, 1], columns=[1])
     {'sums': array([2., 4.])}
     """
-
-    def take(array: NDArray[Any]) -> NDArray[Any]:
-        by_policy = array.reshape(policies, len(array) // max(policies, 1), *array.shape[1:])
-        taken = by_policy.take(np.asarray(index, dtype=int), axis=0)
-        if columns is not None:
-            taken = taken.take(np.asarray(columns, dtype=int), axis=1)
-        return taken.reshape(taken.shape[0] * taken.shape[1], *array.shape[1:])
-
-    return map_arrays(take, state)
+    if isinstance(state, dict):
+        return {key: take_columns(value, policies, index, columns) for key, value in state.items()}
+    if isinstance(state, list):
+        return [take_columns(value, policies, index, columns) for value in state]
+    if not isinstance(state, np.ndarray):
+        return state
+    by_policy = state.reshape(policies, len(state) // max(policies, 1), *state.shape[1:])
+    taken = by_policy.take(np.asarray(index, dtype=int), axis=0)
+    if columns is not None:
+        taken = taken.take(np.asarray(columns, dtype=int), axis=1)
+    return taken.reshape(taken.shape[0] * taken.shape[1], *state.shape[1:])
 
 
 def to_plain(value: Any, *, lasting: bool = False) -> Any:

@@ -8,31 +8,31 @@ import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import Tag, ValidationError
+from pydantic import Tag, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from streameval.config.loading import Place
 
 NOWHERE = "deploy/streameval.yaml shows every option with its default"
 UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
-NOT_A_MAPPING = ("model_type", "model_attributes_type", "dataclass_type", "dataclass_exact_type", "dict_type")
 CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address, `//user:password@host`
-PLAIN_NAMES: Mapping[object, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-EXPECTED_BY_TYPE: Mapping[str, str] = {
-    "string_type": "text",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "finite_number": "a finite number",
+EXPECTED: Mapping[str, str] = {
     "string_too_short": "text that is not empty",
     "too_short": "a list that is not empty",
+    "finite_number": "a finite number",
     "invalid_key": "a key that is text",
-    **dict.fromkeys(NOT_A_MAPPING, "a mapping of options"),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), "a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("string", "path"), "text"),
+    **dict.fromkeys(("list", "tuple"), "a list"),
+    "dict": "a mapping",
+    **dict.fromkeys(("model", "dataclass"), "a mapping of options"),
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    **dict.fromkeys(("datetime", "timezone"), "a time with its zone, such as 2026-01-31T00:00:00Z"),
 }
+"""In words, by the kind of an error of pydantic, or by the type that its first word names."""
 
 
 @dataclass(frozen=True)
@@ -116,18 +116,27 @@ def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
         return _unknown_kind(place, value, tuple(map(str, _members(shape))))
     secret = any(word in str(place[-1:]) for word in ("password", "token"))
     found, hint = "a hidden value" if secret else shown(value), _hint(parent, place)
-    if kind == "missing":
-        return Problem(place, expecting(_described(shape), "nothing"), hint)
     if kind == "value_error":
         message, whole = str(details[0]["ctx"]["error"]), isinstance(value, Mapping)
         found = "" if whole or not message.startswith("expected") else f", found {found}"
         return Problem(place, message + found, NOWHERE if whole else hint)
-    if kind == "string_type" and isinstance(value, int | float):
+    if kind == "missing":
+        details, found = _refusals(shape), "nothing"
+    elif kind == "string_type" and isinstance(value, int | float):
         hint = "put it in quotes" if secret else f'put it in quotes: "{found}"'
     elif kind == "literal_error":
-        hint = did_you_mean(value, _words(shape)) or hint
+        hint = did_you_mean(value, re.findall("'(.*?)'", details[0]["ctx"]["expected"])) or hint
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
     return Problem(place, expecting(expected, found), hint)
+
+
+def _refusals(shape: Any) -> list[ErrorDetails]:
+    """Why a value that no type allows is not of this one."""
+    try:
+        TypeAdapter(shape).validate_python(object())
+    except ValidationError as error:
+        return error.errors(include_url=False)
+    return []
 
 
 def _unknown_kind(place: Place, value: object, known: tuple[str, ...]) -> Problem:
@@ -142,12 +151,10 @@ def _expected(detail: ErrorDetails) -> str:
         return f"one of {detail['ctx']['expected']}".replace("'", "")
     if kind.startswith(("greater_than", "less_than")):
         return message.replace("Input should be", "a number")
-    if kind.startswith(("datetime", "timezone")):
-        return "a time with its zone, such as 2026-01-31T00:00:00Z"
     if kind == "too_short" and isinstance(detail["input"], Mapping):
         return "a mapping that is not empty"
     words = message.removeprefix("Input should be ").removeprefix("a valid ")
-    return EXPECTED_BY_TYPE.get(kind, words[:1].lower() + words[1:])
+    return EXPECTED.get(kind) or EXPECTED.get(kind.partition("_")[0]) or words[:1].lower() + words[1:]
 
 
 def _hint(parent: object, place: Place) -> str:
@@ -190,17 +197,15 @@ def _members(shape: Any) -> dict[str | int, type]:
     """The classes that a type allows, by kind, or by name for a class without a kind."""
     shape = _peeled(shape)
     if get_origin(shape) in (Union, types.UnionType):
-        parts = [{tag: _peeled(part)} if (tag := _tag(part)) else _members(part) for part in get_args(shape)]
-        return {kind: member for members in parts for kind, member in members.items()}
+        members: dict[str | int, type] = {}
+        for part in get_args(shape):
+            tags = [mark.tag for mark in getattr(part, "__metadata__", ()) if isinstance(mark, Tag)]
+            members |= dict.fromkeys(tags, _peeled(part)) or _members(part)
+        return members
     fields = getattr(shape, "__pydantic_fields__", None)
     if fields is None:
         return {}
     return {fields["kind"].default if "kind" in fields else shape.__name__: shape}
-
-
-def _tag(shape: Any) -> str | None:
-    """The tag of a part of a union that is not a class with a kind."""
-    return next((part.tag for part in getattr(shape, "__metadata__", ()) if isinstance(part, Tag)), None)
 
 
 def _fields(shape: Any) -> dict[str, Any]:
@@ -217,24 +222,3 @@ def _inner(shape: Any, step: str | int) -> object:
         return get_args(shape)[1]
     fields = _fields(shape)
     return fields[str(step)].annotation if str(step) in fields else object if fields else None
-
-
-def _words(shape: Any) -> list[str]:
-    """The strings that a type names as its values."""
-    shape = _peeled(shape)
-    if get_origin(shape) is Literal:
-        return [str(word) for word in get_args(shape)]
-    return [word for part in get_args(shape) for word in _words(part)]
-
-
-def _described(shape: Any) -> str:
-    shape = _peeled(shape)
-    if get_origin(shape) in (list, tuple):
-        return "a list"
-    if get_origin(shape) is dict:
-        return "a mapping"
-    if any(map(_tag, get_args(shape))):
-        return " or ".join(map(_described, get_args(shape)))
-    if _words(shape):
-        return one_of(_words(shape))
-    return "a mapping of options" if _members(shape) else PLAIN_NAMES.get(shape, "a value")

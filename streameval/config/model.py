@@ -5,13 +5,15 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
 
+from streameval.common.component import Component
 from streameval.common.text import Seconds, counted
 from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
 from streameval.config.loading import Document, Place, read_yaml, with_environment
@@ -116,16 +118,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _off_as_mapping(value: object) -> object:
-    return {"dir": None} if value is False or value == "off" else value
-
-
-def rules_spelled_out(value: object) -> object:
-    """Names of rules stand for the section that has them; `off` for none.
-
-    >>> rules_spelled_out("sea"), rules_spelled_out("off")
-    ({'rule': 'sea'}, None)
-    """
+def _rules_as_mapping(value: object) -> object:
     if value is False or value == "off":
         return None
     return {"rule": value} if isinstance(value, str | list) else value
@@ -208,10 +201,12 @@ class Config(StrictModel):
     )
     confidence: float = Field(0.95, gt=0, lt=1, description="confidence level of the intervals, e.g. 0.95")
     http: Http = Http()
-    promotion: Annotated[Promotion | None, BeforeValidator(rules_spelled_out)] = Field(
+    promotion: Annotated[Promotion | None, BeforeValidator(_rules_as_mapping)] = Field(
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )
-    state: Annotated[State, BeforeValidator(_off_as_mapping)] = State()
+    state: Annotated[
+        State, BeforeValidator(lambda value: {"dir": None} if value is False or value == "off" else value)
+    ] = State()
     dead_letters: Annotated[AnyDeadLetters, Field(discriminator="kind")] | None = Field(
         None, description="destination of rejected messages, e.g. {kind: file, path: rejected.ndjson}"
     )
@@ -326,101 +321,93 @@ class Config(StrictModel):
         return wanting if wanting and not self.evaluator().promotion_lifts else []
 
 
-def _promotion_problems(promotion: Promotion) -> Iterator[Problem]:
-    if promotion.tau is not None and promotion.tau < BLOCK:
-        expected = f"a block of {BLOCK} events or more"
-        yield Problem(("promotion", "tau"), expecting(expected, str(promotion.tau)), "in events, e.g. 50000")
-        return
-    try:
-        promotion.check(BLOCK)
-    except ValueError as error:
-        yield Problem(("promotion", "rule"), str(error), "write e.g. rule: [{kind: anytime, tau: 50000}, paired]")
-
-
 def _problems(config: Config) -> Iterator[Problem]:
     yield from _policy_problems(config.policies)
-    if not config.reward.min < config.reward.max:
-        expected = f"a number greater than reward.min ({config.reward.min:g})"
+    low, high = config.reward.min, config.reward.max
+    if not low < high:
         hint = "give the range in which every reward lies, e.g. {min: 0, max: 1}"
-        yield Problem(("reward", "max"), expecting(expected, f"{config.reward.max:g}"), hint)
+        expected = f"a number greater than reward.min ({low:g})"
+        yield Problem(("reward", "max"), expecting(expected, f"{high:g}"), hint)
     if config.written == "dsjson" and config.reward.field not in COSTS:
         yield Problem(("reward", "field"), expecting(one_of(COSTS), f"'{config.reward.field}'"), COSTS_HINT)
-    yield from _dead_letter_problems(config)
-    try:
-        config.reward_model.check()
-    except ConfigError as error:
-        yield Problem(("reward_model",), error.message, error.hint)
-    if config.promotion is not None:
-        yield from _promotion_problems(config.promotion)
     rewards = config.reward_topic
-    if rewards is not None and not config.reward.min <= rewards.default <= config.reward.max:
-        expected = f"a number from reward.min ({config.reward.min:g}) to reward.max ({config.reward.max:g})"
+    if rewards is not None and not low <= rewards.default <= high:
         hint = "it is the reward of a decision without a reward message"
+        expected = f"a number from reward.min ({low:g}) to reward.max ({high:g})"
         yield Problem(("source", "rewards", "default"), expecting(expected, f"{rewards.default:g}"), hint)
-    for part in ("estimators", "averages"):
-        yield from _repeated_labels(part, [choice.label for choice in getattr(config, part)])
-    averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
+    yield from _dead_letter_problems(config)
+    yield from _refusal(("reward_model",), config.reward_model.check)
+    promotion = config.promotion
+    if promotion is not None and promotion.tau is not None and promotion.tau < BLOCK:
+        expected = f"a block of {BLOCK} events or more"
+        yield Problem(("promotion", "tau"), expecting(expected, str(promotion.tau)), "in events, e.g. 50000")
+    elif promotion is not None:
+        hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
+        yield from _refusal(("promotion", "rule"), partial(promotion.check, BLOCK), hint)
+    yield from _repeated_labels("estimators", config.estimators)
+    yield from _repeated_labels("averages", config.averages)
+    evaluator = partial(Evaluator, ["candidate"], block=BLOCK)
     for index, average in enumerate(config.averages):
-        yield from _refused(("averages", index), average, {})
+        yield from _refusal(("averages", index), partial(evaluator, averages=[average]))
+    averages = {average.label: average for average in config.averages or (*PUBLISHED_AVERAGES, BEST_AVERAGE)}
     for label, bound in config.intervals.items():
+        place: Place = ("intervals", label)
         if label in averages:
-            yield from _refused(("intervals", label), averages[label], {label: bound})
+            check = partial(evaluator, averages=[averages[label]], intervals={label: bound})
+            yield from _refusal(place, check)
         else:
             hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
-            yield Problem(("intervals", label), expecting(one_of(averages), f"'{label}'"), hint)
+            yield Problem(place, expecting(one_of(averages), f"'{label}'"), hint)
 
 
-def _dead_letter_problems(config: Config) -> Iterator[Problem]:
-    if config.dead_letters is None or config.dead_letters.kind != "kafka":
-        return
-    place: Place = ("dead_letters", "topic")
-    if config.source is None or config.source.connection is None:
-        hint = "write dead_letters: {kind: file, path: FILE}"
-        yield Problem(("dead_letters", "kind"), expecting("'file', because the source is not a topic", "'kafka'"), hint)
-        return
-    if config.dead_letters.topic in config.source.topics:
-        hint = "the dead-letter topic must differ from the topics of the source, or rejected messages are read again"
-        yield Problem(place, expecting("a topic that is not read", f"'{config.dead_letters.topic}'"), hint)
-
-
-def _refused(place: Place, average: AnyAverage, intervals: Mapping[str, AnyInterval]) -> Iterator[Problem]:
-    """The objections of an evaluator to an average or its interval."""
+def _refusal(place: Place, check: Callable[[], object], hint: str = NOWHERE) -> Iterator[Problem]:
+    """The objection of a check, if any."""
     try:
-        Evaluator(["candidate"], averages=[average], intervals=intervals, block=BLOCK)
+        check()
+    except ConfigError as error:
+        yield Problem(place, error.message, error.hint)
     except ValueError as error:
-        yield Problem(place, str(error), NOWHERE)
+        yield Problem(place, str(error), hint)
 
 
 def _policy_problems(policies: Policies) -> Iterator[Problem]:
-    names = list(policies.candidates)
-    if UNWRITABLE.search(policies.production):
-        yield Problem(("policies", "production"), *_unwritable(policies.production))
-    for index, name in enumerate(names):
-        place: Place = ("policies", "candidates", name if isinstance(policies.candidates, dict) else index)
+    places: list[tuple[Place, str]] = [(("policies", "production"), policies.production)]
+    for index, name in enumerate(policies.candidates):
+        step = name if isinstance(policies.candidates, dict) else index
+        places.append((("policies", "candidates", step), name))
+    for index, (place, name) in enumerate(places):
+        others = [other for _, other in places[1:index]]
         if UNWRITABLE.search(name):
-            yield Problem(place, *_unwritable(name))
-        elif name == LOGGING:
+            found = expecting("a name without quotes, backslashes and control characters", repr(name))
+            hint = "a policy has the same name in events, configuration and metrics: give it a plain one"
+            yield Problem(place, found, hint)
+        elif index and name == LOGGING:
             hint = "'logging' is reserved for the policy that made the log; it is estimated as production"
             yield Problem(place, expecting("the name of a policy", "'logging'"), hint)
-        elif name == policies.production:
+        elif index and name == policies.production:
             hint = "production is estimated anyway: remove it here"
             yield Problem(place, expecting("another policy than production", f"'{name}'"), hint)
-        elif name in names[:index]:
+        elif name in others:
             yield Problem(place, expecting("each policy once", f"'{name}' again"), "remove one of the two")
     for name, policy in named_policies(policies.candidates).items():
         if isinstance(policy, PythonPolicy):
-            try:
-                find(policy.target)
-            except ConfigError as error:
-                yield Problem(("policies", "candidates", name, "target"), error.message, error.hint)
+            yield from _refusal(("policies", "candidates", name, "target"), partial(find, policy.target))
 
 
-def _unwritable(name: str) -> tuple[str, str]:
-    found = expecting("a name without quotes, backslashes and control characters", repr(name))
-    return found, "a policy has the same name in events, configuration and metrics: give it a plain one"
+def _dead_letter_problems(config: Config) -> Iterator[Problem]:
+    if not isinstance(config.dead_letters, DeadLetterTopic):
+        return
+    if config.source is None or config.source.connection is None:
+        found = expecting("'file', because the source is not a topic", "'kafka'")
+        yield Problem(("dead_letters", "kind"), found, "write dead_letters: {kind: file, path: FILE}")
+    elif config.dead_letters.topic in config.source.topics:
+        found = expecting("a topic that is not read", f"'{config.dead_letters.topic}'")
+        hint = "the dead-letter topic must differ from the topics of the source, or rejected messages are read again"
+        yield Problem(("dead_letters", "topic"), found, hint)
 
 
-def _repeated_labels(part: str, labels: list[str]) -> Iterator[Problem]:
+def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Problem]:
+    labels = [choice.label for choice in choices]
     for index, label in enumerate(labels):
         if label in labels[:index]:
             found = f"'{label}', the label of {part}.{labels.index(label)}"

@@ -14,7 +14,7 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.ingest.kafka.settings import KafkaConnection
 
-PRODUCER, FIRST_BROKER = 0, 1
+PRODUCER = 0
 POINTER, TEXT, INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
 
 SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
@@ -26,8 +26,6 @@ SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
     "rd_kafka_mock_cluster_destroy": (None, [POINTER]),
     "rd_kafka_mock_cluster_bootstraps": (TEXT, [POINTER]),
     "rd_kafka_mock_topic_create": (INT, [POINTER, TEXT, INT, INT]),
-    "rd_kafka_mock_broker_set_down": (INT, [POINTER, ctypes.c_int32]),
-    "rd_kafka_mock_broker_set_up": (INT, [POINTER, ctypes.c_int32]),
 }
 
 
@@ -45,7 +43,6 @@ class EmbeddedBroker:
         self._library.rd_kafka_conf_set(quiet, b"log_level", b"0", None, 0)
         self._owner = self._library.rd_kafka_new(PRODUCER, quiet, None, 0)
         self._cluster = self._library.rd_kafka_mock_cluster_new(self._owner, brokers)
-        self._brokers = range(FIRST_BROKER, brokers + 1)
         self.bootstrap: str = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
         for topic, count in (partitions or {}).items():
             self.create_topic(topic, count)
@@ -62,16 +59,6 @@ class EmbeddedBroker:
                 f"the embedded broker cannot create the topic {name!r} with {counted(partitions, 'partition')}",
                 hint="give the topic another name, and at least one partition",
             )
-
-    def stop(self) -> None:
-        """Close all connections and refuse new ones until `start`; the messages are kept."""
-        for broker in self._brokers:
-            self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
-
-    def start(self) -> None:
-        """Answer again after `stop`."""
-        for broker in self._brokers:
-            self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
 
     def close(self) -> None:
         """End the cluster and drop its messages."""

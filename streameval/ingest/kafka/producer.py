@@ -41,10 +41,8 @@ TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *, partitions: int = 4) -> int:
     """Write values to a topic, to each of its partitions in turn; returns how many were acknowledged.
 
-    A topic that does not exist is created with `partitions` partitions.
-
-    Raises:
-        SourceError: The cluster cannot be reached, or a value was refused or not acknowledged in time.
+    A topic that does not exist is created with `partitions` partitions. Raises SourceError when the cluster cannot be
+    reached, or when a value is refused or not acknowledged in time.
     """
     create_topic(topic, partitions, connection)
     failures: list[Exception] = []
@@ -132,10 +130,9 @@ class MessageSender:
         self._producer: Any = None
 
     def write(self, messages: Sequence[Message]) -> int:
-        """Send messages; returns how many the cluster took. Messages that are too large are dropped.
+        """Send messages; returns how many the cluster took. Those that are too large are dropped.
 
-        Raises:
-            RetryError: Some were not acknowledged; they may be sent again.
+        Raises RetryError with those that were not acknowledged.
         """
         answers: list[Any] = []
         cause: Exception | None = None

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import (
-    AwareDatetime,
-    BeforeValidator,
-    Field,
-    PositiveInt,
-    SecretStr,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AwareDatetime, BeforeValidator, Field, PositiveInt, SecretStr, TypeAdapter, model_validator
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
@@ -34,8 +25,6 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.stages import EventOrder, RewardStore
-
-MEBIBYTE = 1024 * 1024
 
 Beginning: TypeAlias = Literal["earliest", "latest"] | AwareDatetime
 """The first message of a partition, the next one, or the first since a time."""
@@ -147,7 +136,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
     client: Literal["kafka-python"] = Field(default="kafka-python", description="The client library.")
     max_poll_records: PositiveInt = Field(default=2000, description="Most events taken from the client at once.")
     fetch_max_bytes: PositiveInt = Field(
-        default=16 * MEBIBYTE, description="Most bytes that one broker sends at once; bounds the memory."
+        default=16 * 2**20, description="Most bytes that one broker sends at once; bounds the memory."
     )
     stall_timeout: Seconds = Field(
         default=30.0, description="Reconnect when unread events exist but none has come for this time."
@@ -166,7 +155,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         default=10.0, description="How much longer the others wait for a partition in which nothing is left to read."
     )
     held_max_bytes: PositiveInt = Field(
-        default=128 * MEBIBYTE,
+        default=128 * 2**20,
         description="Memory for buffered events; beyond it, partitions that are ahead are not read.",
     )
     rewards: RewardTopic | None = Field(
@@ -196,8 +185,7 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         from streameval.ingest.kafka.source import KafkaSource, MultiSource
 
         known = offsets or {}
-        topics = [self.model_copy(update={"topic": topic}) for topic in self.topics]
-        sources = [KafkaSource(settings, known.get(settings.topic)) for settings in topics]
+        sources = [KafkaSource(self.model_copy(update={"topic": topic}), known.get(topic)) for topic in self.topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]
 
     @property
@@ -231,16 +219,11 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         return self.model_copy(update={"start": "earliest", "rewards": None})
 
     def backfill_start(self, text: str) -> BackfillStart:
-        """Where a backfill starts; InputError for a text that is no offset and no time.
-
-        >>> KafkaSettings(topic="interactions").backfill_start("120000")
-        120000
-        """
         if text == "earliest" or text.isdecimal():
             return super().backfill_start(text)
         try:
             return TypeAdapter(AwareDatetime).validate_python(text)
-        except ValidationError:
+        except ValueError:
             hint = "write earliest, an offset such as 120000, or a time such as 2026-01-31T00:00:00Z"
             raise InputError(f"--backfill: found '{text}'", hint=hint) from None
 

@@ -84,18 +84,13 @@ class PartitionProgress:
 
 
 class KafkaSource:
-    """Reads a topic from `offsets`, or from `settings.start` without any.
+    """Reads a topic from the `offsets` of an earlier source, or from `settings.start` without any.
 
     After any failure a new client continues exactly at the positions, so that nothing is lost and nothing read twice:
     everything that may fail comes before positions advance. Partitions that are added later are read from their first
     message: `start` applies to the first start only, and a later one must not skip messages silently.
 
-    Args:
-        settings: Which topic to read, and how.
-        offsets: Where an earlier source stopped.
-        clock: Counts seconds.
-        connect: Makes the client.
-        chance: In [0, 1); spreads the reconnects of many daemons over time.
+    `clock` counts seconds, `connect` makes the client, `chance` in [0, 1) spreads the reconnects of many daemons.
     """
 
     def __init__(
@@ -328,7 +323,6 @@ class KafkaSource:
         self._partitions |= {number: PartitionProgress(position, now) for number, position in positions.items()}
 
     def _seek(self, client: KafkaPythonClient, positions: Mapping[int, int]) -> None:
-        """Read these partitions from other offsets."""
         self._place(positions)
         client.assign(self.positions, self._epochs())
 
@@ -392,19 +386,12 @@ def close_quietly(client: KafkaPythonClient) -> None:
 def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:
     """Why a log of the offsets `first` to `end` (exclusive) no longer has `position`, and where to continue.
 
+    Returns one of `GAPS`, how many messages are known to be lost, and the offset at which to continue. `diverged_at`:
+    where the client found the log truncated; None = unknown.
+
     A log that ends before `position` was truncated there; unless it is known to be the same log, it is treated as a
     successor, all of which is new. Truncation loses no unread message as far as is known: the lost end had been read.
     Messages written since may reach back before that end, but this cannot be seen from what was read.
-
-    Args:
-        position: The next offset to read.
-        diverged_at: The offset at which the client found the log truncated; None = unknown.
-        first: The first offset of the log.
-        end: The next offset of the log.
-        same_log: Whether the log is known to be the one that was read.
-
-    Returns:
-        One of `GAPS`, how many messages are known to be lost, and the offset at which to continue.
 
     >>> find_gap(3, None, first=10, end=20, same_log=True)
     ('deleted', 7, 10)
@@ -421,17 +408,13 @@ def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, sa
 
 
 class MultiSource:
-    """Several sources as one, as a topic of decisions and a topic of rewards; an error of one is an error of all.
-
-    A source that is not reached does not keep the others from being read: pause those that are ahead.
-    """
+    """Several sources as one, as a topic of decisions and a topic of rewards; an error of one is an error of all."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = tuple(sources)
         self._failure: SourceError | None = None
 
     def poll(self, timeout: float) -> list[Records]:
-        """The messages that have come to any source, waiting for each in turn."""
         if self._failure is not None:
             raise self._failure
         deadline = time.monotonic() + timeout
@@ -453,7 +436,6 @@ class MultiSource:
         return records
 
     def status(self) -> SourceStatus:
-        """Reached when all sources are; the detail is of those that are not, or of all."""
         states = [source.status() for source in self._sources]
         unreached = [status for status in states if not status.reached]
         gaps: Counter[str] = Counter()

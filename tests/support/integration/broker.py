@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import create_topic
 from streameval.ingest.kafka.settings import KafkaConnection
+from support.integration.faulty_cluster import StoppableBroker
 from support.integration.which_broker import missing_programs
 from support.ports import free_ports
 
@@ -220,7 +220,7 @@ class RealBroker:
         return ["java", *quick, logging, "-cp", f"{self._libraries}/*", main, *arguments]
 
 
-class MockBroker(EmbeddedBroker):
+class MockBroker(StoppableBroker):
     """The mock cluster, for machines without Java."""
 
     kind = "mock cluster"

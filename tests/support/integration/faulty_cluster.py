@@ -32,6 +32,8 @@ ERRORS = {
 CONNECTION_LOST = -195
 
 FAULTS: Mapping[str, tuple[Any, list[Any]]] = {
+    "rd_kafka_mock_broker_set_down": (INT, [POINTER, ctypes.c_int32]),
+    "rd_kafka_mock_broker_set_up": (INT, [POINTER, ctypes.c_int32]),
     "rd_kafka_mock_partition_set_leader": (INT, [POINTER, TEXT, ctypes.c_int32, ctypes.c_int32]),
     "rd_kafka_mock_broker_set_rtt": (INT, [POINTER, ctypes.c_int32, INT]),
     "rd_kafka_mock_push_request_errors_array": (None, [POINTER, ctypes.c_int16, ctypes.c_size_t, POINTER]),
@@ -40,14 +42,40 @@ FAULTS: Mapping[str, tuple[Any, list[Any]]] = {
 }
 
 
-class FaultyCluster(EmbeddedBroker):
+class StoppableBroker(EmbeddedBroker):
+    """An embedded broker that tests may stop and start."""
+
+    def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
+        super().__init__(partitions, brokers=brokers)
+        self._brokers = range(1, brokers + 1)
+        for name, (result, arguments) in FAULTS.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+
+    def stop(self) -> None:
+        """Close all connections and refuse new ones until `start`; the messages are kept."""
+        for broker in self._brokers:
+            self.take_down(broker)
+
+    def start(self) -> None:
+        """Answer again after `stop`."""
+        for broker in self._brokers:
+            self.bring_back(broker)
+
+    def take_down(self, broker: int) -> None:
+        """Break the connections of one broker, and refuse new ones."""
+        self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
+
+    def bring_back(self, broker: int) -> None:
+        """Let it answer again."""
+        self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
+
+
+class FaultyCluster(StoppableBroker):
     """Three brokers that share the messages: a partition is read wherever its leader is."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         super().__init__(partitions, brokers=BROKERS)
-        for name, (result, arguments) in FAULTS.items():
-            function = getattr(self._library, name)
-            function.restype, function.argtypes = result, arguments
 
     def lead(self, topic: str, partition: int, broker: int) -> None:
         """Let another broker (1 to 3) be the leader of a partition, or `NOBODY`."""
@@ -74,11 +102,3 @@ class FaultyCluster(EmbeddedBroker):
         assert not self._library.rd_kafka_mock_partition_delete_records(
             self._cluster, topic.encode(), partition, offset
         )
-
-    def take_down(self, broker: int) -> None:
-        """Break the connections of one broker, and refuse new ones."""
-        self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
-
-    def bring_back(self, broker: int) -> None:
-        """Let it answer again."""
-        self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)

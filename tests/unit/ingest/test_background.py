@@ -14,12 +14,12 @@ from streameval.config.model import DeadLetterTopic
 from streameval.events import Rejected
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Offsets, Records
-from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 from streameval.ingest.kafka.source import COMMIT_TIMEOUT, CONNECT_TIMEOUT, KafkaSource
 from streameval.service import dead_letters as deadletter
 from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, wait_until
+from support.integration.faulty_cluster import StoppableBroker
 
 
 class Connection:
@@ -115,7 +115,7 @@ def test_dead_letters_whose_broker_went_away_end_soon_and_those_that_it_took_are
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
     monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 60.0)
     before = set(threading.enumerate())
-    with EmbeddedBroker({"rejected": 1}) as broker:
+    with StoppableBroker({"rejected": 1}) as broker:
         letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic="rejected"), broker.connection)
         letters.put([Records("clicks", 0, range(3), [b"x"] * 3)], REJECTED)
         wait_until(lambda: letters.status().done == 3)

@@ -14,14 +14,15 @@ from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.producer import produce
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
+from support.integration.faulty_cluster import StoppableBroker
 
 VALUES = [b"%d" % number for number in range(600)]
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
+def broker() -> Iterator[StoppableBroker]:
     """With a topic of three partitions."""
-    with EmbeddedBroker({"clicks": 3}) as broker:
+    with StoppableBroker({"clicks": 3}) as broker:
         yield broker
 
 
@@ -34,12 +35,12 @@ def poll_until(source: KafkaSource, done: Callable[[], bool], timeout: float = 3
     return seen
 
 
-def source_of(broker: EmbeddedBroker) -> closing[KafkaSource]:
+def source_of(broker: StoppableBroker) -> closing[KafkaSource]:
     settings = KafkaSettings.model_validate(broker.connection.model_dump() | {"topic": "clicks"})
     return closing(KafkaSource(settings))
 
 
-def test_what_is_produced_is_read_from_all_partitions(broker: EmbeddedBroker) -> None:
+def test_what_is_produced_is_read_from_all_partitions(broker: StoppableBroker) -> None:
     produce(VALUES, "clicks", broker.connection)
     with source_of(broker) as source:
         seen = poll_until(source, lambda: source.status().lag == 0)
@@ -47,7 +48,7 @@ def test_what_is_produced_is_read_from_all_partitions(broker: EmbeddedBroker) ->
     assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
 
 
-def test_messages_outlast_an_outage_and_come_once(broker: EmbeddedBroker) -> None:
+def test_messages_outlast_an_outage_and_come_once(broker: StoppableBroker) -> None:
     produce(VALUES[:300], "clicks", broker.connection)
     with source_of(broker) as source:
         seen = poll_until(source, lambda: source.status().lag == 0)
@@ -60,12 +61,12 @@ def test_messages_outlast_an_outage_and_come_once(broker: EmbeddedBroker) -> Non
     assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
 
 
-def test_closing_twice_is_harmless(broker: EmbeddedBroker) -> None:
+def test_closing_twice_is_harmless(broker: StoppableBroker) -> None:
     broker.close()
     broker.close()
 
 
-def test_a_topic_that_cannot_be_is_refused(broker: EmbeddedBroker) -> None:
+def test_a_topic_that_cannot_be_is_refused(broker: StoppableBroker) -> None:
     with pytest.raises(InputError, match="0 partitions"):
         broker.create_topic("odd", 0)
 
