@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -51,112 +52,92 @@ def choice_columns(
     action: ArrayLike | None,
     propensities: ArrayLike | None,
     features: ArrayLike | None,
-    ranking: bool,
+    is_ranking: bool,
 ) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
     """Return propensity [n], probabilities [n, P], action sets and slates of n events, from any form of arrays."""
     if propensity is not None and propensities is None and action is None and features is None:
-        if np.ndim(propensity) != 2:
-            return *_compact(n, propensity, policies), None, None
-        slates = _compact_slates(n, propensity, policies)
+        slots = (None,) if np.ndim(propensity) == 2 else ()
+        logged = column("propensity", propensity, n, *slots)
+        shape, sets = logged.shape, None
     elif propensity is None and propensities is not None and action is not None:
-        if np.ndim(propensities) != 3:
-            return *_with_action_sets(n, action, propensities, features, policies), None
-        slates = _slates_with_action_sets(n, action, propensities, policies, ranking)
+        slots = (None,) if np.ndim(propensities) == 3 else ()
+        logged = column("propensities", propensities, n, *slots, None)
+        shape = logged.shape[:-1]
+        sets = _action_sets(shape, action, logged, features, len(policies))
     else:
         raise ValueError("give `propensity`, or else `propensities`, `action` and perhaps `features`")
+    per_choice = np.full((len(policies), math.prod(shape)), np.nan)
+    for row, (name, values) in enumerate(policies.items()):
+        if sets is None or np.ndim(values) == len(shape):
+            per_choice[row] = column(f"policies[{name!r}]", values, *shape).ravel()
+        else:
+            sets.probabilities[:, row] = column(f"policies[{name!r}]", values, *logged.shape).ravel()
+    propensity_of_logged = at_most_one(logged).ravel()
+    if sets is not None:
+        reconcile(sets, per_choice.T, sets.probabilities)
+        propensity_of_logged = sets.propensities[sets.logged[1]]
+    if not slots:
+        return propensity_of_logged, per_choice.T, sets, None
+    slates = _slates(shape, propensity_of_logged, per_choice.T, sets, is_ranking)
     return *as_one_action(slates), None, slates
 
 
-def _compact(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> tuple[Array, Array]:
-    probabilities = np.empty((len(policies), n))
-    for row, (name, values) in enumerate(policies.items()):
-        probabilities[row] = column(f"policies[{name!r}]", values, n)
-    return at_most_one(column("propensity", propensity, n)), probabilities.T
+def _action_sets(
+    shape: tuple[int, ...], action: ArrayLike, propensities: Array, features: ArrayLike | None, policies: int
+) -> ActionSets:
+    """The sets of choices of this shape, [n] or [n, slots], which have the same number of actions."""
+    choices, actions = math.prod(shape), propensities.shape[-1]
+    table = None
+    if features is not None:
+        table = column("features", features, *shape, actions, None)
+        table = table.reshape(choices, actions, table.shape[-1])
+        unknown = np.isnan(table)
+        partly = np.flatnonzero(unknown.any(axis=(1, 2)) & ~unknown.all(axis=(1, 2)))
+        if len(partly):
+            row, found = partly[0] * shape[0] // choices, unknown[partly[0]].any(axis=1).argmax()
+            raise ValueError(f"row {row}: not_finite: features[{found}]: nan is not a finite number")
+    return ActionSets(
+        offsets=np.arange(choices + 1) * actions,
+        index=_positions(action, shape, actions),
+        propensities=at_most_one(propensities).ravel(),
+        features=None if table is None else table.reshape(choices * actions, table.shape[-1]),
+        probabilities=np.full((policies, choices * actions), np.nan).T,
+    )
 
 
-def _with_action_sets(
-    n: int,
-    action: ArrayLike,
-    propensities: ArrayLike,
-    features: ArrayLike | None,
-    policies: Mapping[str, ArrayLike],
-) -> tuple[Array, Array, ActionSets]:
-    """Columns of events whose sets have the same number of actions."""
-    logged = at_most_one(column("propensities", propensities, n, None))
-    actions = logged.shape[1]
-    index = _positions(action, n, actions)
-    per_event, per_action = np.full((len(policies), n), np.nan), np.full((len(policies), n * actions), np.nan)
-    for row, (name, values) in enumerate(policies.items()):
-        if np.ndim(values) == 1:
-            per_event[row] = column(f"policies[{name!r}]", values, n)
-        else:
-            per_action[row] = column(f"policies[{name!r}]", values, n, actions).ravel()
-    table = None if features is None else column("features", features, n, actions, None)
-    if table is not None:
-        _check_whole_or_absent(table)
-        table = table.reshape(n * actions, table.shape[2])
-    sets = ActionSets(np.arange(n + 1) * actions, index, logged.ravel(), table, per_action.T)
-    reconcile(sets, per_event.T, sets.probabilities)
-    return sets.propensities[sets.logged[1]], per_event.T, sets
+def _positions(action: ArrayLike, shape: tuple[int, ...], actions: int) -> Index:
+    index = np.array(action)
+    if index.shape != shape or (index.size and index.dtype.kind not in "iu"):
+        found = f"{index.dtype} of the shape {_shape(index.shape)}"
+        raise ValueError(f"action: expected integers of the shape {_shape(shape)}, found {found}")
+    outside = np.argwhere((index < 0) | (index >= actions))
+    if len(outside):
+        place = tuple(outside[0])
+        raise ValueError(
+            f"row {place[0]}: action: {index[place]} is not a position among {actions} actions, counted from 0"
+        )
+    return index.ravel().astype(np.int64)
 
 
-def _compact_slates(n: int, propensity: ArrayLike, policies: Mapping[str, ArrayLike]) -> SlateColumns:
-    slots = column("propensity", propensity, n, None).shape[1]
-    flat = {name: column(f"policies[{name!r}]", values, n, slots).ravel() for name, values in policies.items()}
-    logged, probabilities = _compact(n * slots, np.ravel(propensity), flat)
-    return _slates(n, logged, probabilities, ActionSets.none(n * slots, len(policies)), FACTORED)
-
-
-def _slates_with_action_sets(
-    n: int, action: ArrayLike, propensities: ArrayLike, policies: Mapping[str, ArrayLike], ranking: bool
+def _slates(
+    shape: tuple[int, ...], propensity: Array, probabilities: Array, sets: ActionSets | None, is_ranking: bool
 ) -> SlateColumns:
-    given = column("propensities", propensities, n, None, None)
-    slots, actions = given.shape[1:]
-    flat = {
-        name: column(f"policies[{name!r}]", values, n, slots, actions).reshape(-1, actions)
-        for name, values in policies.items()
-    }
-    shown = np.array(action)
-    if shown.shape != (n, slots):
-        raise ValueError(f"action: expected the shape {_shape((n, slots))}, found {_shape(shown.shape)}")
-    in_order = np.sort(shown, axis=1)
-    if ranking and (slots > actions or (in_order[:, 1:] == in_order[:, :-1]).any()):
-        raise ValueError("action: a ranking shows no action twice")
-    logged, probabilities, sets = _with_action_sets(n * slots, shown.ravel(), given.reshape(-1, actions), None, flat)
-    return _slates(n, logged, probabilities, sets, UNIFORM_RANKING if ranking else FACTORED)
-
-
-def _slates(n: int, propensity: Array, probabilities: Array, sets: ActionSets, logging: int) -> SlateColumns:
-    slots = len(propensity) // max(n, 1)
+    (n, slots), items = shape, np.empty(0, dtype=np.int64)
+    logging = FACTORED
+    if sets is not None:
+        items = np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)
+        shown = np.sort(sets.index.reshape(shape), axis=1)
+        logging = UNIFORM_RANKING if is_ranking else FACTORED
+        if is_ranking and ((sets.sizes < slots).any() or (shown[:, 1:] == shown[:, :-1]).any()):
+            raise ValueError("action: a ranking shows no action twice")
     return SlateColumns(
         offsets=np.arange(n + 1) * slots,
         propensity=propensity,
         probabilities=probabilities,
-        actions=replace(sets, items=np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)),
+        actions=replace(sets or ActionSets.none(n * slots, probabilities.shape[1]), items=items),
         logging=np.full(n, logging, dtype=np.int8),
         listed=ListedSlates.none(n),
     )
-
-
-def _check_whole_or_absent(features: Array) -> None:
-    """Raise ValueError for an event whose features [actions, d] are NaN in part."""
-    unknown = np.isnan(features)
-    partly = np.flatnonzero(unknown.any(axis=(1, 2)) & ~unknown.all(axis=(1, 2)))
-    if len(partly):
-        row = partly[0]
-        action = np.flatnonzero(unknown[row].any(axis=1))[0]
-        raise ValueError(f"row {row}: not_finite: features[{action}]: nan is not a finite number")
-
-
-def _positions(action: ArrayLike, n: int, actions: int) -> Index:
-    index = np.array(action)
-    if index.shape != (n,) or (n and index.dtype.kind not in "iu"):
-        raise ValueError(f"action: expected {n} integers, found {index.dtype} of the shape {_shape(index.shape)}")
-    outside = np.flatnonzero((index < 0) | (index >= actions))
-    if len(outside):
-        row = outside[0]
-        raise ValueError(f"row {row}: action: {index[row]} is not a position among {actions} actions, counted from 0")
-    return index.astype(np.int64)
 
 
 def _shape(lengths: tuple[int | None, ...]) -> str:

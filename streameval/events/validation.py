@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
-from streameval.events.action_sets import ActionSets
+from streameval.events.action_sets import ActionSets, Ragged
 from streameval.events.schema import Event, Identifier, Slot, named_cells
-from streameval.events.slates import ListedSlates, SlateColumns
+from streameval.events.slates import SlateColumns
 
 REASONS: tuple[str, ...] = (
     "malformed",
@@ -239,7 +239,7 @@ def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
 
 def reward_message_faults(reward: Array, timestamp: Array) -> dict[int, Fault]:
     """Return the rows that are not rewards, of messages with rewards alone."""
-    return first_faults((finite("reward", reward, ~np.isfinite(reward)), in_seconds(timestamp)))
+    return first_faults((finite("reward", ~np.isfinite(reward), reward.item), in_seconds(timestamp)))
 
 
 def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
@@ -259,9 +259,9 @@ def in_seconds(timestamp: Array) -> ValidationRule:
     )
 
 
-def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
+def finite(field: str, broken: Mask, value: Callable[[int], float]) -> ValidationRule:
     """Numbers [n] are finite; `broken`: those that are not."""
-    return ValidationRule("not_finite", broken, lambda row: f"{field}: {column[row]} is not a finite number")
+    return ValidationRule("not_finite", broken, lambda row: f"{field}: {value(row)} is not a finite number")
 
 
 def choice_rules(
@@ -284,15 +284,37 @@ def choice_rules(
 
 def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[ValidationRule]:
     if sets.features is not None:
-        yield _entries("not_finite", sets, "features", sets.features, np.isinf(sets.features), "is not a finite number")
-    broken = _improbable(sets.propensities, 1.0)
-    yield _entries("propensity_range", sets, "propensities", sets.propensities[:, None], broken[:, None])
-    yield _sums_to_one(sets, "propensities", sets.propensities)
+        features, infinite = sets.features, np.isinf(sets.features)
+        rows = finite("", np.logical_or.reduce(infinite, axis=1), lambda row: features[row][infinite[row]][0])
+        yield _of_rows(rows, sets, lambda action: f"features[{action}]")
+    yield from _distribution("propensity_range", "propensities", sets, sets.propensities)
     yield _agreement(propensity, sets, sets.propensities, "`propensities` has {:.10g} for the action")
     for policy, values in zip(policies, sets.probabilities.T, strict=True):
-        broken = _improbable(values, 1.0 + NOISE)
-        yield _entries("probability_range", sets, f"policies.{policy}", values[:, None], broken[:, None])
-        yield _sums_to_one(sets, f"policies.{policy}", values)
+        yield from _distribution("probability_range", f"policies.{policy}", sets, values, 1.0 + NOISE)
+
+
+def _distribution(reason: str, field: str, rows: Ragged, values: Array, limit: float = 1.0) -> Iterator[ValidationRule]:
+    """Distributions over the rows of events have entries in [0, 1], and sum to 1."""
+    improbable = ValidationRule(
+        reason, (values < 0.0) | (values > limit), lambda row: f": {values[row]:.10g} is not in [0, 1]"
+    )
+    yield _of_rows(improbable, rows, lambda place: f"{field}[{place}]")
+    sizes = rows.sizes
+    sums = np.bincount(rows.owner, weights=values, minlength=len(sizes))
+    broken: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
+    yield ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
+
+
+def _of_rows(rule: ValidationRule, rows: Ragged, name: Callable[[int], str]) -> ValidationRule:
+    """A rule about rows as one about events, whose detail starts with the name of the first row that breaks it."""
+
+    def detail(event: int) -> str:
+        start, stop = rows.offsets[event : event + 2]
+        place = int(rule.broken[start:stop].argmax())
+        return name(place) + rule.detail(start + place)
+
+    events = np.bincount(rows.owner[rule.broken], minlength=len(rows.offsets) - 1) > 0
+    return ValidationRule(rule.reason, events, detail)
 
 
 def in_unit_interval(field: str, column: Array) -> ValidationRule:
@@ -301,13 +323,8 @@ def in_unit_interval(field: str, column: Array) -> ValidationRule:
     return ValidationRule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
 
 
-def _improbable(values: Array, limit: float) -> Mask:
-    improbable: Mask = (values < 0.0) | (values > limit)
-    return improbable
-
-
 def _probabilities(policies: Sequence[str], probabilities: Array) -> ValidationRule:
-    improbable = _improbable(probabilities, 1.0 + NOISE)
+    improbable: Mask = (probabilities < 0.0) | (probabilities > 1.0 + NOISE)
 
     def detail(row: int) -> str:
         policy = int(improbable[row].argmax())
@@ -329,61 +346,15 @@ def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -
     )
 
 
-def _entries(
-    reason: str, sets: ActionSets, field: str, values: Array, broken: Mask, problem: str = "is not in [0, 1]"
-) -> ValidationRule:
-    """A rule for each entry of a list over actions: `values` and `broken` are [total, any]."""
-
-    def detail(event: int) -> str:
-        start, stop = sets.offsets[event : event + 2]
-        action, column = np.argwhere(broken[start:stop])[0]
-        return f"{field}[{action}]: {values[start + action, column]:.10g} {problem}"
-
-    rows = np.flatnonzero(broken.any(axis=1))
-    return ValidationRule(reason, np.bincount(sets.owner[rows], minlength=len(sets.index)) > 0, detail)
-
-
-def _sums_to_one(sets: ActionSets, field: str, values: Array) -> ValidationRule:
-    return _unit_sum(field, sets.owner, values, sets.sizes)
-
-
-def _unit_sum(field: str, owner: NDArray[np.int64], values: Array, sizes: NDArray[np.int64]) -> ValidationRule:
-    sums = np.bincount(owner, weights=values, minlength=len(sizes))
-    broken: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
-    return ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
-
-
 def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[ValidationRule]:
     """Yield the rules for slates and their slots."""
-    yield from _list_rules(slates.listed)
-    for rule in choice_rules(policies, slates.probabilities, slates.propensity, slates.actions):
-        yield _of_slots(rule, slates)
-    marginals = "the way the slate was logged gives {:.10g}"
-    yield _of_slots(_agreement(slates.propensity, slates.actions, slates.marginals, marginals), slates)
-
-
-def _of_slots(rule: ValidationRule, slates: SlateColumns) -> ValidationRule:
-    """A rule about slots as one about events, which names the first slot that breaks it."""
-
-    def detail(event: int) -> str:
-        start, stop = slates.offsets[event : event + 2]
-        slot = int(rule.broken[start:stop].argmax())
-        return f"slots.{slot}.{rule.detail(start + slot)}"
-
-    events = np.bincount(slates.owner[rule.broken], minlength=len(slates.logging)) > 0
-    return ValidationRule(rule.reason, events, detail)
-
-
-def _list_rules(listed: ListedSlates) -> Iterator[ValidationRule]:
-    sizes, owner = listed.sizes, listed.owner
-    broken = _improbable(listed.probability, 1.0)
-
-    def detail(event: int) -> str:
-        start, stop = listed.offsets[event : event + 2]
-        slate = int(broken[start:stop].argmax())
-        return f"slate_propensities[{slate}]: {listed.probability[start + slate]:.10g} is not in [0, 1]"
-
-    yield ValidationRule("propensity_range", np.bincount(owner[broken], minlength=len(sizes)) > 0, detail)
-    yield _unit_sum("slate_propensities", owner, listed.probability, sizes)
-    unlisted = (sizes > 0) & (listed.logged < 0)
-    yield ValidationRule("unknown_action", unlisted, lambda row: f"slots: not one of the {sizes[row]} `slates`")
+    listed = slates.listed
+    yield from _distribution("propensity_range", "slate_propensities", listed, listed.probability)
+    unlisted = (listed.sizes > 0) & (listed.logged < 0)
+    yield ValidationRule("unknown_action", unlisted, lambda row: f"slots: not one of the {listed.sizes[row]} `slates`")
+    marginals = _agreement(
+        slates.propensity, slates.actions, slates.marginals, "the way the slate was logged gives {:.10g}"
+    )
+    choices = choice_rules(policies, slates.probabilities, slates.propensity, slates.actions)
+    for rule in (*choices, marginals):
+        yield _of_rows(rule, slates, lambda slot: f"slots.{slot}.")

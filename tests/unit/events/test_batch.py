@@ -143,8 +143,8 @@ def test_invalid_arrays_are_refused_with_the_first_bad_row(changes: dict[str, An
     [
         ({"action": [0, 1, 2]}, "row 2: action: 2 is not a position among 2 actions, counted from 0"),
         ({"action": [0, -1, 0]}, "row 1: action: -1 is not a position among 2 actions, counted from 0"),
-        ({"action": [0.0, 1.0, 0.0]}, "action: expected 3 integers, found float64 of the shape [3]"),
-        ({"action": [0, 1]}, "action: expected 3 integers, found int64 of the shape [2]"),
+        ({"action": [0.0, 1.0, 0.0]}, "action: expected integers of the shape [3], found float64 of the shape [3]"),
+        ({"action": [0, 1]}, "action: expected integers of the shape [3], found int64 of the shape [2]"),
         ({"propensities": [[0.5, 0.5], [0.25, 0.25], [1, 0]]}, "row 1: distribution_sum: propensities: sums to 0.5"),
         ({"propensities": [[0, 1], [0, 1], [1, 0]]}, "row 0: propensity_range: propensity: 0 is not in (0, 1]"),
         ({"propensities": [[0.5, 0.5], [-1, 2], [1, 0]]}, "row 1: propensity_range: propensity: 2 is not in (0, 1]"),

@@ -427,7 +427,7 @@ def test_arrays_that_are_no_slates_are_refused_with_the_slot() -> None:
         EventBatch.from_arrays(
             reward=[1], propensities=np.full((1, 2, 2), 0.5), action=[[0, 0]], slate_logging="uniform_ranking"
         )
-    with pytest.raises(ValueError, match=r"action: expected the shape \[1, 2\]"):
+    with pytest.raises(ValueError, match=r"action: expected integers of the shape \[1, 2\]"):
         EventBatch.from_arrays(reward=[1], propensities=np.full((1, 2, 2), 0.5), action=[0])
 
 
