@@ -14,7 +14,7 @@ from summary import THOUSANDTHS, Mean
 
 from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind
-from streameval.simulation.scenarios import Scenario
+from streameval.simulation.stream import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"

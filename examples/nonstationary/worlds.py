@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from streameval.simulation import World
-from streameval.simulation.scenarios import Scenario, find_scenario
+from streameval.simulation.stream import Scenario, find_scenario
 
 TEMPERATURE = 0.3
 """Softmax candidates with continuous importance weights; the favourite gets .73 on average."""

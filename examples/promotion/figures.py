@@ -17,7 +17,7 @@ from worlds import leads
 
 from streameval import Report
 from streameval.cli.plots import COLOURS, FAINT, GRID, INK, make_plain, save
-from streameval.simulation.scenarios import Scenario
+from streameval.simulation.stream import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.simulation import Drift, DriftKind, World
-from streameval.simulation.scenarios import Scenario, find_scenario
-from streameval.simulation.stream import BATCH
+from streameval.simulation.stream import BATCH, Scenario, find_scenario
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array
-from streameval.events.schema import Event, Identifier
+from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
 
@@ -188,66 +189,47 @@ class ActionSets(Ragged):
 class RawFields(Columns):
     """Fields of n events as Python values, for policies and reward models in code.
 
-    contexts: [n] the context; None = not logged
-    actions: [n] the names of the actions, in the order of the event's set; empty without a set
-    scores: by field, [n] its values, of any type; None = not logged
+    values: [n] by field, what the event logs: its `context`, the names of its `actions` and scores; None = not logged
     """
 
-    contexts: Sequence[Any]
-    actions: Sequence[Sequence[Identifier]]
-    scores: Mapping[str, Sequence[Any]]
+    values: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def from_events(cls, events: Sequence[Event], attributes: Mapping[str, str]) -> RawFields:
-        """Read decoded events; `attributes`: the attribute of each field in `scores`."""
-        return cls(
-            contexts=[event.context for event in events],
-            actions=[event.actions or [] for event in events],
-            scores={field: [getattr(event, name) for event in events] for field, name in attributes.items()},
-        )
-
-    def take(self, events: slice | Index) -> RawFields:
-        """Return the fields of these events, in this order."""
-
-        def some(values: Sequence[Any]) -> Sequence[Any]:
-            return values[events] if isinstance(events, slice) else [values[event] for event in events.tolist()]
-
-        return RawFields(
-            some(self.contexts), some(self.actions), {field: some(values) for field, values in self.scores.items()}
-        )
+    def from_events(cls, events: Sequence[Event], scores: Mapping[str, str]) -> RawFields:
+        """Read decoded events; `scores`: the attribute of each field with scores."""
+        fields = {"context": "context", "actions": "actions", **scores}
+        return cls([{field: getattr(event, name) for field, name in fields.items()} for event in events])
 
     @classmethod
     def none(cls, events: int) -> RawFields:
         """Return the fields of `events` events that log none."""
-        return cls([None] * events, [[]] * events, {})
-
-    @classmethod
-    def joined(cls, parts: Sequence[RawFields | None], events: Sequence[int]) -> RawFields:
-        """Concatenate; what a part does not have is None there."""
-        given = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
-        names = dict.fromkeys(field for part in given for field in part.scores)
-        return cls(
-            contexts=[context for part in given for context in part.contexts],
-            actions=[actions for part in given for actions in part.actions],
-            scores={
-                field: [value for part in given for value in part.scores.get(field, [None] * len(part.actions))]
-                for field in names
-            },
-        )
-
-    def to_state(self) -> str:
-        """Return the fields as JSON, which has integers of any size."""
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)})
+        return cls([{}] * events)
 
     @property
     def nbytes(self) -> int:
         """Assumed size in bytes: 1000 an event."""
-        return 1000 * len(self.contexts)
+        return 1000 * len(self.values)
+
+    def take(self, events: slice | Index) -> RawFields:
+        """Return the fields of these events, in this order."""
+        if isinstance(events, slice):
+            return RawFields(self.values[events])
+        return RawFields([self.values[event] for event in events.tolist()])
+
+    @classmethod
+    def joined(cls, parts: Sequence[RawFields | None], events: Sequence[int]) -> RawFields:
+        """Concatenate; parts without fields have none for each event."""
+        given = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
+        return cls([fields for part in given for fields in part.values])
+
+    def to_state(self) -> str:
+        """Return the fields as JSON, which has integers of any size."""
+        return json.dumps(self.values, default=msgspec.to_builtins)
 
     @classmethod
     def from_state(cls, state: str) -> RawFields:
         """Restore from `to_state`."""
-        return cls(**json.loads(state))
+        return cls(json.loads(state))
 
 
 def cumulative_offsets(sizes: Index) -> Index:

@@ -1,15 +1,18 @@
-"""A stream of interactions in a drifting world, and the true values over time."""
+"""A stream of interactions in a drifting world, the true values over time, and worlds by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streameval.common.arrays import Array
+from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.simulation.world import Interactions, World
 
@@ -100,3 +103,38 @@ def truth_after(world: World, drift: Drift, n: int) -> dict[str, float]:
     """The value of each policy after `n` interactions, that of the logging policy as `logging`."""
     values = drift.mixture((n - 1) // BATCH * BATCH) @ world.value
     return dict(zip(("logging", *world.candidates), values.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
+
+    name: str
+    make: Callable[[], World]
+    span: int = 100_000
+    cycle: bool = False
+
+    def drift(self, kind: DriftKind, world: World) -> Drift:
+        """The drift of this scenario in one of the settings."""
+        return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
+
+
+def find_scenario(name_or_path: str, synthetic: Mapping[str, Scenario]) -> Scenario:
+    """A `synthetic` scenario by name, or a prepared world from an `.npz` file. Raises InputError otherwise.
+
+    >>> find_scenario("calm", {"calm": Scenario("calm", partial(World.synthetic, 1), span=5_000)}).span
+    5000
+    """
+    if name_or_path in synthetic:
+        return synthetic[name_or_path]
+    path = Path(name_or_path)
+    if not path.is_file():
+        raise InputError(
+            f"there is no world {name_or_path}", hint=f"name a prepared .npz file or one of {', '.join(synthetic)}"
+        )
+    return Scenario(path.stem, partial(_prepared, path))
+
+
+def _prepared(path: Path) -> World:
+    with np.load(path) as arrays:
+        return World.from_arrays(arrays)

@@ -1,13 +1,15 @@
 """Policies: where `pi(a|x)` comes from.
 
-`logged`: the probabilities that events carry. `coded`: policies that are code, `python` those of the user; `filling`
-asks them when events arrive, so that everything after finds their answers where logged probabilities would be.
+`logged`: the probabilities that events carry. `coded`: policies that compute them when events arrive; `python`: those
+in the user's code.
 """
 
-from streameval.ope.policies.apply import FAILURES, CodedPolicies, Faults
-from streameval.ope.policies.builtin import (
+from streameval.ope.policies.coded import (
+    FAILURES,
     AnyPolicy,
+    CodedPolicies,
     EpsilonGreedy,
+    Faults,
     First,
     Logged,
     PythonPolicy,

@@ -107,22 +107,15 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
 
 
 def _decisions(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisions:
-    chosen = events.tolist()
-    places = [slice(*sets.offsets[event : event + 2].tolist()) for event in chosen]
+    chosen = [raw_fields.values[event] for event in events.tolist()]
+    places = [slice(*sets.offsets[event : event + 2].tolist()) for event in events]
+    sizes = [place.stop - place.start for place in places]
+    features = [None if sets.features is None else sets.features[place].copy() for place in places]
     return Decisions(
-        contexts=[raw_fields.contexts[event] for event in chosen],
-        actions=[
-            raw_fields.actions[event] or list(range(place.stop - place.start))
-            for event, place in zip(chosen, places, strict=True)
-        ],
-        features=[_described(sets, place) for place in places],
+        contexts=[fields.get("context") for fields in chosen],
+        actions=[fields.get("actions") or list(range(size)) for fields, size in zip(chosen, sizes, strict=True)],
+        features=[None if table is None or np.isnan(table).all() else table for table in features],
     )
-
-
-def _described(sets: ActionSets, place: slice) -> Array | None:
-    if sets.features is None or np.isnan(sets.features[place]).all():
-        return None
-    return sets.features[place].copy()
 
 
 def _write(place: Array, answer: Any) -> Fault | None:

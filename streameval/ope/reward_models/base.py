@@ -47,8 +47,8 @@ class LoggedActions(NamedTuple):
             starts = np.repeat(self.sets.offsets[:-1], self.sets.sizes)
             positions: list[Any] = (np.arange(len(self.sets.propensities)) - starts).tolist()
             return positions
-        named = zip(self.raw_fields.actions, self.sets.sizes.tolist(), strict=True)
-        return list(chain.from_iterable(actions or range(size) for actions, size in named))
+        logged = zip(self.raw_fields.values, self.sets.sizes.tolist(), strict=True)
+        return list(chain.from_iterable(fields.get("actions") or range(size) for fields, size in logged))
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)

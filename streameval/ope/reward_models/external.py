@@ -205,8 +205,8 @@ class RiverModel(ExternalModel):
 
     def inputs_of(self, log: LoggedActions) -> NDArray[Any]:
         sets, raw_fields = log.sets, log.raw_fields
-        contexts = raw_fields.contexts if raw_fields and "context" in self.inputs else [None] * len(sets.index)
-        described = [_of_context(context) for context in contexts]
+        logged = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
+        described = [_of_context(fields.get("context")) for fields in logged]
         rows = [described[event] for event in sets.owner.tolist()]
         if "features" in self.inputs and sets.features is not None:
             keys = [f"feature_{place}" for place in range(sets.features.shape[1])]

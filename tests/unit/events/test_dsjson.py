@@ -308,7 +308,7 @@ def test_files_of_decision_logs_are_read_in_batches() -> None:
     batches = list(read_events(LOGS / "cb_loop_100.dsjson.gz", format="dsjson", scores=[], batch_size=30))
     assert [len(batch) for batch in batches] == [30, 30, 30, 10]
     assert batches[0].raw_fields is not None
-    assert batches[0].raw_fields.contexts[0]["GUser"]["major"] == "eng"
+    assert batches[0].raw_fields.values[0]["context"]["GUser"]["major"] == "eng"
 
 
 @pytest.mark.parametrize(
@@ -318,8 +318,9 @@ def test_files_of_decision_logs_are_read_in_batches() -> None:
 def test_scores_are_sorted_as_the_actions_are(message: bytes, scores: Any) -> None:
     batch = decoded(message, policies=[], scores=["mine"])
     assert batch.raw_fields is not None
-    assert batch.raw_fields.contexts == [json.loads(message).get("c")]
-    assert batch.raw_fields.scores["mine"] == [scores]
+    assert [(logged["context"], logged["mine"]) for logged in batch.raw_fields.values] == [
+        (json.loads(message).get("c"), scores)
+    ]
 
 
 def test_a_candidate_reads_the_scores_of_the_line_and_lacks_events_without_them() -> None:

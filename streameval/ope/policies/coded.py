@@ -1,0 +1,313 @@
+"""Policies that are code: they compute their distributions over the actions of events, which need not log them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array
+from streameval.common.component import strict
+from streameval.common.text import counted
+from streameval.events import ActionSets, EventBatch, Fault, RawFields
+from streameval.events.slates import SlateColumns, as_one_action
+from streameval.events.validation import NOISE, tolerance
+from streameval.ope.policies.python import ask_policy, load
+
+Answer: TypeAlias = tuple[Array, dict[int, Fault]]
+"""A distribution over the rows of action sets, and the events for which there is none, with the reason."""
+
+Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
+
+
+def _factory(target: str) -> str:
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+(\.\w+)*", target):
+        raise ValueError("expected package.module:factory")
+    return target
+
+
+@dataclass(frozen=True, config=strict)
+class Logged:
+    """The probabilities that events carry under the policy's name."""
+
+    reads: ClassVar[None] = None
+    kind: Literal["logged"] = field(default="logged", kw_only=True, repr=False)
+
+
+class ActionsPolicy:
+    """Base of policies that read no more than action sets."""
+
+    reads: ClassVar[None] = None
+
+    def prepare(self) -> Ask:
+        """The function that computes the distributions of this policy."""
+        return lambda sets, _: (self.distribution(sets), {})
+
+    def distribution(self, sets: ActionSets) -> Array:
+        """[total] the policy's distribution over the actions of each event."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, config=strict)
+class Uniform(ActionsPolicy):
+    """All actions with the same probability, `1 / K` for each of K.
+
+    >>> sets = ActionSets(np.array([0, 4]), np.array([0]), np.full(4, 0.25), None, np.empty((4, 0)))
+    >>> Uniform().prepare()(sets, RawFields.none(1))[0]
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+
+    kind: Literal["uniform"] = field(default="uniform", kw_only=True, repr=False)
+
+    def distribution(self, sets: ActionSets) -> Array:
+        return np.repeat(1.0 / np.maximum(sets.sizes, 1), sets.sizes)
+
+
+@dataclass(frozen=True, config=strict)
+class First(ActionsPolicy):
+    """Always the first action listed."""
+
+    kind: Literal["first"] = field(default="first", kw_only=True, repr=False)
+
+    def distribution(self, sets: ActionSets) -> Array:
+        return _one_hot(sets, sets.offsets[:-1][sets.sizes > 0])
+
+
+@dataclass(frozen=True, config=strict)
+class ScoresPolicy:
+    """Base of policies that read a number for each action from the field `scores` of the events."""
+
+    scores: Annotated[str, Field(min_length=1)] = field(default="scores", kw_only=True)
+
+    @property
+    def reads(self) -> str:
+        """The field with the scores."""
+        return self.scores
+
+    def prepare(self) -> Ask:
+        """The function that computes the distributions of this policy."""
+
+        def ask(sets: ActionSets, raw_fields: RawFields) -> Answer:
+            scores, faults = _scores(sets, raw_fields, self.scores)
+            return self.distribution(sets, scores), faults
+
+        return ask
+
+    def distribution(self, sets: ActionSets, scores: Array) -> Array:
+        """[total] the policy's distribution over the actions of each event, which have these scores [total]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, config=strict)
+class EpsilonGreedy(ScoresPolicy):
+    """The action with the highest score, the first of equals; with probability `epsilon` a uniformly random action.
+
+    `scores`: the field of the events that lists a number for each action.
+    """
+
+    epsilon: Annotated[float, Field(ge=0, le=1)]
+    kind: Literal["epsilon_greedy"] = field(default="epsilon_greedy", kw_only=True, repr=False)
+
+    def distribution(self, sets: ActionSets, scores: Array) -> Array:
+        best = np.flatnonzero(scores == _highest(sets, scores))
+        _, first = np.unique(sets.owner[best], return_index=True)
+        return self.epsilon * Uniform().distribution(sets) + (1 - self.epsilon) * _one_hot(sets, best[first])
+
+
+@dataclass(frozen=True, config=strict)
+class Softmax(ScoresPolicy):
+    """`exp(score / temperature)`, normalised: towards the best action for low temperatures, towards all for high ones.
+
+    `scores`: the field of the events that lists a number for each action.
+    """
+
+    temperature: PositiveFloat = 1.0
+    kind: Literal["softmax"] = field(default="softmax", kw_only=True, repr=False)
+
+    def distribution(self, sets: ActionSets, scores: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):
+            powers = np.exp((scores - _highest(sets, scores)) / self.temperature)
+        sums = np.bincount(sets.owner, weights=powers, minlength=len(sets.index))
+        return powers / sums[sets.owner]
+
+
+@dataclass(frozen=True, config=strict)
+class PythonPolicy:
+    """A policy made by `target`, a factory `package.module:factory` that is called once with `options`.
+
+    It returns the policy, which is called with `Decisions` of many events and returns one distribution for each, with
+    one probability for each action of the event. When it raises, it is called again for each half of the
+    events, so that a bad event affects no other; hence its answers must not depend on how events are batched.
+
+    >>> from streameval.ope.policies.python import Decisions, Policy
+    >>> def cautious(first: float) -> Policy:
+    ...     def policy(decisions: Decisions) -> list[list[float]]:
+    ...         rest = [(1 - first) / (len(actions) - 1) for actions in decisions.actions]
+    ...         return [[first] + [p] * (len(a) - 1) for p, a in zip(rest, decisions.actions)]
+    ...     return policy
+    >>> cautious(first=0.5)(Decisions(contexts=[None], actions=[["a", "b", "c"]], features=[None]))
+    [[0.5, 0.25, 0.25]]
+    """
+
+    target: Annotated[str, AfterValidator(_factory)]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
+    reads: ClassVar[str] = ""
+
+    def prepare(self) -> Ask:
+        """The function that asks the user's code; ConfigError when it cannot be imported or made."""
+        policy = load(self.target, self.options)
+        return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
+
+
+AnyPolicy: TypeAlias = Annotated[
+    Logged | Uniform | First | EpsilonGreedy | Softmax | PythonPolicy, Field(discriminator="kind")
+]
+_POLICY: TypeAdapter[Any] = TypeAdapter(AnyPolicy)
+
+
+def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Candidates by name: those of a list are logged, those of a mapping are policies, or their kind or settings.
+
+    >>> named_policies({"even": "uniform", "shadow": Logged()})
+    {'even': Uniform(), 'shadow': Logged()}
+    """
+    if isinstance(candidates, Mapping):
+        spelled = {name: {"kind": each} if isinstance(each, str) else each for name, each in candidates.items()}
+        return {name: _POLICY.validate_python(each) for name, each in spelled.items()}
+    return dict.fromkeys(candidates, Logged())
+
+
+def fields_read(policies: Iterable[Any]) -> tuple[str, ...] | None:
+    """The fields with scores that these policies read; None when none of them reads more than action sets."""
+    reading = [policy.reads for policy in policies if policy.reads is not None]
+    return tuple(dict.fromkeys(name for name in reading if name)) if reading else None
+
+
+def _one_hot(sets: ActionSets, rows: Any) -> Array:
+    chosen = np.zeros(len(sets.propensities))
+    chosen[rows] = 1.0
+    return chosen
+
+
+def _highest(sets: ActionSets, scores: Array) -> Array:
+    """The highest score of its event, for each row."""
+    filled = np.flatnonzero(sets.sizes)
+    highest = np.maximum.reduceat(scores, sets.offsets[filled]) if len(filled) else np.empty(0)
+    return np.repeat(highest, sets.sizes[filled])
+
+
+def _scores(sets: ActionSets, raw_fields: RawFields, name: str) -> Answer:
+    """The scores as rows; 0 for an event without usable ones."""
+    scores, faults = np.zeros(len(sets.propensities)), {}
+    for event in np.flatnonzero(sets.sizes).tolist():
+        given, rows = raw_fields.values[event].get(name), slice(sets.offsets[event], sets.offsets[event + 1])
+        fault = _scores_fault(name, given, rows.stop - rows.start)
+        if fault is None:
+            scores[rows] = given
+        else:
+            faults[event] = fault
+    return scores, faults
+
+
+def _scores_fault(name: str, given: Any, actions: int) -> Fault | None:
+    if given is None:
+        return Fault("missing_field", f"{name}: missing")
+    if not isinstance(given, list) or not all(type(number) in (int, float) for number in given):
+        return Fault("malformed", f"{name}: not a list of numbers")
+    if len(given) != actions:
+        return Fault("malformed", f"{name}: {counted(len(given), 'entry')} for {counted(actions, 'action')}")
+    if not all(-1e300 < number < 1e300 for number in given):
+        return Fault("not_finite", f"{name}: a number is too large")
+    return None
+
+
+# --- The distributions of policies in code, in place of logged probabilities ---
+
+FAILURES = ("missing_field", "raised", "malformed", "not_finite", "probability_range", "distribution_sum")
+"""Why a policy in code has no distribution for an event: a closed list."""
+
+Faults = Mapping[str, Mapping[int, Fault]]
+"""By policy, the events for which it has no distribution."""
+
+
+class CodedPolicies:
+    """The policies that are code, ready to be evaluated; ConfigError when one of them cannot be made."""
+
+    def __init__(self, policies: Mapping[str, AnyPolicy]) -> None:
+        self._asks = {name: policy.prepare() for name, policy in policies.items() if not isinstance(policy, Logged)}
+
+    def fill(self, batch: EventBatch) -> tuple[EventBatch, Faults]:
+        """The batch with the columns of these policies filled in; it has a column for each of them already.
+
+        An event for which a policy has no distribution lacks that policy, and only that.
+        """
+        if not self._asks:
+            return batch, {}
+        sets = batch.action_sets or ActionSets.none(len(batch), len(batch.policies))
+        raw_fields = batch.raw_fields or RawFields.none(len(batch))
+        per_event, filled, faults = self._asked(batch.policies, batch.probabilities, sets, raw_fields)
+        batch = replace(batch, probabilities=per_event, action_sets=batch.action_sets and filled)
+        return (batch, faults) if batch.slates is None else self._with_slates(batch, batch.slates, raw_fields, faults)
+
+    def _asked(
+        self, policies: tuple[str, ...], probabilities: Array, sets: ActionSets, raw_fields: RawFields
+    ) -> tuple[Array, ActionSets, dict[str, dict[int, Fault]]]:
+        """The columns [n, P] and the sets with the distributions in them, and by policy the events without one."""
+        per_event, per_action = probabilities.T.copy(), sets.probabilities.T.copy()
+        events, logged = sets.logged
+        faults = {}
+        for name, ask in self._asks.items():
+            column = policies.index(name)
+            per_action[column], faults[name] = _checked(ask, sets, raw_fields)
+            per_event[column] = np.nan
+            per_event[column, events] = per_action[column, logged]
+        return per_event.T, replace(sets, probabilities=per_action.T), faults
+
+    def _with_slates(
+        self, batch: EventBatch, slates: SlateColumns, raw_fields: RawFields, faults: dict[str, dict[int, Fault]]
+    ) -> tuple[EventBatch, Faults]:
+        """The batch with the answers for each slot on its own."""
+        owner = slates.owner
+        of_slots = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
+        per_slot, actions, slot_faults = self._asked(batch.policies, slates.probabilities, slates.actions, of_slots)
+        slates = replace(slates, probabilities=per_slot, actions=actions)
+        is_slate = slates.sizes > 0
+        for name, by_event in faults.items():
+            by_slate = {int(owner[slot]): fault for slot, fault in sorted(slot_faults[name].items(), reverse=True)}
+            plain = {event: fault for event, fault in by_event.items() if not is_slate[event]}
+            faults[name] = plain | by_slate
+        _, whole = as_one_action(slates)
+        probabilities = np.where(is_slate, whole.T, batch.probabilities.T).T
+        return replace(batch, slates=slates, probabilities=probabilities), faults
+
+
+def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
+    """The distributions of a policy, NaN for events without a valid one."""
+    without = np.flatnonzero(sets.index < 0).tolist()
+    faults = dict.fromkeys(without, Fault("missing_field", "actions: missing"))
+    rows, raised = ask(sets, raw_fields)
+    faults |= raised
+    owner, events = sets.owner, len(sets.index)
+    with np.errstate(invalid="ignore", over="ignore"):
+        sums = np.bincount(owner, weights=rows, minlength=events)
+        broken = (
+            ("not_finite", "a probability is not a finite number", owner[~np.isfinite(rows)]),
+            ("probability_range", "a probability is not in [0, 1]", owner[(rows < 0) | (rows > 1 + NOISE)]),
+            (
+                "distribution_sum",
+                "the probabilities do not sum to 1",
+                np.flatnonzero(np.abs(sums - 1) > tolerance(sets.sizes)),
+            ),
+        )
+    for reason, detail, found in broken:
+        for event in found.tolist():
+            faults.setdefault(event, Fault(reason, detail))
+    lost = np.zeros(events, dtype=bool)
+    lost[list(faults)] = True
+    return np.where(lost[owner], np.nan, rows), faults
