@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
+import numpy as np
+
+from streameval.errors import InputError
 from streameval.simulation import World
-from streameval.simulation.stream import Scenario, find_scenario
+from streameval.simulation.stream import Scenario
 
 TEMPERATURE = 0.3
 """Softmax candidates with continuous importance weights; the favourite gets .73 on average."""
@@ -23,4 +27,15 @@ SYNTHETIC: Mapping[str, Scenario] = {
 
 def scene(name_or_path: str) -> Scenario:
     """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
-    return find_scenario(name_or_path, SYNTHETIC)
+    if name_or_path in SYNTHETIC:
+        return SYNTHETIC[name_or_path]
+    path = Path(name_or_path)
+    if not path.is_file():
+        names = ", ".join(SYNTHETIC)
+        raise InputError(f"there is no world {name_or_path}", hint=f"name a prepared .npz file or one of {names}")
+    return Scenario(path.stem, partial(_prepared, path))
+
+
+def _prepared(path: Path) -> World:
+    with np.load(path) as arrays:
+        return World.from_arrays(arrays)

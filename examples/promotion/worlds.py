@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval.errors import InputError
 from streameval.simulation import Drift, DriftKind, World
-from streameval.simulation.stream import BATCH, Scenario, find_scenario
+from streameval.simulation.stream import BATCH, Scenario
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
 
@@ -22,7 +24,18 @@ SYNTHETIC: Mapping[str, Scenario] = {
 
 def scene(name_or_path: str) -> Scenario:
     """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
-    return find_scenario(name_or_path, SYNTHETIC)
+    if name_or_path in SYNTHETIC:
+        return SYNTHETIC[name_or_path]
+    path = Path(name_or_path)
+    if not path.is_file():
+        names = ", ".join(SYNTHETIC)
+        raise InputError(f"there is no world {name_or_path}", hint=f"name a prepared .npz file or one of {names}")
+    return Scenario(path.stem, partial(_prepared, path))
+
+
+def _prepared(path: Path) -> World:
+    with np.load(path) as arrays:
+        return World.from_arrays(arrays)
 
 
 def leads(world: World, drift: Drift, events: NDArray[np.int64]) -> NDArray[np.float64]:

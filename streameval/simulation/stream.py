@@ -1,18 +1,15 @@
-"""A stream of interactions in a drifting world, the true values over time, and worlds by name."""
+"""A stream of interactions in a drifting world, the true values over time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streameval.common.arrays import Array
-from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.simulation.world import Interactions, World
 
@@ -117,24 +114,3 @@ class Scenario:
     def drift(self, kind: DriftKind, world: World) -> Drift:
         """The drift of this scenario in one of the settings."""
         return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
-
-
-def find_scenario(name_or_path: str, synthetic: Mapping[str, Scenario]) -> Scenario:
-    """A `synthetic` scenario by name, or a prepared world from an `.npz` file. Raises InputError otherwise.
-
-    >>> find_scenario("calm", {"calm": Scenario("calm", partial(World.synthetic, 1), span=5_000)}).span
-    5000
-    """
-    if name_or_path in synthetic:
-        return synthetic[name_or_path]
-    path = Path(name_or_path)
-    if not path.is_file():
-        raise InputError(
-            f"there is no world {name_or_path}", hint=f"name a prepared .npz file or one of {', '.join(synthetic)}"
-        )
-    return Scenario(path.stem, partial(_prepared, path))
-
-
-def _prepared(path: Path) -> World:
-    with np.load(path) as arrays:
-        return World.from_arrays(arrays)
