@@ -16,8 +16,7 @@ from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evaluator.plan import MissingField, Plan
 from streameval.ope.policies import LOGGING
 from streameval.ope.report import Report
 

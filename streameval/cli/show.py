@@ -90,10 +90,10 @@ def contents(path: Path, document: State) -> dict[str, Any]:
     """A snapshot as values that JSON has, and its Report."""
     cohorts = []
     for cohort in document["evaluator"]["cohorts"]:
-        evaluator = cohort["evaluator"]
-        names = ("production", "products", "reward_range", "confidence")
-        settings = {name: evaluator["settings"].get(name) for name in names}
-        cohorts.append({"policies": list(cohort["policies"]), **settings, "events": evaluator["events"]})
+        evaluator, settings = cohort["evaluator"], cohort["evaluator"]["settings"]
+        shown = {"policies": list(cohort["policies"]), "production": settings["policies"][0]}
+        shown |= {name: settings[name] for name in ("products", "reward_range", "confidence")}
+        cohorts.append({**shown, "events": evaluator["events"]})
     positions = {}
     for topic, mark in document["offsets"].items():
         offsets = Offsets.from_state(mark)

@@ -46,6 +46,20 @@ def _remaining(steps: int, factor: float) -> Array:
     return np.where(ages >= 0, factor ** np.maximum(ages, 0), 0.0)
 
 
+def running_sum(state: Array, steps: Array) -> Array:
+    """`state` plus the steps so far, after each step; the result does not depend on how the steps are cut.
+
+    >>> running_sum(np.array([10.0]), np.array([[1.0], [2.0]])).ravel()
+    array([11., 13.])
+    """
+    return np.asarray(np.cumsum(np.concatenate([state[None], steps]), axis=0)[1:])
+
+
+def running_max(state: Array, steps: Array) -> Array:
+    """The largest of `state` and the steps so far, after each step."""
+    return np.asarray(np.maximum.accumulate(np.concatenate([state[None], steps]))[1:])
+
+
 def ratio(numerator: Array, denominator: Array) -> Array:
     """The quotient, NaN where the denominator is 0; infinite where it is too near to 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -27,9 +27,10 @@ from pydantic import TypeAdapter
 from streameval.common.arrays import State
 from streameval.errors import StateError, StreamevalError
 from streameval.ingest.background import Background
-from streameval.ope.evaluator.cohorts import CohortEvaluator, require_schema
+from streameval.ope.evaluator.cohorts import CohortEvaluator
+from streameval.ope.evaluator.evaluator import require_schema
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.policies import AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.ope.policies import AnyPolicy, PythonPolicy, named_policies
 from streameval.ope.reward_models import AnyRewardModel, Ridge, online
 from streameval.service.status import SnapshotStatus
 
@@ -327,12 +328,12 @@ def evaluator_from(
 def _without_code(cohort: State, reward_model: AnyRewardModel | None, named: Mapping[str, AnyPolicy]) -> State:
     """The state with logged policies in place of code that is not named."""
     settings = cohort["evaluator"]["settings"]
-    policies = named_policies(settings["candidates"])
-    unnamed = {name for name, each in policies.items() if isinstance(each, PythonPolicy) and named.get(name) != each}
+    computed = named_policies(settings["computed_policies"])
+    unnamed = {name for name, each in computed.items() if isinstance(each, PythonPolicy) and named.get(name) != each}
     if unnamed:
-        candidates = {name: Logged() if name in unnamed else each for name, each in policies.items()}
+        left = {name: each for name, each in settings["computed_policies"].items() if name not in unnamed}
         kept = [name for name in cohort["policies"] if name not in unnamed or not named]
-        cohort = {**cohort, "policies": kept, "evaluator": _with_settings(cohort, candidates=candidates)}
+        cohort = {**cohort, "policies": kept, "evaluator": _with_settings(cohort, computed_policies=left)}
     model = _REWARD_MODEL.validate_python(settings["reward_model"])
     return _without_model(cohort) if model.is_external and model != reward_model else cohort
 

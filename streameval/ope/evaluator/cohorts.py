@@ -9,15 +9,12 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from streameval.common.arrays import State
-from streameval.errors import StateError
 from streameval.events import EventBatch
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.ope.evaluator.plan import Candidates, Pair, Plan
+from streameval.ope.evaluator.evaluator import STATE_SCHEMA, Evaluator, require_schema
+from streameval.ope.evaluator.grid import Pair
+from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
 from streameval.ope.report import Report
 from streameval.ope.reward_models import AnyRewardModel
-
-STATE_SCHEMA = 5
 
 
 @dataclass(frozen=True)
@@ -263,12 +260,3 @@ class CohortEvaluator:
                 self._added += 1
                 order[name] = self._added
         return replace(plan, candidate_order={name: order[name] for name in plan.policies[1:]})
-
-
-def require_schema(state: State) -> None:
-    """StateError for a state of another version."""
-    if state.get("schema") != STATE_SCHEMA or not state.get("cohorts"):
-        raise StateError(
-            f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
-            hint="use the version that wrote it, or start from zero",
-        )

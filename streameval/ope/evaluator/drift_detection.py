@@ -54,10 +54,6 @@ class DriftDetector:
             detector.make()
         return detector
 
-    def settings(self) -> State:
-        """The argument of `of` for this detector."""
-        return {"detector": self.name, **self.parameters}
-
     def make(self) -> Any:
         """A new river detector; ValueError when river has none of this name, or refuses the parameters."""
         kinds = _kinds()
@@ -78,14 +74,9 @@ def _kinds() -> dict[str, type[Any]]:
     """river's detectors of changes in a stream of numbers; river takes seconds to import."""
     from river import base, drift
 
-    return {
-        name: kind
-        for name, kind in inspect.getmembers(drift, inspect.isclass)
-        if issubclass(kind, base.DriftDetector) and name not in _NOT_FOR_USE
-    }
-
-
-_NOT_FOR_USE = {"DummyDriftDetector", "NoDrift"}
+    kinds = {name: kind for name, kind in vars(drift).items() if inspect.isclass(kind)}
+    unusable = ("DummyDriftDetector", "NoDrift")
+    return {name: kind for name, kind in kinds.items() if issubclass(kind, base.DriftDetector) and name not in unusable}
 
 
 class DriftWatch:
@@ -132,11 +123,11 @@ class DriftWatch:
     def state(self) -> State:
         """The detections, and the block means that the detectors have seen."""
         seen = [np.array(means) for means in self._seen]
-        return {"detector": self.detector.settings(), "detections": list(self.detections), "seen": seen}
+        return {"detector": repr(self.detector), "detections": list(self.detections), "seen": seen}
 
     def resumed(self, state: State | None) -> DriftWatch:
         """The watch that gave this state; this one if that had another detector, or there was none."""
-        if state is None or state["detector"] != self.detector.settings():
+        if state is None or state["detector"] != repr(self.detector):
             return self
         watch = DriftWatch(self.detector, len(state["seen"]))
         watch.detections = list(state["detections"])

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
 from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage
-from streameval.ope.averages.variance import unit_signs
+from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.drift_detection import DriftDetector, block_means
-from streameval.ope.evaluator.grid import Grid
-from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
-from streameval.ope.evaluator.plan import Candidates, Pair, Plan
-from streameval.ope.evaluator.promotion_lift import PromotionLift
+from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
+from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
 from streameval.ope.evaluator.report_rows import report_rows
-from streameval.ope.evaluator.state import EvaluatorState, count, newest
 from streameval.ope.evidence.actions import Requirement
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, start_recent
+from streameval.ope.evidence.slate_weights import start_ratios
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies import LOGGING, CodedPolicies, Faults, has_support_information
-from streameval.ope.promotion import Promotion, TrustFigures, decide
-from streameval.ope.report import Decision, Estimate, EventCounts, Failure, PolicyCounts, Report, Transition, TrustCheck
+from streameval.ope.promotion import Arrivals, Lift, Promotion, decide
+from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 
-STATE_SCHEMA = 5
+STATE_SCHEMA = 6
+COUNTS = ("present", "supported", "largest_weight", "largest_slate_weight")
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 60, 10
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 660
@@ -109,11 +109,35 @@ class Evaluator:
         return evaluator
 
     def _start(self) -> None:
-        self._computed = CodedPolicies(self.plan.computed_policies)
-        self._grids = self.plan.grids()
-        self._lift = PromotionLift.of(self.plan, self._grids)
-        self._state = EvaluatorState.start(self.plan, self._grids, self._lift)
+        plan = self.plan
+        self._computed = CodedPolicies(plan.computed_policies)
+        self._use_grids()
+        self._drift = None if plan.drift is None else DriftWatch(plan.drift, len(plan.policies))
+        self._pending: list[EventBatch] = []
         self._pending_events = 0
+        self._state: State = {
+            "events": {"accepted": 0, "rejected": {}, "newest": None, "arrivals": Arrivals()},
+            "failures": {},
+            "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
+            **self._start_learning(),
+            "promotion": None if self._monitor is None else self._monitor.start(),
+            "grids": [grid.start(plan.block) for grid in self._grids],
+        }
+
+    def _use_grids(self) -> None:
+        self._grids = self.plan.grids()
+        self._lifts = self.plan.promotion_lifts(self._grids)
+        self._monitor = self.plan.monitor(self._lifts)
+
+    def _start_learning(self) -> State:
+        """The parts that learn from the log, before the first event."""
+        policies = len(self.policies)
+        return {
+            "recent": start_recent(policies),
+            "slates": {"recent": start_recent(policies), "ratios": start_ratios(policies)},
+            "units": start_signs(),
+            "predictions": online.start(self.plan.reward_model),
+        }
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -123,12 +147,13 @@ class Evaluator:
     @property
     def accepted(self) -> int:
         """The number of accepted events."""
-        return self._state.accepted
+        number: int = self._state["events"]["accepted"]
+        return number
 
     @property
     def promotion_lifts(self) -> tuple[Pair, ...]:
         """The estimators and averages, by label, whose lifts promotion may use, the preferred one first."""
-        return () if self._lift is None else self._lift.pairs
+        return self._lifts
 
     def continued(self, plan: Plan) -> Evaluator:
         """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
@@ -143,45 +168,75 @@ class Evaluator:
         if plan == self.plan:
             return self
         self._process_pending()
-        before = replace(
+        kept = replace(
             self.plan.with_products(plan.products),
             policies=plan.policies,
             computed_policies=plan.computed_policies,
             candidate_order=plan.candidate_order,
             reward_model=plan.reward_model,
         )
-        state = self._state.select(self.plan, before).to_state(before, before.grids())
-        return Evaluator._resumed(plan, state, plan.reward_model)
+        return Evaluator._resumed(plan, self._selected(kept).state(), plan.reward_model)
+
+    def _selected(self, plan: Plan) -> Evaluator:
+        """A copy with some of the policies, estimators and averages, from which `state` can be taken.
+
+        `plan` differs from the present one in nothing else, but for a reward model that no estimator uses.
+        """
+        part, before, index = copy(self), self._state, [self.policies.index(name) for name in plan.policies]
+        part.plan = plan
+        part._use_grids()
+        part._pending = [batch.with_policies(part._named) for batch in self._pending]
+        part._drift = None if self._drift is None else self._drift.select_policies(index)
+        promotion = None
+        if self._monitor is not None and part._monitor is not None:
+            promotion = self._monitor.select_candidates(before["promotion"], [place - 1 for place in index[1:]])
+            promotion = part._monitor.with_lifts(promotion, self._monitor.lifts)
+        by_policy = {name: before[name] for name in ("counts", "recent", "slates")}
+        used = {
+            "recent": any(grid.mixes_components for grid in part._grids),
+            "slates": part._needs(Requirement.SLOTS),
+            "predictions": part._needs(Requirement.PREDICTION),
+        }
+        part._state = {
+            **before,
+            "failures": {name: before["failures"][name] for name in part._named if name in before["failures"]},
+            **take_columns(by_policy, len(self.policies), index),
+            **{name: fresh for name, fresh in part._start_learning().items() if not used.get(name, True)},
+            "promotion": promotion,
+            "grids": [self._selected_grid(grid, index) for grid in part._grids],
+        }
+        return part
+
+    def _selected_grid(self, part: Grid, index: Sequence[int]) -> State:
+        """The state of a grid that lies in one of the grids of this evaluator."""
+        return next(
+            grid.select(state, part, index)
+            for grid, state in zip(self._grids, self._state["grids"], strict=True)
+            if set(part.estimators) <= set(grid.estimators) and set(part.averages) <= set(grid.averages)
+        )
 
     def replaced(self, plan: Plan) -> Evaluator:
         """An evaluator of any plan, before the first accepted event; the numbers of rejected events are kept."""
         evaluator = Evaluator.from_plan(plan)
-        state = evaluator._state
-        state.rejected, state.arrivals = self._state.rejected, self._state.arrivals
-        return evaluator
-
-    @classmethod
-    def _resumed(cls, plan: Plan, state: State, trusted: AnyRewardModel | None) -> Evaluator:
-        evaluator = cls.from_plan(plan)
-        evaluator._state = EvaluatorState.from_state(state, plan, evaluator._grids, evaluator._lift, trusted)
-        evaluator._pending_events = sum(map(len, evaluator._state.pending))
+        evaluator._state["events"] |= {name: self._state["events"][name] for name in ("rejected", "arrivals")}
         return evaluator
 
     def update(self, batch: EventBatch) -> None:
         """Take the next events of the stream; rejected events are counted by reason."""
         batch = batch.with_rewards_in(*self.plan.reward_range)
-        state, reasons = self._state, Counter(rejected.reason for rejected in batch.rejected)
+        events, reasons = self._state["events"], Counter(rejected.reason for rejected in batch.rejected)
         for reason, number in reasons.items():
-            state.rejected[reason] = state.rejected.get(reason, 0) + number
-        state.arrivals = state.arrivals.after(len(batch), reasons)
+            events["rejected"][reason] = events["rejected"].get(reason, 0) + number
+        events["arrivals"] = events["arrivals"].after(len(batch), reasons)
         if not len(batch):
             return
-        state.accepted += len(batch)
-        state.newest = newest(state.newest, batch.timestamp)
+        events["accepted"] += len(batch)
+        newest = np.fmax.reduce(batch.timestamp, initial=np.nan if events["newest"] is None else events["newest"])
+        events["newest"] = None if np.isnan(newest) else float(newest)
         batch, faults = self._computed.fill(batch.with_policies(self._named))
         self._count_failures(faults)
-        raw_fields = batch.raw_fields if self._predicts and self.plan.reward_model.needs_raw_fields else None
-        state.pending.append(replace(batch, raw_fields=raw_fields, rejected=()))
+        keeps_raw_fields = self._needs(Requirement.PREDICTION) and self.plan.reward_model.needs_raw_fields
+        self._pending.append(replace(batch, raw_fields=batch.raw_fields if keeps_raw_fields else None, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)
@@ -201,58 +256,66 @@ class Evaluator:
 
         The state after a block depends on the events alone, but for rounding, which the cut into runs changes.
         """
-        if not self._state.pending:
+        if not self._pending:
             return
         unit = unit or self.plan.block
-        events = EventBatch.concat(self._state.pending)
+        events = EventBatch.concat(self._pending)
         whole = len(events) // unit * unit
         for first in range(0, whole, self._batch_events):
             self._fold(events[first : min(first + self._batch_events, whole)])
-        self._state.pending = [events[whole:]] if whole < len(events) else []
+        self._pending = [events[whole:]] if whole < len(events) else []
         self._pending_events = len(events) - whole
 
     def missing_fields(self, batch: EventBatch) -> list[MissingField]:
         """The fields that estimators need and events of `batch` lack."""
-        return list(missing_fields(self.plan, self._computed.fill(batch.with_policies(self._named))[0]))
+        return self.plan.missing_fields(self._computed.fill(batch.with_policies(self._named))[0])
 
     def _count_failures(self, faults: Faults) -> None:
         for policy, by_event in faults.items():
-            failures = self._state.failures.setdefault(policy, {})
+            failures = self._state["failures"].setdefault(policy, {})
             for _, (reason, detail) in sorted(by_event.items()):
                 number, example = failures.get(reason, (0, detail))
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:
-        state = self._state
-        evidence, state.learned = self._evidence(events)
-        state.counts = count(state.counts, evidence, has_support_information(events))
-        if state.drift is not None:
-            state.drift.update(block_means(evidence, self.plan.reward_range))
-        folded = [grid.fold(before, evidence) for grid, before in zip(self._grids, state.grids, strict=True)]
-        state.grids = [each.state for each in folded]
-        if self._lift is not None and state.promotion is not None:
-            state.promotion = self._lift.fold(state.promotion, events, evidence, folded)
+        evidence, learned = self._evidence(events)
+        counts = _counted(self._state["counts"], evidence, has_support_information(events))
+        if self._drift is not None:
+            self._drift.update(block_means(evidence, self.plan.reward_range))
+        lifts: dict[Pair, Lift] = {}
+        states = []
+        for grid, before in zip(self._grids, self._state["grids"], strict=True):
+            after, found = grid.fold(before, evidence, self._lifts)
+            states.append(after)
+            lifts |= found
+        self._state |= {**learned, "counts": counts, "grids": states}
+        if self._monitor is not None:
+            self._state["promotion"] = self._monitor.fold(
+                self._state["promotion"],
+                evidence,
+                [lifts[pair] for pair in self._lifts],
+                events.timestamp,
+                events.propensity,
+            )
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
-        """The evidence of these events, with the learned state before them; and the learned state after them."""
-        plan, learned = self.plan, self._state.learned
-        signs, units = unit_signs(learned["units"], events.unit, len(events), plan.block)
+        """The evidence of these events by what was learned before them; and the parts of the state that learn."""
+        plan, before, after = self.plan, self._state, {}
+        signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
         evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)
-        after = {**learned, "units": units}
         if any(grid.mixes_components for grid in self._grids):
-            evidence, after["recent"] = evidence.with_recent_means(learned["recent"])
-        if self._predicts:
+            evidence, after["recent"] = evidence.with_recent_means(before["recent"])
+        if self._needs(Requirement.PREDICTION):
             blocks = self._predicted_blocks(evidence)
             evidence, after["predictions"] = online.fold(
-                plan.reward_model, learned["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
+                plan.reward_model, before["predictions"], evidence, events.raw_fields, plan.reward_range, blocks
             )
-        if any(Requirement.SLOTS in grid.needs for grid in self._grids):
-            evidence, after["slates"] = evidence.with_slot_weights(events, self.policies, learned["slates"])
+        if self._needs(Requirement.SLOTS):
+            evidence, after["slates"] = evidence.with_slot_weights(events, self.policies, before["slates"])
         return evidence, after
 
-    @property
-    def _predicts(self) -> bool:
-        return any(Requirement.PREDICTION in grid.needs for grid in self._grids)
+    def _needs(self, need: Requirement) -> bool:
+        return any(need in grid.needs for grid in self._grids)
 
     def _predicted_blocks(self, evidence: Evidence) -> Mask:
         """The blocks that the reward model sees: all, or those that an estimator of the default can use, [blocks]."""
@@ -271,67 +334,58 @@ class Evaluator:
             now: epoch seconds, by which promotion judges whether the newest event is stale
         """
         self._process_pending()
-        plan, state = self.plan, self._state
-        tail, counts, learned = None, state.counts, state.learned
-        if state.pending:
-            tail, learned = self._evidence(state.pending[0])
-            counts = count(counts, tail, has_support_information(state.pending[0]))
-        shown = list(self._shown(tail))
-        supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
+        plan, state, events = self.plan, self._state, self._state["events"]
+        tail, counts, learned = None, state["counts"], state
+        if self._pending:
+            tail, after = self._evidence(self._pending[0])
+            counts, learned = _counted(counts, tail, has_support_information(self._pending[0])), {**state, **after}
         estimates: list[Estimate] = []
-        for grid, grid_state, seen in shown:
-            by_slot = Requirement.SLOTS in grid.needs
-            largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
-            ratios = learned["slates"]["ratios"] if by_slot else None
-            for reading in grid.read(grid_state, tail, plan.errors):
-                estimates += report_rows(plan, grid, reading, largest, supported, seen, ratios)
-        predicts = any(Requirement.PREDICTION in grid.needs for grid, _, _ in shown)
-        decisions, checks, transitions = self._decide(estimates, now)
+        predicts = False
+        for grid, before in zip(self._grids, state["grids"], strict=True):
+            rows = list(report_rows(plan, grid, before, tail, counts, learned["slates"]["ratios"]))
+            predicts |= bool(rows) and Requirement.PREDICTION in grid.needs
+            estimates += rows
+        decisions, checks, transitions = (
+            ((), (), ())
+            if self._monitor is None
+            else decide(self._monitor, state["promotion"], estimates, events["arrivals"], events["newest"], now)
+        )
         return Report(
             confidence=plan.confidence,
             production=self.policies[0],
-            events=EventCounts(state.accepted, dict(state.rejected), state.newest),
+            events=EventCounts(events["accepted"], dict(events["rejected"]), events["newest"]),
             policies=tuple(self._policy_counts(counts["present"])),
             estimates=tuple(estimates),
             promotion=decisions,
             trust=checks,
             transitions=transitions,
-            reward_model=online.read(plan.reward_model, state.learned["predictions"]) if predicts else None,
+            reward_model=online.read(plan.reward_model, state["predictions"]) if predicts else None,
         )
 
-    def _shown(self, tail: Evidence | None) -> Iterator[tuple[Grid, State, Mask]]:
-        """The grids that have rows, their states, and the policies with rows, [policies]."""
-        for grid, state in zip(self._grids, self._state.grids, strict=True):
-            seen = grid.seen(state, tail) if grid.optional else np.ones(len(self.policies), dtype=bool)
-            if seen.any():
-                yield grid, state, seen
-
-    def _decide(
-        self, estimates: Sequence[Estimate], now: float | None
-    ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
-        state = self._state
-        if self._lift is None or state.promotion is None:
-            return (), (), ()
-        figures = TrustFigures(state.arrivals, state.newest, estimates, now, has_lift=bool(self._lift.pairs))
-        return decide(self._lift.monitor, state.promotion, figures)
-
     def _policy_counts(self, present: Array) -> Iterator[PolicyCounts]:
-        state = self._state
         for place, policy in enumerate(self.policies):
-            failures = state.failures.get(policy, {}).items()
+            failures = self._state["failures"].get(policy, {}).items()
             yield PolicyCounts(
                 policy,
                 policy == self.policies[0],
                 int(present[place]),
-                state.accepted - int(present[place]),
+                self.accepted - int(present[place]),
                 tuple(Failure(reason, *counted) for reason, counted in failures),
-                None if state.drift is None else state.drift.detections[place],
+                None if self._drift is None else self._drift.detections[place],
             )
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value that msgpack can hold."""
-        settings = self.plan.settings()
-        return {"schema": STATE_SCHEMA, "settings": settings, **self._state.to_state(self.plan, self._grids)}
+        plan, grids = self.plan, zip(self._grids, self._state["grids"], strict=True)
+        return {
+            "schema": STATE_SCHEMA,
+            "settings": plan.settings(),
+            **to_plain({name: part for name, part in self._state.items() if name not in ("predictions", "grids")}),
+            "predictions": online.to_state(plan.reward_model, self._state["predictions"]),
+            "grids": [grid.to_state(state) for grid, state in grids],
+            "drift": None if self._drift is None else to_plain(self._drift.state()),
+            "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
+        }
 
     @classmethod
     def from_state(
@@ -346,9 +400,53 @@ class Evaluator:
         Raises:
             StateError: the state is of another version, or holds code that the caller does not name
         """
-        if state.get("schema") != STATE_SCHEMA:
-            raise StateError(
-                f"the state has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
-                hint="use the version that wrote it, or start from zero",
-            )
+        require_schema(state)
         return cls._resumed(Plan.from_settings(state["settings"], candidates), state, reward_model)
+
+    @classmethod
+    def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:
+        """An evaluator of a plan with a state; a reward model that is foreign code is loaded only if `trusted`."""
+        evaluator = cls.from_plan(plan)
+        monitor, own = evaluator._monitor, ("promotion", "predictions", "grids")
+        evaluator._state |= {name: from_plain(saved[name]) for name in evaluator._state if name not in own}
+        events = evaluator._state["events"]
+        events["arrivals"] = Arrivals(*events["arrivals"])
+        if monitor is not None and saved["promotion"] is not None:
+            evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
+        evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)
+        grids = zip(evaluator._grids, saved["grids"], strict=True)
+        evaluator._state["grids"] = [grid.from_state(state, plan.block) for grid, state in grids]
+        if evaluator._drift is not None:
+            evaluator._drift = evaluator._drift.resumed(from_plain(saved["drift"]))
+        evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]
+        evaluator._pending_events = sum(map(len, evaluator._pending))
+        return evaluator
+
+
+def require_schema(state: State) -> None:
+    """StateError for a state of another version."""
+    if state.get("schema") != STATE_SCHEMA:
+        raise StateError(
+            f"the state of the evaluator has schema {state.get('schema')}, this version reads {STATE_SCHEMA}",
+            hint="use the version that wrote it, or start from zero",
+        )
+
+
+def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
+    """The counts after some events, [policies] each.
+
+    Args:
+        counts: `present`, events with a usable probability; `supported`, those among them with the whole logging
+            distribution; `largest_weight` and `largest_slate_weight`, the largest importance weights
+        supported: [n] 1 for events with the whole logging distribution, else 0
+    """
+    present = evidence.sample_weight > 0
+    largest: Array | float = 0.0
+    if evidence.slates is not None:
+        largest = np.abs(evidence.slates.importance_weight).max(axis=0, initial=0.0)
+    return {
+        "present": counts["present"] + np.count_nonzero(present, axis=0),
+        "supported": counts["supported"] + np.count_nonzero(present & (supported[:, None] > 0), axis=0),
+        "largest_weight": np.maximum(counts["largest_weight"], evidence.importance_weight.max(axis=0, initial=0.0)),
+        "largest_slate_weight": np.maximum(counts["largest_slate_weight"], largest),
+    }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
+from streameval.common.arrays import Array, Mask, State, from_plain, per_block, take_columns, to_plain
 from streameval.ope.averages import AnyAverage, Reading
 from streameval.ope.averages.base import ColumnLayout, MixturePath
 from streameval.ope.averages.blocks import Blocks
@@ -18,31 +18,10 @@ from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import SequenceTracker, TrackedBounds
+from streameval.ope.promotion import Lift
 
-
-class GridReading(NamedTuple):
-    """The moments of an average for all policies and for the lifts of all but production; and the interval for both.
-
-    `watched`: the bounds that were kept all along, where the interval is a confidence sequence.
-    """
-
-    average: AnyAverage
-    bound: AnyInterval
-    reading: Reading
-    lift: Reading
-    watched: TrackedBounds | None
-
-
-class Folded(NamedTuple):
-    """A grid after some whole blocks.
-
-    `lift_paths`: by label, the path of the lifts on each average that mixes components, over the blocks that were
-    folded; `kept` [blocks]: which ones these are.
-    """
-
-    state: State
-    lift_paths: dict[str, MixturePath]
-    kept: Mask
+Pair: TypeAlias = tuple[str, str]
+"""The labels of an estimator and an average."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +60,9 @@ class Grid:
         return any(average.mixes_components for average in self.averages)
 
     @property
-    def _all_mix(self) -> bool:
-        return all(average.mixes_components for average in self.averages)
+    def pairs(self) -> list[Pair]:
+        """Every estimator on every average."""
+        return [(estimator.label, average.label) for average in self.averages for estimator in self.estimators]
 
     @property
     def _drift_estimators(self) -> dict[str, DriftRateEstimator]:
@@ -107,72 +87,88 @@ class Grid:
             "watched": {label: watch.start(policies) for label, watch in self._trackers.items()},
         }
 
-    def fold(self, state: State, evidence: Evidence) -> Folded:
-        """The state after these whole blocks, and the paths of the lifts on averages that mix components."""
-        if self._is_idle(state, evidence):
-            return Folded(state, {}, np.zeros(evidence.blocks, dtype=bool))
-        visible = evidence.restricted_to(self.needs)
-        kept = self._kept(state, visible)
+    def fold(self, state: State, evidence: Evidence, lifts: Iterable[Pair] = ()) -> tuple[State, dict[Pair, Lift]]:
+        """The state after these whole blocks, and of these lifts those that belong to this grid.
+
+        `lifts`: pairs of an estimator and an average that mixes components.
+        """
+        own = [pair for pair in lifts if pair in self.pairs]
+        kept = self._kept(state, evidence)
         if not kept.any():
-            return Folded(state, {}, kept)
-        visible = visible.of_blocks(kept)
+            return state, {pair: self._lift(pair, kept, evidence, {}) for pair in own}
+        visible = evidence.restricted_to(self.needs).of_blocks(kept)
         terms, estimators, blocks = self._compute_terms(state, visible)
         rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
         drift = {}
         for name, estimator in self._drift_estimators.items():
             rates[estimator], drift[name] = estimator.fold(state["drift"][name], blocks)
-        averages, lift_paths = {}, {}
+        averages, paths = {}, {}
         for average in self.averages:
             averages[average.label], path = average.fold(
                 state["averages"][average.label], blocks, self.layout, rates[average.drift]
             )
             if path is not None:
-                lift_paths[average.label] = path
-        watched = {
-            label: watch.fold(state["watched"][label], visible, terms) for label, watch in self._trackers.items()
-        }
+                paths[average.label] = path
         after = {
             "seen": _seen(state, visible),
             "estimators": estimators,
             "drift": drift,
             "averages": averages,
-            "watched": watched,
+            "watched": {
+                label: watch.fold(state["watched"][label], visible, terms) for label, watch in self._trackers.items()
+            },
         }
-        return Folded(after, lift_paths, kept)
+        return after, {pair: self._lift(pair, kept, visible, paths) for pair in own}
 
-    def _is_idle(self, state: State, evidence: Evidence) -> bool:
-        """Whether no block is folded, as no event has a set of actions: known without a look at the events."""
-        return self.optional and evidence.actions is None and (self._all_mix or not state["seen"].any())
-
-    def _kept(self, state: State, visible: Evidence) -> Mask:
+    def _kept(self, state: State, evidence: Evidence) -> Mask:
         """Which of these blocks are folded, [blocks]."""
         if not self.optional:
-            return np.ones(visible.blocks, dtype=bool)
-        used = visible.used_blocks
-        return used if self._all_mix else np.asarray(np.logical_or.accumulate(used | state["seen"].any()))
+            return np.ones(evidence.blocks, dtype=bool)
+        all_mix, seen = all(average.mixes_components for average in self.averages), bool(state["seen"].any())
+        if evidence.actions is None and (all_mix or not seen):  # no event has what is needed
+            return np.zeros(evidence.blocks, dtype=bool)
+        used = evidence.restricted_to(self.needs).used_blocks
+        return used if all_mix else np.asarray(np.logical_or.accumulate(used | seen))
 
-    def seen(self, state: State, tail: Evidence | None) -> Mask:
-        """Whether a policy has had an event with what is needed, the unfinished block included, [policies]."""
+    def _lift(self, pair: Pair, kept: Mask, visible: Evidence, paths: Mapping[str, MixturePath]) -> Lift:
+        """A lift after each block; NaN in blocks that are not kept. `visible`: the evidence of those that are."""
+        lift = np.full((4, len(kept), len(self.candidates) - 1), np.nan)
+        if paths:
+            path, place = paths[pair[1]], [estimator.label for estimator in self.estimators].index(pair[0])
+            columns = slice(place, None, len(self.estimators))
+            both = visible.paired_with_production().sample_weight
+            lift[0, kept] = path.value[:, columns]
+            lift[1, kept] = path.sampling_variance[:, columns]
+            lift[2, kept] = path.memory_spread[:, columns]
+            lift[3, kept] = np.count_nonzero(per_block(both, visible.blocks), axis=-1)
+        return Lift(*lift)
+
+    def shown(self, state: State, tail: Evidence | None) -> Mask:
+        """The policies that have rows, [policies]: of an optional grid those with an event that has what is needed."""
+        if not self.optional:
+            return np.ones(len(self.candidates), dtype=bool)
         return np.asarray(state["seen"]) if tail is None else _seen(state, tail.restricted_to(self.needs))
 
-    def read(self, state: State, tail: Evidence | None, errors: Array) -> Iterator[GridReading]:
-        """The moments of each average now, with its interval; including the unfinished block.
+    def read(
+        self, state: State, tail: Evidence | None, errors: Array
+    ) -> Iterator[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]]:
+        """Each average with its interval, its moments now, and the bounds of its confidence sequence, if it has one.
 
-        `errors` [policies]: the probability that a confidence sequence ever misses.
+        Args:
+            tail: the events of the unfinished block
+            errors: [policies] the probability that a confidence sequence ever misses
         """
         blocks, late = None, None
-        if tail is not None:
+        if tail is not None and self._kept(state, tail).any():
             visible = tail.restricted_to(self.needs)
-            if self._kept(state, visible).any():
-                terms, _, blocks = self._compute_terms(state, visible)
-                late = (visible, terms)
+            terms, _, blocks = self._compute_terms(state, visible)
+            late = (visible, terms)
         rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
         rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
         watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self._trackers.items()}
         for average, bound in zip(self.averages, self.bounds, strict=True):
             reading = average.read(state["averages"][average.label], blocks, self.layout, rates[average.drift])
-            lift = reading.lift(len(self.estimators))
-            yield GridReading(average, bound, reading, lift, watched.get(average.label))
+            yield average, bound, reading, watched.get(average.label)
 
     def _compute_terms(self, state: State, evidence: Evidence) -> tuple[list[Terms], State, Blocks]:
         """The terms of all estimators, the estimators' states after them, and the terms side by side as blocks."""

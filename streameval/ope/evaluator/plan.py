@@ -10,7 +10,9 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import Array, State
+from streameval.common.text import counted
 from streameval.errors import StateError
+from streameval.events import EventBatch
 from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -22,13 +24,13 @@ from streameval.ope.averages import (
 )
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedDR, StratifiedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
-from streameval.ope.evaluator.grid import Grid
-from streameval.ope.evidence.actions import Requirement
+from streameval.ope.evaluator.grid import Grid, Pair
+from streameval.ope.evidence.actions import Actions, Requirement, Requirements, field_of
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
-from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies
-from streameval.ope.promotion import Promotion
+from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies, target_probabilities
+from streameval.ope.promotion import Promotion, PromotionMonitor
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
@@ -39,11 +41,41 @@ BEST_AVERAGE = Mixture()
 Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
 """Names under which events carry probabilities; or policies by name."""
 
-Products: TypeAlias = Sequence[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]]
-"""Groups of estimators and averages: every estimator of a group is evaluated on every average of the group."""
+Product: TypeAlias = tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]
+"""Every one of these estimators is evaluated on every one of these averages."""
 
-Pair: TypeAlias = tuple[str, str]
-"""The labels of an estimator and an average."""
+
+@dataclass(frozen=True)
+class MissingField:
+    """A field that `lacking` of `events` events do not have; such events are missing for these `estimators`.
+
+    `wanted_by`: the reward model, where that needs the field.
+    """
+
+    field: str
+    lacking: int
+    events: int
+    estimators: tuple[str, ...]
+    wanted_by: str | None = None
+
+    @property
+    def of_all(self) -> bool:
+        """Whether no event has the field, so that there is nothing to estimate from."""
+        return self.lacking == self.events
+
+    @property
+    def hint(self) -> str:
+        """What to do about it."""
+        if self.wanted_by:
+            return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
+        return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
+
+    def __str__(self) -> str:
+        estimators, events = ", ".join(self.estimators), counted(self.events, "event")
+        if self.of_all:
+            return f"none of the first {events} has {self.field}: no value for {estimators}"
+        have = "has" if self.lacking == 1 else "have"
+        return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
 
 
 @dataclass(frozen=True)
@@ -58,7 +90,7 @@ class Plan:
 
     policies: tuple[str, ...]
     computed_policies: Mapping[str, AnyPolicy]
-    products: Products
+    products: tuple[Product, ...]
     default_estimators: bool
     intervals: Mapping[str, AnyInterval]
     reward_range: tuple[float, float]
@@ -170,7 +202,7 @@ class Plan:
 
     def for_pairs(self, pairs: Collection[Pair]) -> Plan:
         """The plan for these pairs of an estimator and an average only."""
-        products: list[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]]] = []
+        products: list[Product] = []
         for estimators, averages in self.products:
             groups: dict[tuple[AnyAverage, ...], list[AnyEstimator]] = {}
             for estimator in estimators:
@@ -180,7 +212,7 @@ class Plan:
             products += [(tuple(group), kept) for kept, group in groups.items()]
         return self.with_products(products)
 
-    def with_products(self, products: Products) -> Plan:
+    def with_products(self, products: Sequence[Product]) -> Plan:
         """The same plan for other estimators and averages; intervals on other averages are left out."""
         labels = {average.label for _, averages in products for average in averages}
         intervals = {label: interval for label, interval in self.intervals.items() if label in labels}
@@ -202,6 +234,43 @@ class Plan:
                 grids.append(Grid(group, averages, intervals, candidates, needs, trackers, optional))
         return tuple(grids)
 
+    def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:
+        """The lifts that promotion may decide by, the preferred one first; `grids` are those of the plan.
+
+        A lift is that of an estimator that is not biased by design, on an average that mixes components. It is left out
+        where a preferred estimator needs no more of the events, so that it never lacks evidence that this one has.
+        """
+        if self.promotion is None or len(self.policies) < 2:
+            return ()
+        possible = [
+            (estimator, average.label, grid.needs)
+            for grid in grids
+            for average in grid.averages
+            if average.mixes_components
+            for estimator in grid.estimators
+            if not estimator.is_biased_by_design
+        ]
+        chosen: dict[Pair, Requirements] = {}
+        for estimator, average, needs in sorted(possible, key=lambda lift: lift[0].preference):
+            if not any(better <= needs for better in chosen.values()):
+                chosen[estimator.label, average] = needs
+        return tuple(chosen)
+
+    def monitor(self, lifts: Sequence[Pair]) -> PromotionMonitor | None:
+        """The monitor of promotion that decides by these lifts; None when there is nothing to decide."""
+        if self.promotion is None or len(self.policies) < 2:
+            return None
+        return PromotionMonitor(
+            promotion=self.promotion,
+            policies=self.policies,
+            ranks=tuple(self.candidate_order[name] for name in self.policies[1:]),
+            logged=self.policies[0] == LOGGING,
+            reward_range=self.reward_range,
+            confidence=self.confidence,
+            block=self.block,
+            lifts=tuple(f"{estimator} on {average}" for estimator, average in lifts),
+        )
+
     @property
     def errors(self) -> Array:
         """The probability that a confidence sequence ever misses, [policies].
@@ -217,6 +286,25 @@ class Plan:
         model = self._model_of(estimator)
         return frozenset(estimator.needs if model is None else estimator.needs | model.needs)
 
+    def missing_fields(self, batch: EventBatch) -> list[MissingField]:
+        """The fields that estimators need and events of `batch` lack; the batch has the columns of all policies."""
+        actions = Actions.from_batch(batch, self.policies)
+        present = ~np.isnan(target_probabilities(batch, self.policies))
+        estimators = list(self.estimators.values())
+        if self.default_estimators:  # no user asked for one whose fields no event has
+            estimators = [each for each in estimators if _usable(actions, self.needs_of(each))]
+        found: dict[str, MissingField] = {}
+        for need in (Requirement.TARGET, Requirement.LOGGING, Requirement.FEATURES):
+            wanting = tuple(estimator.label for estimator in estimators if need in self.needs_of(estimator))
+            without = present if actions is None else present & ~actions.known({need})
+            for policy, events, lacking in zip(self.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
+                logged = need is Requirement.TARGET and policy == LOGGING
+                field = field_of(Requirement.LOGGING if logged else need, policy)
+                if wanting and lacking and field not in found:
+                    model = self.reward_model.label if need in self.reward_model.needs else None
+                    found[field] = MissingField(field, int(lacking), int(events), wanting, model)
+        return list(found.values())
+
     def interval(self, average: AnyAverage) -> AnyInterval:
         """The kind of interval on an average: the configured one, or the one that the coverage study recommends."""
         default = average.default_interval
@@ -224,61 +312,39 @@ class Plan:
 
     def settings(self) -> State:
         """The plan as a plain value."""
-        settings: State = {
-            "candidates": list(self.policies[1:]),
-            "production": self.policies[0],
-            "products": _PRODUCTS.dump_python(self.products),
-            "default_estimators": self.default_estimators,
-            "intervals": {label: _INTERVAL.dump_python(interval) for label, interval in self.intervals.items()},
-            "reward_range": list(self.reward_range),
-            "confidence": self.confidence,
-            "block": self.block,
-            "reward_model": _REWARD_MODEL.dump_python(self.reward_model),
-            "drift": None if self.drift is None else self.drift.settings(),
-            "promotion": None if self.promotion is None else self.promotion.settings(),
-            "candidate_order": dict(self.candidate_order),
-        }
-        if self.computed_policies:
-            policies = {name: self.computed_policies.get(name, Logged()) for name in self.policies[1:]}
-            settings["candidates"] = {name: _POLICY.dump_python(each, mode="json") for name, each in policies.items()}
+        settings: State = _PLAN.dump_python(self)
         return settings
 
     @classmethod
     def from_settings(cls, settings: State, trusted: Candidates = ()) -> Plan:
-        """The inverse of `settings`; StateError when they name a policy in code that `trusted` does not name."""
-        _refuse_untrusted_code(named_policies(settings["candidates"]), named_policies(trusted))
-        given = dict(settings)
-        products = _PRODUCTS.validate_python(given.pop("products"))
-        kept = {name: given.pop(name) for name in ("default_estimators", "candidate_order")}
-        given["reward_model"] = _REWARD_MODEL.validate_python(given["reward_model"])
-        given["reward_range"] = tuple(given["reward_range"])
-        plan = cls.of(estimators=None, averages=None, **{**given, "intervals": {}})
-        plan = replace(plan, products=products, intervals=_intervals(settings["intervals"]), **kept)
+        """The inverse of `settings`; StateError when they name a policy in code that `trusted` does not name.
+
+        A state may come from anywhere, and the policy would run its code.
+        """
+        plan, allowed = _PLAN.validate_python(settings), named_policies(trusted)
+        for name, policy in plan.computed_policies.items():
+            if isinstance(policy, PythonPolicy) and allowed.get(name) != policy:
+                raise StateError(
+                    f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
+                    hint="give from_state the candidates of the configuration",
+                )
         plan._check()
         return plan
 
 
 _INTERVAL: TypeAdapter[AnyInterval] = TypeAdapter(AnyInterval)
-_POLICY: TypeAdapter[AnyPolicy] = TypeAdapter(AnyPolicy)
-_REWARD_MODEL: TypeAdapter[Any] = TypeAdapter(AnyRewardModel)
-_PRODUCTS: TypeAdapter[Any] = TypeAdapter(tuple[tuple[tuple[AnyEstimator, ...], tuple[AnyAverage, ...]], ...])
+_PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
 
 
-def _products(estimators: Sequence[AnyEstimator] | None, averages: Sequence[AnyAverage] | None) -> Products:
+def _products(estimators: Sequence[AnyEstimator] | None, averages: Sequence[AnyAverage] | None) -> tuple[Product, ...]:
     if estimators is None and averages is None:
         return ((PUBLISHED_ESTIMATORS, PUBLISHED_AVERAGES), (BEST_ESTIMATORS, (BEST_AVERAGE,)))
     every = (*PUBLISHED_ESTIMATORS, *BEST_ESTIMATORS) if estimators is None else tuple(estimators)
     return ((every, (*PUBLISHED_AVERAGES, BEST_AVERAGE) if averages is None else tuple(averages)),)
 
 
-def _refuse_untrusted_code(named: Mapping[str, AnyPolicy], trusted: Mapping[str, AnyPolicy]) -> None:
-    """A state may come from anywhere, and reading it would run its code: the caller must name the same code."""
-    for name, policy in named.items():
-        if isinstance(policy, PythonPolicy) and trusted.get(name) != policy:
-            raise StateError(
-                f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
-                hint="give from_state the candidates of the configuration",
-            )
+def _usable(actions: Actions | None, needs: Requirements) -> bool:
+    return not needs or (actions is not None and bool(actions.known(needs).any()))
 
 
 def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:

@@ -2,127 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, ratio
+from streameval.common.arrays import Array, Mask, State, ratio
+from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
-from streameval.ope.evaluator.grid import Grid, GridReading
+from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evidence.actions import Requirement
+from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.slate_weights import mean_ratios
+from streameval.ope.intervals import AnyInterval
+from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.report import Estimate
 
 
 def report_rows(
-    plan: Plan,
-    grid: Grid,
-    read: GridReading,
-    largest_weight: Array,
-    supported: Mask,
-    seen: Mask,
-    slot_ratios: Array | None,
+    plan: Plan, grid: Grid, state: State, tail: Evidence | None, counts: Mapping[str, Array], slot_ratios: Array
 ) -> Iterator[Estimate]:
-    """The estimates of one average, with their intervals; estimators vary fastest.
+    """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
     Args:
-        largest_weight: [policies] the largest importance weight since the start
-        supported: [policies] whether every event has the whole logging distribution, so that the unsupported
-            probability is known
-        seen: [policies] the policies that have rows
-        slot_ratios: [policies, slots, 2] sums of the importance ratios in each slot; None without slates
+        state: of the grid
+        tail: the events of the unfinished block
+        counts: by name, [policies], see `evaluator.COUNTS`
+        slot_ratios: [policies, slots, 2] sums of the importance ratios in each slot of slates
     """
-    interval, reading = read.bound, read.reading
-    terms = _term_range(plan, grid, read, largest_weight)
-    tracked = None if read.watched is None else read.watched.value
-    bounds = _clipped(*interval.bounds(reading, terms, plan.confidence, tracked), plan.reward_range)
-    moments = reading.moments
-    largest = np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan)
-    numbers = (moments.value, *bounds, moments.effective_sample_size, moments.importance_weight_mean, largest)
-    rows = zip(*map(_known, numbers), strict=True)
-    lifts = [(None, None, None)] * len(grid.estimators) + _lifts(plan, grid, read, terms, float(largest_weight[0]))
-    details = {name: _known(column) for name, column in _details(grid, read, supported).items()}
+    shown, by_slot = grid.shown(state, tail), Requirement.SLOTS in grid.needs
+    if not shown.any():
+        return
+    supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
+    largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
-    for column, ((place, estimator), row, lift) in enumerate(zip(pairs, rows, lifts, strict=True)):
-        if not seen[place]:
-            continue
-        value, lower, upper, effective_sample_size, weight_mean, weight_max = row
-        lift_value, lift_lower, lift_upper = lift
-        slots = {} if slot_ratios is None else {"slot_ratio_means": _known(np.array(mean_ratios(slot_ratios[place])))}
-        yield Estimate(
-            plan.policies[place],
-            estimator.label,
-            read.average.label,
-            value,
-            lower,
-            upper,
-            interval.kind,
-            interval.anytime,
-            "estimand" if estimator.is_biased_by_design else interval.covers,
-            effective_sample_size,
-            weight_mean,
-            weight_max,
-            lift_value,
-            lift_lower,
-            lift_upper,
-            details={
-                **{name: numbers[column] for name, numbers in details.items()},
-                **interval.details(),
-                **({"design_effect_of": "units"} if reading.knows_units else {}),
-                **slots,
-            },
-        )
+    for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
+        lift = reading.lift(len(grid.estimators))
+        numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest))
+        details = _known(_details(len(grid.estimators), reading, lift, tracked, supported))
+        shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
+        for column, (place, estimator) in enumerate(pairs):
+            if not shown[place]:
+                continue
+            slots = _known({"slot_ratio_means": np.array(mean_ratios(slot_ratios[place]))}) if by_slot else {}
+            yield Estimate(
+                policy=plan.policies[place],
+                estimator=estimator.label,
+                average=average.label,
+                kind=interval.kind,
+                anytime=interval.anytime,
+                covers="estimand" if estimator.is_biased_by_design else interval.covers,
+                details={**{name: values[column] for name, values in details.items()}, **shared, **slots},
+                **{name: values[column] for name, values in numbers.items()},
+            )
 
 
-def _term_range(plan: Plan, grid: Grid, read: GridReading, largest_weight: Array) -> TermRange:
-    limit = read.bound.largest_weight(largest_weight)
-    known = np.repeat(limit > 0, len(grid.estimators))  # not of a policy that was never logged
+def _numbers(
+    plan: Plan,
+    grid: Grid,
+    interval: AnyInterval,
+    reading: Reading,
+    lift: Reading,
+    tracked: TrackedBounds | None,
+    largest_weight: Array,
+) -> dict[str, Array]:
+    """The numbers of all rows by field, [columns]; lifts are within plus and minus the width of the reward range."""
+    moments, estimators, (low, high) = reading.moments, len(grid.estimators), plan.reward_range
+    limit = interval.largest_weight(largest_weight)
     terms = TermRange.by_column(grid.estimators, plan.reward_range, limit)
-    return terms._replace(width=np.where(known, terms.width, np.nan))
-
-
-def _lifts(
-    plan: Plan, grid: Grid, read: GridReading, terms: TermRange, heaviest: float
-) -> list[tuple[float | None, float | None, float | None]]:
-    """Value and interval of each lift, within plus and minus the width of the reward range."""
-    estimators = len(grid.estimators)
-    scaled = ratio(terms.width, read.reading.moments.mean_denominator)
+    known = np.repeat(limit > 0, estimators)  # not of a policy that was never logged
+    terms = terms._replace(width=np.where(known, terms.width, np.nan))
+    scaled = ratio(terms.width, moments.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
-    differences = terms.over_production(estimators, heaviest, scaled)
-    tracked = None if read.watched is None else read.watched.lift[:, estimators:]
-    width = plan.reward_range[1] - plan.reward_range[0]
-    bounds = _clipped(*read.bound.bounds(read.lift, differences, plan.confidence, tracked), (-width, width))
-    return list(zip(*map(_known, (read.lift.moments.value, *bounds)), strict=True))
+    differences = terms.over_production(estimators, float(largest_weight[0]), scaled)
+    own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
+    lower, upper = _clipped(*interval.bounds(reading, terms, plan.confidence, own), low, high)
+    lift_lower, lift_upper = _clipped(
+        *interval.bounds(lift, differences, plan.confidence, paired), low - high, high - low
+    )
+    return {
+        "value": moments.value,
+        "lower": lower,
+        "upper": upper,
+        "effective_sample_size": moments.effective_sample_size,
+        "importance_weight_mean": moments.importance_weight_mean,
+        "importance_weight_max": np.where(moments.count > 0, moments[MomentRow.LARGEST_IMPORTANCE], np.nan),
+        "lift": _after_production(estimators, lift.moments.value),
+        "lift_lower": _after_production(estimators, lift_lower),
+        "lift_upper": _after_production(estimators, lift_upper),
+    }
 
 
-def _details(grid: Grid, read: GridReading, supported: Mask) -> dict[str, Array]:
-    reading, lift = read.reading, read.lift
-    estimators = len(grid.estimators)
-    production = np.full(estimators, np.nan)
+def _details(
+    estimators: int, reading: Reading, lift: Reading, tracked: TrackedBounds | None, supported: Mask
+) -> dict[str, Array]:
     unsupported = np.where(np.repeat(supported, estimators), reading.moments.unsupported_probability, np.nan)
     return {
         **reading.details,
         **reading.parts,
-        **(read.watched.details if read.watched else {}),
-        **{f"lift_{name}": np.concatenate([production, part]) for name, part in lift.parts.items()},
+        **(tracked.details if tracked else {}),
+        **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
         "bias_bound": reading.bias,
         "design_effect": reading.design_effect,
         "largest_term_share": reading.moments.largest_term_share,
-        "lift_deviation": np.concatenate([production, np.sqrt(lift.spread.variance)]),
-        "lift_design_effect": np.concatenate([production, lift.design_effect]),
+        "lift_deviation": _after_production(estimators, np.sqrt(lift.spread.variance)),
+        "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
     }
 
 
-def _known(column: Array) -> list[float | None]:
-    """The finite numbers, None for the others."""
-    return [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]
+def _after_production(estimators: int, lifts: Array) -> Array:
+    """The numbers of lifts, after the unknown ones of production."""
+    return np.concatenate([np.full(estimators, np.nan), lifts])
 
 
-def _clipped(lower: Array, upper: Array, reward_range: tuple[float, float]) -> tuple[Array, Array]:
+def _known(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
+    """The finite numbers of each column, None for the others."""
+    return {
+        name: [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]
+        for name, column in columns.items()
+    }
+
+
+def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:
     """The interval inside the reward range; unchanged where they do not overlap."""
-    low, high = reward_range
     rounding = 1e-9 * (high - low)
     overlaps = (lower <= high + rounding) & (upper >= low - rounding)
     return np.where(overlaps, np.clip(lower, low, high), lower), np.where(overlaps, np.clip(upper, low, high), upper)

@@ -11,8 +11,8 @@ from streameval.common.text import counted
 from streameval.ope.promotion import trust_checks
 from streameval.ope.promotion.monitor import PromotionMonitor
 from streameval.ope.promotion.rules import PromotionRule
-from streameval.ope.promotion.trust_checks import OF_THE_STREAM, TrustFigures, checks
-from streameval.ope.report import Decision, Transition, TrustCheck
+from streameval.ope.promotion.trust_checks import Arrivals
+from streameval.ope.report import Decision, Estimate, Transition, TrustCheck
 
 SAME = "it has had the same weighted reward as production on every event"
 NO_LIFT = "there is no lift to decide by: add the average mixture with an estimator such as snips or stratified_ips"
@@ -23,58 +23,71 @@ WORTH_REPORTING = 0.02
 
 
 def decide(
-    monitor: PromotionMonitor, state: State, figures: TrustFigures
+    monitor: PromotionMonitor,
+    state: State,
+    estimates: Sequence[Estimate],
+    arrivals: Arrivals,
+    newest: float | None,
+    now: float | None,
 ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
     """The decisions of the last block end, the trust checks and the transitions.
 
     Nothing is promotable while a check fails, also where it fails only at this moment, such as `stale`.
+
+    Args:
+        estimates: those of the Report
+        newest, now: epoch seconds of the newest event and of the Report, None if unknown
     """
-    recent = trust_checks.recent(state["trust"], monitor.block)
-    found = tuple(checks(monitor.policies, recent, figures, monitor.promotion.trust, monitor.reward_range))
-    decisions = tuple(
-        _decision(monitor, rule, state, place, blocking, figures)
-        for place, blocking in enumerate(_blocking(monitor, state, found))
-        for rule in monitor.rules.values()
-    )
+    stream = list(trust_checks.stream_checks(arrivals, newest, now, monitor.promotion.trust))
+    found = tuple(_checks(monitor, state, estimates, stream))
+    of_stream = {name for name, _, _ in stream}
+    decisions = []
+    production, *candidates = monitor.policies
+    failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in monitor.policies}
+    shared = [f"{production}: {each.reason}" for each in failed[production] if each.check not in of_stream]
+    for place, candidate in enumerate(candidates):
+        blocking = list(dict.fromkeys([*(each.reason for each in failed[candidate]), *shared]))
+        if not state["differs"][place]:
+            blocking = [SAME]
+        warning = _dependence([each.details for each in estimates if each.policy == candidate])
+        decisions += [_decision(monitor, rule, state, place, blocking, warning) for rule in monitor.rules.values()]
     transitions = tuple(
         Transition(monitor.policies[1 + candidate], rule, int(event), _known(time), promotable, _known(lift))
         for rule, candidate, event, time, promotable, lift in state["transitions"]
     )
-    return decisions, found, transitions
+    return tuple(decisions), found, transitions
 
 
-def _blocking(monitor: PromotionMonitor, state: State, found: Sequence[TrustCheck]) -> Iterator[list[str]]:
-    """The reasons that block each candidate under every rule: a failed check, or no difference from production."""
-    production, *candidates = monitor.policies
-    failed = {policy: [each for each in found if each.policy == policy and not each.ok] for policy in monitor.policies}
-    for candidate, differs in zip(candidates, state["differs"], strict=True):
-        checked = [each.reason for each in failed[candidate]]
-        checked += [f"{production}: {each.reason}" for each in failed[production] if each.check not in OF_THE_STREAM]
-        yield list(dict.fromkeys(checked)) if differs else [SAME]
+def _checks(
+    monitor: PromotionMonitor, state: State, estimates: Sequence[Estimate], stream: Sequence[tuple[str, bool, str]]
+) -> Iterator[TrustCheck]:
+    """All checks of all policies that have events."""
+    recent = trust_checks.recent(state["trust"], monitor.block)
+    for place, policy in enumerate(monitor.policies):
+        if recent.events[place]:
+            rows = [each for each in estimates if each.policy == policy]
+            weights = trust_checks.weight_checks(recent, place, monitor.promotion.trust)
+            for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.reward_range)):
+                yield TrustCheck(policy, *check)
 
 
 def _decision(
-    monitor: PromotionMonitor,
-    rule: PromotionRule,
-    state: State,
-    place: int,
-    blocking: Sequence[str],
-    figures: TrustFigures,
+    monitor: PromotionMonitor, rule: PromotionRule, state: State, place: int, blocking: Sequence[str], warning: str
 ) -> Decision:
-    kept, policy = state["rules"][rule.label], monitor.policies[1 + place]
+    kept = state["rules"][rule.label]
     lower = rule.lower(kept["memory"], kept["last"], monitor.context)
     last = {name: float(column[place]) for name, column in {**kept["last"], "lower": lower}.items()}
     hold, held = kept["hold"], int(kept["hold"]["held"][place])
     promotable = held >= monitor.promotion.hold and not blocking
     reason = NO_LIFT
-    if figures.has_lift or not rule.needs_lift:
+    if monitor.lifts or not rule.needs_lift:
         reason = _reason(monitor, rule, last, held, hold["since"]["event"][place], blocking)
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
-        reason += _dependence(figures, policy)
+        reason += warning
     blocks = hold["later"]["blocks"][place]
     return Decision(
-        policy=policy,
+        policy=monitor.policies[1 + place],
         rule=rule.label,
         promotable=promotable,
         reason=reason,
@@ -124,12 +137,11 @@ def _deciding_lift(monitor: PromotionMonitor, state: State, place: int) -> str:
     return f"; decided by {monitor.lifts[by]}, as {preferred} can use only {share:.0f} % of the events"
 
 
-def _dependence(figures: TrustFigures, policy: str) -> str:
+def _dependence(details: Sequence[Mapping[str, Any]]) -> str:
     """Warns that a proof for independent events may not hold, where the log shows it or cannot show it.
 
-    The design effect is the median over all estimates of the policy, because each of them is noisy.
+    The design effect is the median over all estimates of the policy, whose `details` these are: each of them is noisy.
     """
-    details = [each.details for each in figures.estimates if each.policy == policy]
     effects = [each["lift_design_effect"] for each in details if each.get("lift_design_effect") is not None]
     if effects and median(effects) > CORRELATED:
         return f"; but events are correlated (design effect {median(effects):.1f}), which the proof does not allow for"

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, ratio
+from streameval.common.arrays import Array, Mask, State, decayed_path, ratio, running_sum
 from streameval.events.action_sets import Index
-from streameval.ope.promotion.block_sums import running_sum
 
 HORIZON = 30_000.0
 """Horizon in events of the averages of `spread` and `moved`, which are noisy at any single moment."""
@@ -22,26 +21,13 @@ ENOUGH, TOO_FEW = 0.9, 0.5
 below the second."""
 
 
-class LiftSeries(NamedTuple):
+class Lift(NamedTuple):
     """The paired difference to production on the mixture after each block; all are [blocks, candidates].
 
-    `value`: the lift. `se2`: its sampling variance, including the design effect. `spread2`: the squared disagreement
-    of the decays. `events` of the block that both policies have. `kept` [all blocks]: the blocks that are listed, if
-    others had no event that the estimator could use.
-    """
-
-    value: Array
-    se2: Array
-    spread2: Array
-    events: Array
-    kept: Mask | None = None
-
-
-class LiftEstimate(NamedTuple):
-    """The lift after each block and its error; all are [blocks, candidates].
-
-    `error2`: the sampling variance, which falls with more events. `moving2`: the squared error from a moving world,
-    which does not. `events` that both policies had until then.
+    `error2`: its sampling variance with the design effect, which falls with more events. `moving2`: the squared error
+    from a moving world, which does not: as an average reports it, the squared disagreement of its decays; as rules read
+    it, see `known`. `events` that both policies have: in the block, or for rules until then. An average gives NaN for
+    blocks that it left out because no event had what the estimator needs.
     """
 
     value: Array
@@ -53,32 +39,24 @@ class LiftEstimate(NamedTuple):
 def start(candidates: int) -> State:
     """The state of one lift before the first event.
 
-    `sums` of events, and of the averaged values with their weights. `last`: the `LiftEstimate` of the last block end.
+    `sums` of events, and of the averaged values with their weights. `last`: the `Lift` of the last block end.
     `recent`: the decayed number of events that both policies have. Candidates are axis 0.
     """
     last = np.column_stack([np.full((candidates, 3), np.nan), np.zeros(candidates)])
     return {"sums": np.zeros((candidates, 7)), "last": last, "recent": np.zeros(candidates)}
 
 
-def follow(path: LiftSeries, state: State, block: int) -> tuple[Array, Array, State]:
-    """`LiftEstimate` after every block [4, blocks, candidates], `recent` [blocks, candidates], and the next state.
+def follow(path: Lift, state: State, block: int) -> tuple[Array, Array, State]:
+    """The `Lift` that rules read [4, blocks, candidates], `recent` [blocks, candidates], and the next state.
 
     A block that was left out changes nothing but `recent`.
     """
-    kept, last, sums = path.kept, state["last"].T[:, None], state["sums"]
-    if kept is None or kept.all():
-        events = path.events
-        rows, sums = known(path, sums, block)
-        after = np.stack(rows)
-    elif kept.any():
-        events = np.zeros((len(kept), len(state["recent"])))
-        events[kept] = path.events
-        rows, sums = known(path, sums, block)
-        after = np.concatenate([last, np.stack(rows)], axis=1)[:, np.cumsum(kept)]
-    else:
-        events = np.zeros((len(kept), len(state["recent"])))
-        after = np.repeat(last, len(kept), axis=1)
-    recent = decayed_path(state["recent"], events, math.exp(-block / RECENT))
+    kept, after, sums = ~np.isnan(path.events[:, 0]), state["last"].T[:, None], state["sums"]
+    if kept.any():
+        rows, sums = known(Lift(*(column[kept] for column in path)), sums, block)
+        after = np.concatenate([after, np.stack(rows)], axis=1)
+    after = after[:, np.cumsum(kept)]
+    recent = decayed_path(state["recent"], np.nan_to_num(path.events), math.exp(-block / RECENT))
     return after, recent, {"sums": sums, "last": after[:, -1].T.copy(), "recent": recent[-1]}
 
 
@@ -116,18 +94,18 @@ def _changes(recent: Array, most: Array, fit: Index, now: Index) -> Mask:
     return np.asarray((most > 0) & ((now < 0) | (fit < now) | (own < TOO_FEW * most)))
 
 
-def known(path: LiftSeries, before: Array, block: int) -> tuple[LiftEstimate, Array]:
-    """The lift and its error after each of these blocks, and the sums after them.
+def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
+    """The lift that rules read after each of these blocks, and the sums after them.
 
     `moving2 = (2 spread)^2 + (moved / 3)^2`. `spread^2` is the mean of the last 30,000 events, and so is `moved^2`, the
     squared distance of the lift from its own mean of the last 30,000 events: a lift that moves much is known less.
     """
     events = running_sum(before[:, 0], path.events)
-    spread2, of_spread = lately(path.spread2, before[:, 1:3], block)
+    spread2, of_spread = lately(path.moving2, before[:, 1:3], block)
     mean, of_value = lately(path.value, before[:, 3:5], block)
     moved2, of_moved = lately((path.value - mean) ** 2, before[:, 5:7], block)
     after = np.concatenate([events[-1][:, None], of_spread, of_value, of_moved], axis=1)
-    return LiftEstimate(path.value, path.se2, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
+    return Lift(path.value, path.error2, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
 
 
 def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:

@@ -1,4 +1,7 @@
-"""The promotion monitor: it judges every candidate under every rule at the end of every block."""
+"""The promotion monitor: it judges every candidate under every rule at the end of every block.
+
+A rule must pass at some block ends in a row, the hold period, before a candidate is promotable.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State
+from streameval.common.arrays import Array, Mask, State, per_block, take_columns
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import hold, trust_checks
-from streameval.ope.promotion import lift as lift_series
-from streameval.ope.promotion.block_sums import BlockSums, differing
-from streameval.ope.promotion.lift import LiftEstimate, LiftSeries
+from streameval.ope.intervals.sequences.tracker import error_shares
+from streameval.ope.promotion import lift, trust_checks
+from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules import PromotionRule, RuleContext
 from streameval.ope.promotion.rules.base import nothing_known
 from streameval.ope.promotion.settings import Promotion
+
+KEPT = 200
+"""The number of transitions kept, the newest ones."""
+ROUNDED = 1e-6
+"""The relative rounding error allowed in propensities: a logged one can differ from its distribution by this much."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class PromotionMonitor:
     @cached_property
     def context(self) -> RuleContext:
         """The settings that hold for every rule and every block."""
-        errors = self.promotion.errors(self.confidence, self.ranks)
+        errors = error_shares(1.0 - self.confidence, self.ranks, self.promotion.family_size)
         margin = self.promotion.margin
         return RuleContext(margin, self.confidence, errors, self.reward_range, self.block, self.logged)
 
@@ -61,7 +68,7 @@ class PromotionMonitor:
         return {
             "events": 0,
             "newest": np.nan,
-            "lifts": {name: lift_series.start(candidates) for name in self.lifts},
+            "lifts": {name: lift.start(candidates) for name in self.lifts},
             "by": np.full(candidates, -1),
             "differs": np.zeros(candidates, dtype=bool),
             "trust": trust_checks.start(len(self.policies)),
@@ -75,7 +82,7 @@ class PromotionMonitor:
             "memory": rule.start(candidates),
             "memory_key": rule.memory_key(self.context),
             "requirements": self._requirements(rule),
-            "hold": hold.start(candidates),
+            "hold": start_hold(candidates),
             "last": nothing_known(candidates).last,
         }
 
@@ -85,7 +92,7 @@ class PromotionMonitor:
         return {**shared, **asdict(rule), "confidence": self.confidence}
 
     def fold(
-        self, state: State, evidence: Evidence, lifts: Sequence[LiftSeries], timestamp: Array, propensity: Array
+        self, state: State, evidence: Evidence, lifts: Sequence[Lift], timestamp: Array, propensity: Array
     ) -> State:
         """The state after some whole blocks.
 
@@ -96,20 +103,20 @@ class PromotionMonitor:
             timestamp, propensity: [events].
         """
         evidence = evidence.slates or evidence
-        sums = BlockSums.of(evidence)
+        sums = block_sums(evidence)
         trustworthy, trust = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        lift, by, switched, followed = self._follow(state, lifts)
+        deciding, by, switched, followed = self._follow(state, lifts)
         numbers, times = self._block_ends(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
         for label, rule in self.rules.items():
             before = state["rules"][label]
-            judgement, memory = rule.judge(before["memory"], evidence, sums, lift, self.context)
+            judgement, memory = rule.judge(before["memory"], evidence, sums, deciding, self.context)
             sound = (judgement.events >= self.promotion.min_events) & believed
             if rule.needs_lift:
                 sound &= ~switched
-            held, changes = hold.fold(
+            kept, changes = fold_hold(
                 before["hold"],
                 judgement.enter & sound,
                 judgement.stay & sound,
@@ -119,7 +126,7 @@ class PromotionMonitor:
                 self.promotion.hold,
                 self.block,
             )
-            rules[label] = {**before, "memory": memory, "hold": held, "last": judgement.last}
+            rules[label] = {**before, "memory": memory, "hold": kept, "last": judgement.last}
             transitions += [
                 [label, candidate, numbers[place], times[place], promotable, judgement.lift[place, candidate]]
                 for candidate, place, promotable in changes
@@ -133,24 +140,24 @@ class PromotionMonitor:
             "differs": differs[-1],
             "trust": trust,
             "rules": rules,
-            "transitions": transitions[-hold.KEPT :],
+            "transitions": transitions[-KEPT:],
         }
 
-    def _follow(self, state: State, lifts: Sequence[LiftSeries]) -> tuple[LiftEstimate | None, Index, Mask, State]:
+    def _follow(self, state: State, lifts: Sequence[Lift]) -> tuple[Lift | None, Index, Mask, State]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
         if not lifts:
             return None, state["by"], np.zeros(len(state["by"]), dtype=bool), state["lifts"]
         pairs = zip(self.lifts, lifts, strict=True)
         every, recent, after = zip(
-            *(lift_series.follow(lift, state["lifts"][name], self.block) for name, lift in pairs), strict=True
+            *(lift.follow(path, state["lifts"][name], self.block) for name, path in pairs), strict=True
         )
-        by, switched = lift_series.choose(np.stack(recent), state["by"])
+        by, switched = lift.choose(np.stack(recent), state["by"])
         if (by == by[0, 0]).all():
             known = every[max(0, by[0, 0])]
         else:
             places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
             known = np.take_along_axis(np.stack(every), places, axis=0)[0]
-        return LiftEstimate(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
+        return Lift(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
     def _block_ends(self, state: State, timestamp: Array, blocks: int) -> tuple[Array, Array]:
         """Of each block the number of its last event, and the newest event time until then (NaN: unknown)."""
@@ -178,23 +185,26 @@ class PromotionMonitor:
     def select_candidates(self, state: State, candidates: Sequence[int]) -> State:
         """The state of a monitor of these candidates only, by their places."""
         policies = [0, *(1 + candidate for candidate in candidates)]
-        rules = {
-            label: {
-                **kept,
-                "memory": _select(kept["memory"], policies),
-                "hold": _select(kept["hold"], candidates),
-                "last": _select(kept["last"], candidates),
-            }
-            for label, kept in state["rules"].items()
-        }
+
+        def taken(part: Any) -> Any:
+            return take_columns(part, len(self.ranks), candidates)
+
+        rules = {}
+        for label, kept in state["rules"].items():
+            memory = take_columns(kept["memory"], len(self.policies), policies)
+            rules[label] = {**kept, "memory": memory, "hold": taken(kept["hold"]), "last": taken(kept["last"])}
         transitions = [
             [label, candidates.index(candidate), *rest]
             for label, candidate, *rest in state["transitions"]
             if candidate in candidates
         ]
-        by_candidate = _select({name: state[name] for name in ("lifts", "by", "differs")}, candidates)
-        trust = _select(state["trust"], policies)
-        return {**state, **by_candidate, "trust": trust, "rules": rules, "transitions": transitions}
+        return {
+            **state,
+            **taken({name: state[name] for name in ("lifts", "by", "differs")}),
+            "trust": take_columns(state["trust"], len(self.policies), policies),
+            "rules": rules,
+            "transitions": transitions,
+        }
 
     def with_lifts(self, state: State, before: Sequence[str]) -> State:
         """The state when the lifts were others `before`; those with the same name are the same.
@@ -217,8 +227,140 @@ class PromotionMonitor:
         return {**state, "lifts": followed, "by": fresh["by"], "rules": rules}
 
 
-def _select(state: Any, rows: Sequence[int]) -> Any:
-    """These rows of every array of a state."""
-    if isinstance(state, dict):
-        return {key: _select(value, rows) for key, value in state.items()}
-    return state[list(rows)] if isinstance(state, np.ndarray) else state
+def block_sums(evidence: Evidence) -> State:
+    """Sums and maxima over whole blocks of evidence, by name, all [blocks, policies].
+
+    With the averaging weight `q`, 0 for missing events, and the importance weight `w`: the number of events
+    (`present`); sums of `q`, `q^2`, `q w` (`weight`), `(q w)^2`, `q w r` (`term`), `q (w r)^2` (`term_square`) and
+    `q |w r|` (`term_size`); the largest `q`, `q |w|` (`weight_largest`), `|w|` (`importance_largest`) and `q |w r|`;
+    the smallest `w` (`importance_smallest`), which is negative for slates only.
+
+    >>> sums = block_sums(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2))
+    >>> [float(sums[name][0, 0]) for name in ("weight", "weight_largest", "term", "term_size")]
+    [2.5, 2.0, 1.5, 2.5]
+    """
+    count = evidence.blocks
+    q = per_block(evidence.sample_weight, count)
+    w = per_block(evidence.importance_weight, count)
+    wr = per_block(evidence.weighted_reward, count)
+    each = np.ones(q.shape[-1])
+    if (q == 1.0).all():
+        qw, qwr, present = w, wr, w
+        events = np.full(q.shape[:2], float(q.shape[-1]))
+        of_q = {"present": events, "q": events, "q_square": events, "q_largest": np.ones(q.shape[:2])}
+    else:
+        qw, qwr, present = q * w, q * wr, w * (q > 0)
+        of_q = {
+            "present": np.count_nonzero(q, axis=-1).astype(float),
+            "q": q @ each,
+            "q_square": _products(q, q),
+            "q_largest": q.max(axis=-1),
+        }
+    lowest = present.min(axis=-1)
+    largest = np.maximum(present.max(axis=-1), -lowest)
+    size = np.abs(qwr) if qwr.size and qwr.min() < 0 else qwr
+    total = qwr @ each
+    return {
+        **of_q,
+        "weight": qw @ each,
+        "weight_square": _products(qw, qw),
+        "weight_largest": largest if qw is w else np.abs(qw).max(axis=-1),
+        "importance_largest": largest,
+        "importance_smallest": lowest,
+        "term": total,
+        "term_square": _products(qwr, wr),
+        "term_size": total if size is qwr else size @ each,
+        "term_largest": size.max(axis=-1),
+    }
+
+
+def differing(evidence: Evidence, before: Mask) -> Mask:
+    """Whether each candidate has differed from production by the end of each block, [blocks, candidates].
+
+    A difference is one of the weighted reward of an event that both have, larger than rounding. `before` [candidates]:
+    whether it differed before.
+    """
+    path = np.repeat(before[None], evidence.blocks, axis=0)
+    new = np.flatnonzero(~before)
+    if len(new):
+        both = (evidence.sample_weight[:, :1] > 0) & (evidence.sample_weight[:, 1 + new] > 0)
+        production, terms = evidence.weighted_reward[:, :1], evidence.weighted_reward[:, 1 + new]
+        apart = both & (np.abs(terms - production) > ROUNDED * np.abs(production))
+        path[:, new] = np.logical_or.accumulate(apart.reshape(evidence.blocks, -1, len(new)).any(axis=1), axis=0)
+    return path
+
+
+def _products(one: Array, other: Array) -> Array:
+    """Sums over the last axis of the products of both."""
+    return np.asarray(np.einsum("bpn,bpn->bp", one, other))
+
+
+def held(enter: Mask, stay: Mask, before: Array, hold: int) -> Array:
+    """For how many block ends in a row each rule has passed, after each block, [blocks, candidates].
+
+    A rule that fails counts from zero. Once it has passed `hold` times, the weaker condition `stay` keeps the count, so
+    that a bound that wavers about its limit does not alert at every crossing.
+
+    >>> enter, stay = np.array([[True], [False], [False], [True]]), np.array([[True], [True], [False], [True]])
+    >>> held(enter, stay, before=np.array([5.0]), hold=3).ravel(), held(enter, stay, np.array([0.0]), 3).ravel()
+    (array([6., 6., 0., 1.]), array([1., 0., 0., 1.]))
+    """
+    if not enter.any() and (before < hold).all():
+        return np.zeros(enter.shape)
+    path, now = np.empty(enter.shape), before
+    for place, (enters, stays) in enumerate(zip(enter, stay, strict=True)):
+        path[place] = now = np.where(enters, now + 1, np.where(stays & (now >= hold), now, 0.0))
+    return path
+
+
+def start_hold(candidates: int) -> State:
+    """The state before any candidate was promotable; candidates are axis 0."""
+    nothing = np.full(candidates, np.nan)
+    return {
+        "held": np.zeros(candidates),
+        "times": np.zeros(candidates),
+        "total": np.zeros(candidates),
+        "later": {"lift": np.zeros(candidates), "blocks": np.zeros(candidates)},
+        "since": {name: nothing.copy() for name in ("event", "time", "lift")},
+        "first": {name: nothing.copy() for name in ("event", "time", "lift")},
+    }
+
+
+def fold_hold(
+    state: State, enter: Mask, stay: Mask, lift: Array, numbers: Array, times: Array, hold: int, block: int
+) -> tuple[State, list[tuple[int, int, bool]]]:
+    """The state after some blocks, and the transitions: candidate, block, and whether it became promotable.
+
+    In the state, `times` counts how often a candidate became promotable and `total` the events for which it was;
+    `since` and `first` are the start of the present stretch (NaN: none) and of the first one; `later` sums the lift at
+    all block ends after that first start.
+
+    Args:
+        enter, stay, lift: [blocks, candidates], see `Judgement`.
+        numbers, times: [blocks], the number of each block's last event and the newest event time until then.
+    """
+    path = held(enter, stay, state["held"], hold)
+    promotable = np.concatenate([state["held"][None], path]) >= hold
+    after = {
+        "held": path[-1],
+        "times": state["times"] + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
+        "total": state["total"] + block * np.count_nonzero(promotable[1:], axis=0),
+        "since": {name: column.copy() for name, column in state["since"].items()},
+        "first": {name: column.copy() for name, column in state["first"].items()},
+    }
+    changes = []
+    for place, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
+        starts = bool(promotable[place + 1, candidate])
+        known = {"event": numbers[place], "time": times[place], "lift": lift[place, candidate]}
+        first = starts and np.isnan(after["first"]["event"][candidate])
+        for name, value in known.items():
+            after["since"][name][candidate] = value if starts else np.nan
+            if first:
+                after["first"][name][candidate] = value
+        changes.append((candidate, place, starts))
+    later = (numbers[:, None] > after["first"]["event"]) & ~np.isnan(lift)
+    after["later"] = {
+        "lift": state["later"]["lift"] + np.where(later, lift, 0.0).sum(axis=0),
+        "blocks": state["later"]["blocks"] + np.count_nonzero(later, axis=0),
+    }
+    return after, changes

@@ -9,10 +9,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import Seconds
-from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.promotion.rules import AnyRule, Paired
 
 OFF = "off"
@@ -132,17 +130,6 @@ class Promotion:
         """The settings as a plain value, which `of` accepts."""
         plain: dict[str, Any] = _PROMOTION.dump_python(self, mode="json")
         return plain
-
-    def errors(self, confidence: float, ranks: Sequence[int]) -> Array:
-        """The error probability of each candidate; `ranks` are the positions in which they were first added.
-
-        Without a family size, all candidates that are ever added share `1 - confidence`:
-
-        >>> errors = Promotion().errors(0.95, range(1, 1001))
-        >>> errors[:2].round(4), bool(errors.sum() < 0.05)
-        (array([0.0304, 0.0076]), True)
-        """
-        return error_shares(1.0 - confidence, ranks, self.family_size)
 
 
 _PROMOTION: TypeAdapter[Promotion] = TypeAdapter(Promotion)

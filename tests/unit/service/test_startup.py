@@ -309,7 +309,7 @@ def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_pa
     code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
     place.life(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
     _, document = load(place.state)
-    document["evaluator"]["cohorts"][0]["evaluator"]["settings"]["candidates"]["mine"]["target"] = "os:abort"
+    document["evaluator"]["cohorts"][0]["evaluator"]["settings"]["computed_policies"]["mine"]["target"] = "os:abort"
     snapshots = SnapshotStore(place.state)
     path = snapshots.write(document)
     snapshots.close()

@@ -16,8 +16,7 @@ from streameval.common.component import strict
 from streameval.common.text import significant
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.tracker import LiftTest, Restarted, SinceStart
-from streameval.ope.promotion.block_sums import BlockSums
-from streameval.ope.promotion.lift import LiftEstimate
+from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules.base import (
     Judgement,
     PromotionRule,
@@ -65,7 +64,7 @@ class Anytime(PromotionRule):
             raise ValueError(f"tau must be a block of {block} events or more, found {self.tau}")
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
     ) -> tuple[Judgement, State]:
         wealth, after = self._test(context).fold(memory, evidence)
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)

@@ -15,8 +15,7 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.common.text import rounded_up, significant
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion.block_sums import BlockSums
-from streameval.ope.promotion.lift import LiftEstimate
+from streameval.ope.promotion.lift import Lift
 
 NEVER = -1.0
 """Replaces a number of events where no number would do. A state holds no infinities."""
@@ -86,7 +85,7 @@ class PromotionRule(Component):
         """ValueError when a parameter does not fit blocks of so many events."""
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
     ) -> tuple[Judgement, State]:
         """The judgement after each of these whole blocks, and the memory after them.
 

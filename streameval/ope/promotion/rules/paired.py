@@ -13,8 +13,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion.block_sums import BlockSums
-from streameval.ope.promotion.lift import HORIZON, LiftEstimate
+from streameval.ope.promotion.lift import HORIZON, Lift
 from streameval.ope.promotion.rules.base import (
     EARLY,
     NEVER,
@@ -42,7 +41,7 @@ class Paired(PromotionRule):
     All factors were found by simulation (examples/promotion), for at most one false start in ten million
     candidate-events. The rule is calibrated and not proven, so its error is not spread over the candidates.
 
-    >>> lift = LiftEstimate(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
+    >>> lift = Lift(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
     >>> [float(lower_bound(lift, 0.95, factor)[0, 0].round(4)) for factor in (ENTERING, STAYING)]
     [0.0295, 0.033]
     """
@@ -51,7 +50,7 @@ class Paired(PromotionRule):
     kind: Literal["paired"] = field(default="paired", repr=False)
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
     ) -> tuple[Judgement, State]:
         if lift is None:
             return nothing_known(len(context.errors), evidence.blocks), memory
@@ -64,12 +63,12 @@ class Paired(PromotionRule):
         return self.reason(last, margin) if last["lower"] > margin else staying_reason(last["staying"], margin)
 
 
-def lower_bound(lift: LiftEstimate, confidence: float, factor: float) -> Array:
+def lower_bound(lift: Lift, confidence: float, factor: float) -> Array:
     """The lower bound of the present lift after each block, [blocks, candidates]."""
     return np.asarray(lift.value - factor * _quantile(confidence) * np.sqrt(lift.error2 + lift.moving2))
 
 
-def events_missing(lift: LiftEstimate, margin: float, confidence: float) -> Array:
+def events_missing(lift: Lift, margin: float, confidence: float) -> Array:
     """After the last block, how many more events that bound needs to reach the margin, [candidates].
 
     The sampling variance falls with the number of events. The part that comes from a moving world stays, once it is

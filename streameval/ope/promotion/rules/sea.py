@@ -11,12 +11,11 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, State, running_max, running_sum
 from streameval.common.component import strict
 from streameval.common.text import significant
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion.block_sums import BlockSums, running_max, running_sum
-from streameval.ope.promotion.lift import LiftEstimate
+from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules.base import NEVER, Judgement, PromotionRule, RuleContext
 
 SUMS = ("present", "q", "q_square", "term", "term_square")
@@ -38,7 +37,7 @@ class Bsea(PromotionRule):
         return _start(candidates)
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
     ) -> tuple[Judgement, State]:
         paths = _paths(memory, sums)
         return _judgement(paths, np.zeros(()), np.zeros(()), context), _last(paths)
@@ -72,7 +71,7 @@ class Sea(PromotionRule):
         return _start(candidates)
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: BlockSums, lift: LiftEstimate | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
     ) -> tuple[Judgement, State]:
         paths = _paths(memory, sums)
         largest = (
@@ -91,10 +90,10 @@ def _start(candidates: int) -> State:
     return {name: np.zeros(candidates + 1) for name in (*SUMS, *MAXIMA)}
 
 
-def _paths(memory: State, sums: BlockSums) -> State:
+def _paths(memory: State, sums: State) -> State:
     """The sums and maxima since the start, after each block, [blocks, policies]."""
-    paths = {name: running_sum(memory[name], getattr(sums, name)) for name in SUMS}
-    return paths | {name: running_max(memory[name], getattr(sums, name)) for name in MAXIMA}
+    paths = {name: running_sum(memory[name], sums[name]) for name in SUMS}
+    return paths | {name: running_max(memory[name], sums[name]) for name in MAXIMA}
 
 
 def _last(paths: State) -> State:

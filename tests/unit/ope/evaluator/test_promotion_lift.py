@@ -180,8 +180,8 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     cohorts = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state())))
     join(cohorts, plan("third", "same", "second"))
     assert ranks(cohorts) == {"third": 2, "same": 3, "second": 4}
-    lifts = [cohort.evaluator._lift for cohort in cohorts._cohorts]
-    errors = [lift.monitor.context.errors for lift in lifts if lift is not None]  # None: without candidates
+    monitors = [cohort.evaluator._monitor for cohort in cohorts._cohorts]
+    errors = [monitor.context.errors for monitor in monitors if monitor is not None]  # None: without candidates
     assert min(map(min, errors)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 

@@ -198,7 +198,7 @@ def test_names_alone_are_logged_probabilities_as_before() -> None:
         evaluator.update(batch)
         reports.append(evaluator.report())
     assert reports[0] == reports[1] == reports[2]
-    assert Evaluator({"a": Logged()}).state()["settings"]["candidates"] == ["a"]
+    assert Evaluator({"a": Logged()}).state()["settings"]["computed_policies"] == {}
 
 
 def test_code_has_the_last_word_where_events_carry_the_same_name() -> None:

@@ -20,8 +20,8 @@ from streameval.events import EventBatch
 from streameval.events.validation import rejection
 from streameval.ingest.files.source import read_events
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import Arrivals, LiftSeries, Promotion, PromotionMonitor, Trust, TrustFigures, decide
-from streameval.ope.promotion.hold import held
+from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, Trust, decide
+from streameval.ope.promotion.monitor import held
 from support.factories import make_estimate
 from support.paths import ROOT
 from support.strategies import examples
@@ -66,20 +66,20 @@ class Log:
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
-        path = LiftSeries(self.value[blocks], *self.variance[:, blocks], counts[blocks])
+        path = Lift(self.value[blocks], *self.variance[:, blocks], counts[blocks])
         evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
         state = contest.start() if state is None else state
         return contest.fold(state, evidence, [path], self.timestamp[events], self.propensity[events])
 
 
-def seen(**more: Any) -> TrustFigures:
+def seen(**more: Any) -> dict[str, Any]:
     """The moment of a Report in good order."""
-    return TrustFigures(**{"arrivals": Arrivals(), "newest": None, "estimates": (), **more})
+    return {"arrivals": Arrivals(), "newest": None, "now": None, "estimates": (), **more}
 
 
 def found(contest: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """The decisions by candidate and rule."""
-    decisions = decide(contest, state, seen(**more))[0]
+    decisions = decide(contest, state, **seen(**more))[0]
     return {(each.policy, each.rule): each for each in decisions}
 
 
@@ -364,10 +364,10 @@ def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Arra
     return weight, np.where(first, propensity, 1 - propensity)[:, 0]
 
 
-def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> LiftSeries:
+def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> Lift:
     """A path that leaves no doubt about the present lift."""
     value, nothing = np.broadcast_to(np.asarray(lift), (blocks, candidates)), np.zeros((blocks, candidates))
-    return LiftSeries(value, nothing, nothing, nothing)
+    return Lift(value, nothing, nothing, nothing)
 
 
 def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
@@ -439,15 +439,15 @@ def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
 
 
 def test_all_candidates_ever_added_share_one_error() -> None:
-    errors = Promotion().errors(0.95, range(1, 100_000))
+    errors = make_contest(candidates=100_000).context.errors
     assert 0.0499 < errors.sum() < 0.05
-    assert Promotion().errors(0.95, [3]) == pytest.approx(0.05 * 6 / math.pi**2 / 9)
-    assert Promotion(family_size=20).errors(0.9, [1, 7]) == pytest.approx([0.005, 0.005])
+    assert errors[2] == pytest.approx(0.05 * 6 / math.pi**2 / 9)
+    assert make_contest(family_size=20).context.errors == pytest.approx([0.0025, 0.0025])
 
 
 def checks_of(contest: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
     """The trust checks of a policy by name."""
-    return {each.check: each for each in decide(contest, state, seen(**more))[1] if each.policy == policy}
+    return {each.check: each for each in decide(contest, state, **seen(**more))[1] if each.policy == policy}
 
 
 def test_a_sound_log_passes_every_check() -> None:
@@ -610,7 +610,7 @@ def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Ar
         weight, propensity = make(rng, 6000, streams)
         evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
         state = contest.fold(state, evidence, [], nothing, np.minimum(propensity * wrong, 1.0))
-        blamed = [not each.ok for each in decide(contest, state, seen())[1] if each.check == "mean_weight"]
+        blamed = [not each.ok for each in decide(contest, state, **seen())[1] if each.check == "mean_weight"]
         first = np.where(np.array(blamed) & np.isinf(first), done, first)
     return first
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
 from streameval.ope.averages.variance import signs_of
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import mean_weight_test
-from streameval.ope.promotion.block_sums import BlockSums
+from streameval.ope.promotion import mean_weight
+from streameval.ope.promotion.monitor import block_sums
 
 Array = NDArray[np.float64]
 NAMES = [f"c{place}" for place in range(20)]
@@ -59,15 +59,13 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     surprise = rng.choice([-0.5, 0.5], (40, 300))[:, session] + rng.normal(0, 0.5, (40, EVENTS))
     by_block = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
     marks = signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
-    path, memory = mean_weight_test.design_effects(mean_weight_test.start(40)["units"], by_block, marks, fading=1.0)
+    path, memory = mean_weight.design_effects(mean_weight.start(40)["units"], by_block, marks, fading=1.0)
     sums = np.stack([np.bincount(session, row) for row in surprise])
     expected = (sums**2).sum(axis=1) / (surprise**2).sum(axis=1)
     assert np.mean(path[-1] / expected) == pytest.approx(1.0, abs=0.1)
-    assert mean_weight_test.design_effect(memory) == pytest.approx(path[-1], rel=1e-12)
-    half, before = mean_weight_test.design_effects(
-        mean_weight_test.start(40)["units"], by_block[:23], marks[:2_300], fading=1.0
-    )
-    rest, after = mean_weight_test.design_effects(before, by_block[23:], marks[2_300:], fading=1.0)
+    assert mean_weight.design_effect(memory) == pytest.approx(path[-1], rel=1e-12)
+    half, before = mean_weight.design_effects(mean_weight.start(40)["units"], by_block[:23], marks[:2_300], fading=1.0)
+    rest, after = mean_weight.design_effects(before, by_block[23:], marks[2_300:], fading=1.0)
     assert np.concatenate([half, rest]) == pytest.approx(path, rel=1e-9)
     assert after["signed"] == pytest.approx(memory["signed"], rel=1e-9, abs=1e-9)
 
@@ -79,8 +77,8 @@ def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean:
     gains = []
     for q in (1.0, 4.0):
         evidence = Evidence.of(weight, reward, 100, sample_weight=np.full((1_000, 1), q))
-        sums = BlockSums.of(evidence)
-        gain, _, _ = mean_weight_test.fold(mean_weight_test.start(1), evidence, sums, np.full(1_000, 0.5))
+        sums = block_sums(evidence)
+        gain, _, _ = mean_weight.fold(mean_weight.start(1), evidence, sums, np.full(1_000, 0.5))
         gains.append(gain)
     assert gains[1] == pytest.approx(gains[0], rel=1e-9)
     assert gains[0].sum() > 10.0

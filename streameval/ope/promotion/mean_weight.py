@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from streameval.common.arrays import Array, State, decayed_path, per_block, ratio
+from streameval.common.arrays import Array, State, decayed_path, per_block, ratio, running_max
 from streameval.ope.averages.variance import SIGNS
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
-from streameval.ope.promotion.block_sums import BlockSums, running_max
 
 MEMORY = 100_000.0
 """Horizon in events of the sums that the stakes are computed from."""
@@ -17,18 +16,21 @@ RUINED = 1e-12
 
 
 def start(policies: int) -> State:
-    """The state before the first bet; policies are axis 0."""
+    """The state before the first bet; policies are axis 0.
+
+    `bets`: the decayed sums of `y` and `y^2`. `largest`: the largest weight and `1 / p` seen; `lowest`: the smallest
+    weight; `sampling`: the largest sampling weight. `units`: see `design_effects`.
+    """
     return {
         "bets": np.zeros((policies, 2)),
         "largest": np.ones(policies),
         "lowest": np.zeros(policies),
-        "rarest": 1.0,
-        "sampling": np.zeros(policies),
+        "sampling": np.ones(policies),
         "units": {"signed": np.zeros((policies, SIGNS)), "square": np.zeros(policies)},
     }
 
 
-def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -> tuple[Array, Array, State]:
+def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tuple[Array, Array, State]:
     """Bet against a mean weight of 1.
 
     With correct propensities and full support, `E[w | the past] = 1`. Then the wealth `prod (1 + stake q (w - 1))`,
@@ -56,37 +58,38 @@ def fold(state: State, evidence: Evidence, sums: BlockSums, propensity: Array) -
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
     surprise = per_block(evidence.sample_weight * (evidence.importance_weight - 1.0), evidence.blocks)
-    effects, units = design_effects(state["units"], surprise, evidence.signs, _fading(evidence))
-    gain, bets = _gains(state, evidence, sums, propensity, surprise)
-    after = {
-        "bets": bets,
-        "largest": np.maximum(state["largest"], sums.importance_largest.max(axis=0)),
-        "lowest": np.minimum(state["lowest"], sums.importance_smallest.min(axis=0)),
-        "rarest": max(state["rarest"], float(_rarity(propensity).max())),
-        "sampling": np.maximum(state["sampling"], sums.q_largest.max(axis=0)),
-        "units": units,
-    }
-    return gain, effects, after
-
-
-def _fading(evidence: Evidence) -> float:
-    return float(np.exp(-evidence.block / MEMORY))
-
-
-def _gains(
-    state: State, evidence: Evidence, sums: BlockSums, propensity: Array, surprise: Array
-) -> tuple[Array, Array]:
-    """`surprise` is used up."""
-    blocks = evidence.blocks
+    fading = float(np.exp(-evidence.block / MEMORY))
+    effects, units = design_effects(state["units"], surprise, evidence.signs, fading)
     square = np.einsum("bpn,bpn->bp", surprise, surprise)
-    path = decayed_path(state["bets"].T, np.stack([sums.weight - sums.q, square], axis=1), _fading(evidence))
-    before = np.concatenate([state["bets"].T[None], path[:-1]])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        wish = np.where(before[:, 1] > 0, before[:, 0] / before[:, 1], 0.0)
-    stake = np.clip(wish, *_limits(state, sums, propensity, blocks))
+    bets = decayed_path(state["bets"].T, np.stack([sums["weight"] - sums["q"], square], axis=1), fading)
+    rarity = np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT)  # 1 without a propensity
+    rarest = rarity.reshape(evidence.blocks, -1).max(axis=1)[:, None]
+    largest = running_max(state["largest"], np.maximum(sums["importance_largest"], rarest))
+    lowest = -running_max(-state["lowest"], -sums["importance_smallest"])
+    sampling = running_max(state["sampling"], sums["q_largest"])
+    stake = _stakes(
+        _before(state["bets"].T, bets),
+        _before(state["largest"], largest),
+        _before(state["lowest"], lowest),
+        _before(state["sampling"], sampling),
+    )
     wealth = np.multiply(surprise, stake[:, :, None], out=surprise)
     wealth += 1.0
-    return _log_product(np.maximum(wealth, RUINED, out=wealth)), path[-1].T.copy()
+    gain = _log_product(np.maximum(wealth, RUINED, out=wealth))
+    after = {"bets": bets[-1].T.copy(), "largest": largest[-1], "lowest": lowest[-1], "sampling": sampling[-1]}
+    return gain, effects, {**after, "units": units}
+
+
+def _before(state: Array, path: Array) -> Array:
+    """The values before each block, from those before the first and after each."""
+    return np.concatenate([state[None], path[:-1]])
+
+
+def _stakes(bets: Array, largest: Array, lowest: Array, sampling: Array) -> Array:
+    """The stake of each block, [blocks, policies], between the limits at which no weight ruins the wealth."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best = np.where(bets[:, 1] > 0, bets[:, 0] / bets[:, 1], 0.0)
+    return np.clip(best, -LARGEST_STAKE / (sampling * largest), LARGEST_STAKE / (sampling * (1.0 - lowest)))
 
 
 def _log_product(factors: Array) -> Array:
@@ -97,24 +100,6 @@ def _log_product(factors: Array) -> Array:
             break
         factors = factors[..., :half] * factors[..., half:]
     return np.asarray(np.log(factors).sum(axis=-1))
-
-
-def _limits(state: State, sums: BlockSums, propensity: Array, blocks: int) -> tuple[Array, Array]:
-    """The stakes between which no weight ruins the wealth, as known before each block, [blocks, policies]."""
-    rarest = running_max(np.array(state["rarest"]), _rarity(propensity).reshape(blocks, -1).max(axis=1))
-    largest = np.maximum(running_max(state["largest"], sums.importance_largest), rarest[:, None])
-    sampling = running_max(state["sampling"], sums.q_largest)
-    first = np.maximum(state["largest"], state["rarest"])
-    known = np.concatenate([first[None], largest[:-1]])
-    sampled = np.maximum(np.concatenate([state["sampling"][None], sampling[:-1]]), 1.0)
-    below = running_max(-state["lowest"], -sums.importance_smallest)
-    negative = 1.0 + np.concatenate([-state["lowest"][None], below[:-1]])
-    return -LARGEST_STAKE / (sampled * known), LARGEST_STAKE / (sampled * negative)
-
-
-def _rarity(propensity: Array) -> Array:
-    """`1 / p` of each event, 1 where it has none; events whose weights would be larger than this are missing."""
-    return np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT)
 
 
 def design_effect(units: State) -> Array:
