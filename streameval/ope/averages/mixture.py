@@ -274,7 +274,7 @@ class DecayBank:
     @cached_property
     def squares(self) -> Array:
         """Sum of the squares of the mixed kernel."""
-        by_policy = self.kernel.reshape(len(self.kernel), self.layout.policies, self.layout.parts, -1)
+        by_policy = self.kernel.reshape(len(self.kernel), self.layout.policies, self.layout.parts, self.kernel.shape[-1])
         squares = np.matmul(by_policy, self.sums["overlap"]) * by_policy
         return np.asarray(squares.sum(axis=-1).reshape(self.value.shape))
 
@@ -340,11 +340,11 @@ class DecayBank:
     def _shortest(self) -> NDArray[np.intp]:
         """For each column the place of the component with the shortest memory, by the squares of its kernel."""
         layout = self.layout
-        squares = np.nan_to_num(self.squares).reshape(-1, layout.policies, layout.parts)
+        squares = np.nan_to_num(self.squares).reshape(len(self.squares), layout.policies, layout.parts)
         first = np.cumsum([0, *layout.components])
         chosen = [start + squares[..., start:stop].argmax(axis=-1) for start, stop in pairwise(first)]
         places = np.arange(layout.policies)[:, None] * layout.parts + np.stack(chosen, axis=-1)
-        return np.asarray(places.reshape(len(squares), -1))
+        return np.asarray(places.reshape(len(squares), layout.columns))
 
 
 def _block_means(state: State, block: Array, layout: ColumnLayout, rate: float | None) -> Array:
@@ -374,7 +374,7 @@ def _drift(past: Array, present: Array, span: int, layout: ColumnLayout) -> Arra
     columns]: values and their sampling variances.
     """
     moved = ((present[:, 0] - past[:, 0]) ** 2 - present[:, 1] - past[:, 1]) / span**2
-    by_policy = moved.reshape(len(moved), -1, layout.parts)
+    by_policy = moved.reshape(len(moved), layout.policies, layout.parts)
     candidates = np.array(layout.candidates)[:, None]
     known = ~np.isnan(by_policy) & candidates
     pooled = ratio(np.where(known, by_policy, 0.0).sum(axis=1), known.sum(axis=1))
@@ -386,7 +386,7 @@ def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> 
     """Component columns [..., policies * parts] combined for each estimator, [..., policies * estimators]."""
     by_policy = values.reshape(*values.shape[:-1], layout.policies, layout.parts)
     first = np.cumsum([0, *layout.components[:-1]])
-    return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], -1)
+    return np.asarray(combine.reduceat(by_policy, first, axis=-1)).reshape(*values.shape[:-1], layout.columns)
 
 
 def lift_layout(layout: ColumnLayout) -> ColumnLayout:
