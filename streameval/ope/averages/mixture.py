@@ -274,7 +274,8 @@ class DecayBank:
     @cached_property
     def squares(self) -> Array:
         """Sum of the squares of the mixed kernel."""
-        by_policy = self.kernel.reshape(len(self.kernel), self.layout.policies, self.layout.parts, self.kernel.shape[-1])
+        moments, _, decays = self.kernel.shape
+        by_policy = self.kernel.reshape(moments, self.layout.policies, self.layout.parts, decays)
         squares = np.matmul(by_policy, self.sums["overlap"]) * by_policy
         return np.asarray(squares.sum(axis=-1).reshape(self.value.shape))
 

@@ -123,9 +123,7 @@ class CohortEvaluator:
         known = [*self._cohorts, *self._pending]
         new = [name for name in plan.policies if not any(cohort.has(name, plan) for cohort in known)]
         late = Evaluator.from_plan(self._numbered(plan.for_policies(new))) if new else None
-        first, *others = (replace(cohort, policies=cohort.names_in(plan)) for cohort in self._cohorts)
-        kept = [first, *(cohort for cohort in others if cohort.policies)]  # the first one counts events
-        self._cohorts = [cohort.showing(cohort.policies) for cohort in kept]
+        self._cohorts = _with_rows(cohort.showing(cohort.names_in(plan)) for cohort in self._cohorts)
         pending = (replace(cohort, policies=cohort.names_in(plan)) for cohort in self._pending)
         self._pending = [cohort for cohort in pending if cohort.policies]
         if late is not None:
@@ -154,8 +152,7 @@ class CohortEvaluator:
             return [self._replacement]
         known = [name for name in plan.policies if any(cohort.has(name, plan) for cohort in self._cohorts)]
         numbered = self._numbered(plan.for_policies(known))
-        first, *others = (cohort.restricted_to(numbered) for cohort in self._cohorts)
-        self._cohorts = [first, *(cohort for cohort in others if cohort.policies and cohort.plan.products)]
+        self._cohorts = _with_rows(cohort.restricted_to(numbered) for cohort in self._cohorts)
         self._pending = [Cohort(Evaluator.from_plan(part), names) for part, names in self._lacking(numbered)]
         late = [cohort.evaluator for cohort in self._pending]
         candidates = self.change_candidates(plan)
@@ -167,8 +164,9 @@ class CohortEvaluator:
 
     def reset_policy(self, name: str) -> None:
         """Forget a policy, which starts from zero when a plan with it is applied; with production everything does."""
-        first, *others = (cohort.showing(kept for kept in cohort.policies if kept != name) for cohort in self._cohorts)
-        self._cohorts = [first, *(cohort for cohort in others if cohort.policies)]
+        self._cohorts = _with_rows(
+            cohort.showing(kept for kept in cohort.policies if kept != name) for cohort in self._cohorts
+        )
 
     def is_pending(self, late: Evaluator) -> bool:
         """Whether an evaluator has not been activated yet, and has a policy that is still in the plan."""
@@ -260,3 +258,9 @@ class CohortEvaluator:
                 self._added += 1
                 order[name] = self._added
         return replace(plan, candidate_order={name: order[name] for name in plan.policies[1:]})
+
+
+def _with_rows(cohorts: Iterable[Cohort]) -> list[Cohort]:
+    """The first cohort, which counts events, and the others that have rows."""
+    first, *others = cohorts
+    return [first, *(cohort for cohort in others if cohort.policies and cohort.plan.products)]

@@ -29,8 +29,8 @@ class Grid:
     """Every one of `estimators` on every one of `averages`, whose interval is the bound at the same place.
 
     All estimators of a grid have the same `needs`: events without these fields are missing. `candidates` [policies]:
-    whether a policy is one whose behaviour is compared with that of others. `watches`: the trackers of the confidence
-    sequences of each average, where its interval is one.
+    whether a policy is one whose behaviour is compared with that of others. `trackers`: those of confidence sequences,
+    by the label of the average, where its interval is one.
 
     `optional`: the configuration did not ask for these estimators by name. They cost nothing, and have no rows, while
     no event has what they need: blocks before the first event that has it are left out, and so are all blocks without
@@ -46,7 +46,7 @@ class Grid:
     bounds: tuple[AnyInterval, ...]
     candidates: tuple[bool, ...]
     needs: Requirements
-    watches: tuple[SequenceTracker | None, ...]
+    trackers: Mapping[str, SequenceTracker]
     optional: bool = False
 
     @property
@@ -70,12 +70,6 @@ class Grid:
         needed = (average.drift for average in self.averages)
         return {drift.name: drift for drift in needed if drift is not None}
 
-    @property
-    def _trackers(self) -> dict[str, SequenceTracker]:
-        """The trackers of confidence sequences, by the label of the average."""
-        pairs = zip(self.averages, self.watches, strict=True)
-        return {average.label: watch for average, watch in pairs if watch is not None}
-
     def start(self, block: int) -> State:
         """The state before the first event."""
         policies = len(self.candidates)
@@ -84,7 +78,7 @@ class Grid:
             "estimators": {estimator.label: estimator.start(policies) for estimator in self.estimators},
             "drift": {name: drift.start(self.layout.columns, block) for name, drift in self._drift_estimators.items()},
             "averages": {average.label: average.start(self.layout, block) for average in self.averages},
-            "watched": {label: watch.start(policies) for label, watch in self._trackers.items()},
+            "watched": {label: watch.start(policies) for label, watch in self.trackers.items()},
         }
 
     def fold(self, state: State, evidence: Evidence, lifts: Iterable[Pair] = ()) -> tuple[State, dict[Pair, Lift]]:
@@ -115,7 +109,7 @@ class Grid:
             "drift": drift,
             "averages": averages,
             "watched": {
-                label: watch.fold(state["watched"][label], visible, terms) for label, watch in self._trackers.items()
+                label: watch.fold(state["watched"][label], visible, terms) for label, watch in self.trackers.items()
             },
         }
         return after, {pair: self._lift(pair, kept, visible, paths) for pair in own}
@@ -165,7 +159,7 @@ class Grid:
             late = (visible, terms)
         rates: dict[DriftRateEstimator | None, DriftRate] = {None: UNKNOWN_DRIFT_RATE}
         rates |= {drift: drift.read(state["drift"][name]) for name, drift in self._drift_estimators.items()}
-        watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self._trackers.items()}
+        watched = {label: watch.read(state["watched"][label], late, errors) for label, watch in self.trackers.items()}
         for average, bound in zip(self.averages, self.bounds, strict=True):
             reading = average.read(state["averages"][average.label], blocks, self.layout, rates[average.drift])
             yield average, bound, reading, watched.get(average.label)
@@ -180,7 +174,7 @@ class Grid:
 
     def to_state(self, state: State) -> State:
         """The state as a plain value."""
-        kinds = {label: repr(watch) for label, watch in self._trackers.items()}
+        kinds = {label: repr(watch) for label, watch in self.trackers.items()}
         plain: State = to_plain({**state, "kinds": kinds})
         return plain
 
@@ -190,7 +184,7 @@ class Grid:
         kinds = state.pop("kinds")
         watched = {
             label: state["watched"][label] if kinds.get(label) == repr(watch) else watch.start(len(self.candidates))
-            for label, watch in self._trackers.items()
+            for label, watch in self.trackers.items()
         }
         return {**state, "watched": watched}
 
@@ -220,9 +214,9 @@ class Grid:
             },
             "watched": {
                 label: take_columns(watch.select_groups(state["watched"][label]), policies, index)
-                if label in self._trackers
+                if label in self.trackers
                 else watch.start(len(index))
-                for label, watch in part._trackers.items()
+                for label, watch in part.trackers.items()
             },
         }
 

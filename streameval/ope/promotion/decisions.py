@@ -81,11 +81,13 @@ def _decision(
     promotable = held >= monitor.promotion.hold and not blocking
     reason = NO_LIFT
     if monitor.lifts or not rule.needs_lift:
-        reason = _reason(monitor, rule, last, held, hold["since"]["event"][place], blocking)
+        reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""
     if promotable and rule.assumes_independence:
         reason += warning
-    blocks = hold["later"]["blocks"][place]
+    since_event, since_timestamp, _ = hold["since"][place]
+    first_event, first_timestamp, first_lift = hold["first"][place]
+    lifts, blocks = hold["later"][place]
     return Decision(
         policy=monitor.policies[1 + place],
         rule=rule.label,
@@ -95,12 +97,12 @@ def _decision(
         lower=_known(last["lower"]),
         events=int(last["events"]),
         held=held,
-        since_event=_whole(hold["since"]["event"][place]),
-        since_timestamp=_known(hold["since"]["time"][place]),
-        first_event=_whole(hold["first"]["event"][place]),
-        first_timestamp=_known(hold["first"]["time"][place]),
-        first_lift=_known(hold["first"]["lift"][place]),
-        lift_since=float(hold["later"]["lift"][place] / blocks) if blocks else None,
+        since_event=_whole(since_event),
+        since_timestamp=_known(since_timestamp),
+        first_event=_whole(first_event),
+        first_timestamp=_known(first_timestamp),
+        first_lift=_known(first_lift),
+        lift_since=float(lifts / blocks) if blocks else None,
         times=int(hold["times"][place]),
         promotable_events=int(hold["total"][place]),
     )

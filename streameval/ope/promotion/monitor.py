@@ -18,8 +18,7 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.promotion import lift, trust_checks
 from streameval.ope.promotion.lift import Lift
-from streameval.ope.promotion.rules import PromotionRule, RuleContext
-from streameval.ope.promotion.rules.base import nothing_known
+from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.settings import Promotion
 
 KEPT = 200
@@ -82,8 +81,15 @@ class PromotionMonitor:
             "memory": rule.start(candidates),
             "memory_key": rule.memory_key(self.context),
             "requirements": self._requirements(rule),
-            "hold": start_hold(candidates),
-            "last": nothing_known(candidates).last,
+            "hold": {
+                **{name: np.zeros(candidates) for name in ("held", "times", "total")},
+                **{name: np.full((candidates, 3), np.nan) for name in ("since", "first")},
+                "later": np.zeros((candidates, 2)),
+            },
+            "last": {
+                **{name: np.full(candidates, np.nan) for name in ("lift", "lower", "more")},
+                "events": np.zeros(candidates),
+            },
         }
 
     def _requirements(self, rule: PromotionRule) -> dict[str, Any]:
@@ -107,7 +113,7 @@ class PromotionMonitor:
         trustworthy, trust = trust_checks.fold(state["trust"], evidence, sums, propensity, self.promotion.trust)
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
-        deciding, by, switched, followed = self._follow(state, lifts)
+        deciding, by, switched, followed = self._follow(state, lifts, evidence.blocks)
         numbers, times = self._block_ends(state, timestamp, evidence.blocks)
         rules, transitions = {}, list(state["transitions"])
         for label, rule in self.rules.items():
@@ -116,21 +122,9 @@ class PromotionMonitor:
             sound = (judgement.events >= self.promotion.min_events) & believed
             if rule.needs_lift:
                 sound &= ~switched
-            kept, changes = fold_hold(
-                before["hold"],
-                judgement.enter & sound,
-                judgement.stay & sound,
-                judgement.lift,
-                numbers,
-                times,
-                self.promotion.hold,
-                self.block,
-            )
-            rules[label] = {**before, "memory": memory, "hold": kept, "last": judgement.last}
-            transitions += [
-                [label, candidate, numbers[place], times[place], promotable, judgement.lift[place, candidate]]
-                for candidate, place, promotable in changes
-            ]
+            hold, changes = self._fold_hold(before["hold"], judgement, sound, numbers, times)
+            rules[label] = {**before, "memory": memory, "hold": hold, "last": judgement.last}
+            transitions += [[label, *change] for change in changes]
         transitions.sort(key=lambda transition: transition[2])
         return {
             "events": int(numbers[-1]),
@@ -143,10 +137,43 @@ class PromotionMonitor:
             "transitions": transitions[-KEPT:],
         }
 
-    def _follow(self, state: State, lifts: Sequence[Lift]) -> tuple[Lift | None, Index, Mask, State]:
+    def _fold_hold(
+        self, state: State, judgement: Judgement, sound: Mask, numbers: Array, times: Array
+    ) -> tuple[State, list[list[Any]]]:
+        """The hold period of a rule after some blocks, and the transitions without the label of the rule.
+
+        In the state, `times` counts how often a candidate became promotable and `total` the events for which it was;
+        `since` and `first` are the event, time and lift at the start of the present stretch (NaN: none) and of the
+        first one; `later` sums the lift, and counts the block ends, after that first start.
+        """
+        path = held(judgement.enter & sound, judgement.stay & sound, state["held"], self.promotion.hold)
+        promotable = np.concatenate([state["held"][None], path]) >= self.promotion.hold
+        since, first, transitions = state["since"].copy(), state["first"].copy(), []
+        for place, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
+            starts = bool(promotable[place + 1, candidate])
+            event, time, value = numbers[place], times[place], judgement.lift[place, candidate]
+            since[candidate] = (event, time, value) if starts else np.nan
+            if starts and np.isnan(first[candidate, 0]):
+                first[candidate] = event, time, value
+            transitions.append([candidate, event, time, starts, value])
+        later = (numbers[:, None] > first[:, 0]) & ~np.isnan(judgement.lift)
+        lifts = np.where(later, judgement.lift, 0.0).sum(axis=0)
+        after = {
+            "held": path[-1],
+            "times": state["times"] + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
+            "total": state["total"] + self.block * np.count_nonzero(promotable[1:], axis=0),
+            "since": since,
+            "first": first,
+            "later": state["later"] + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
+        }
+        return after, transitions
+
+    def _follow(self, state: State, lifts: Sequence[Lift], blocks: int) -> tuple[Lift, Index, Mask, State]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
         if not lifts:
-            return None, state["by"], np.zeros(len(state["by"]), dtype=bool), state["lifts"]
+            shape = blocks, len(self.ranks)
+            unknown, never = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+            return Lift(unknown, unknown, unknown, np.zeros(shape)), state["by"], never, state["lifts"]
         pairs = zip(self.lifts, lifts, strict=True)
         every, recent, after = zip(
             *(lift.follow(path, state["lifts"][name], self.block) for name, path in pairs), strict=True
@@ -311,56 +338,3 @@ def held(enter: Mask, stay: Mask, before: Array, hold: int) -> Array:
     for place, (enters, stays) in enumerate(zip(enter, stay, strict=True)):
         path[place] = now = np.where(enters, now + 1, np.where(stays & (now >= hold), now, 0.0))
     return path
-
-
-def start_hold(candidates: int) -> State:
-    """The state before any candidate was promotable; candidates are axis 0."""
-    nothing = np.full(candidates, np.nan)
-    return {
-        "held": np.zeros(candidates),
-        "times": np.zeros(candidates),
-        "total": np.zeros(candidates),
-        "later": {"lift": np.zeros(candidates), "blocks": np.zeros(candidates)},
-        "since": {name: nothing.copy() for name in ("event", "time", "lift")},
-        "first": {name: nothing.copy() for name in ("event", "time", "lift")},
-    }
-
-
-def fold_hold(
-    state: State, enter: Mask, stay: Mask, lift: Array, numbers: Array, times: Array, hold: int, block: int
-) -> tuple[State, list[tuple[int, int, bool]]]:
-    """The state after some blocks, and the transitions: candidate, block, and whether it became promotable.
-
-    In the state, `times` counts how often a candidate became promotable and `total` the events for which it was;
-    `since` and `first` are the start of the present stretch (NaN: none) and of the first one; `later` sums the lift at
-    all block ends after that first start.
-
-    Args:
-        enter, stay, lift: [blocks, candidates], see `Judgement`.
-        numbers, times: [blocks], the number of each block's last event and the newest event time until then.
-    """
-    path = held(enter, stay, state["held"], hold)
-    promotable = np.concatenate([state["held"][None], path]) >= hold
-    after = {
-        "held": path[-1],
-        "times": state["times"] + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
-        "total": state["total"] + block * np.count_nonzero(promotable[1:], axis=0),
-        "since": {name: column.copy() for name, column in state["since"].items()},
-        "first": {name: column.copy() for name, column in state["first"].items()},
-    }
-    changes = []
-    for place, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
-        starts = bool(promotable[place + 1, candidate])
-        known = {"event": numbers[place], "time": times[place], "lift": lift[place, candidate]}
-        first = starts and np.isnan(after["first"]["event"][candidate])
-        for name, value in known.items():
-            after["since"][name][candidate] = value if starts else np.nan
-            if first:
-                after["first"][name][candidate] = value
-        changes.append((candidate, place, starts))
-    later = (numbers[:, None] > after["first"]["event"]) & ~np.isnan(lift)
-    after["later"] = {
-        "lift": state["later"]["lift"] + np.where(later, lift, 0.0).sum(axis=0),
-        "blocks": state["later"]["blocks"] + np.count_nonzero(later, axis=0),
-    }
-    return after, changes

@@ -54,15 +54,8 @@ class Promotion:
     A rule must hold for `hold` block ends in a row, after `min_events` events that the candidate has, while all trust
     checks pass. `tau` and `max_weight` apply to every rule that has such a parameter and does not set it itself.
 
-    Args:
-        rule: one rule or several that run side by side, each a name or a mapping with its `kind` and parameters.
-        min_events: no candidate is promotable before it has so many events.
-        margin: the lift that a candidate must exceed, in units of reward.
-        hold: the number of block ends.
-        family_size: how many candidates share the error probability of `sea`, of `anytime` and of confidence sequences.
-            Without it the i-th candidate ever added gets `6 delta / (pi^2 i^2)`.
-        max_weight: an upper bound of all importance weights; without it `sea` uses the largest weight seen.
-        tau: `anytime` is about at most the last 2 tau events; without it about all events since the start.
+    `rule`: one or several, each a name or a mapping with its `kind` and parameters. `margin`: in units of reward.
+    Without a `family_size` the i-th candidate ever added gets the error probability `6 delta / (pi^2 i^2)`.
 
     >>> Promotion.of(["sea", {"kind": "anytime", "tau": 50_000}]).rules, Promotion.of("off")
     ((Sea(max_weight=None), Anytime(tau=50000)), None)

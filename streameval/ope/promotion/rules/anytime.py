@@ -23,7 +23,6 @@ from streameval.ope.promotion.rules.base import (
     RuleContext,
     bound_reason,
     more_reason,
-    nothing_known,
     staying_reason,
 )
 from streameval.ope.promotion.rules.paired import ENTERING, STAYING, events_missing, lower_bound
@@ -64,15 +63,10 @@ class Anytime(PromotionRule):
             raise ValueError(f"tau must be a block of {block} events or more, found {self.tau}")
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
     ) -> tuple[Judgement, State]:
         wealth, after = self._test(context).fold(memory, evidence)
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)
-        also = {"wealth": wealth[-1], "needed": needed}
-        if lift is None:
-            unknown = np.full(len(needed), np.nan)
-            also |= {"present": unknown, "staying": unknown}
-            return nothing_known(len(needed), evidence.blocks, also), after
         present, staying = (lower_bound(lift, context.confidence, factor) for factor in (ENTERING, STAYING))
         proven = wealth >= needed
         enter, stay = proven & (present > context.margin), proven & (staying > context.margin)
@@ -81,7 +75,7 @@ class Anytime(PromotionRule):
             events_missing(lift, context.margin, context.confidence),
             _events_to_prove(wealth[-1], needed, lift.events[-1]),
         )
-        also |= {"present": present[-1], "staying": staying[-1]}
+        also = {"wealth": wealth[-1], "needed": needed, "present": present[-1], "staying": staying[-1]}
         return Judgement(lift.value, present, enter, stay, lift.events, more, also), after
 
     def lower(self, memory: State, last: State, context: RuleContext) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -71,7 +70,6 @@ class PromotionRule(Component):
 
     needs_lift: ClassVar[bool] = False
     assumes_independence: ClassVar[bool] = False
-    name: str | None = field(default=None, repr=False)
 
     def start(self, candidates: int) -> State:
         """The memory of the rule before the first block; candidates, or policies, are axis 0 of every array."""
@@ -85,11 +83,13 @@ class PromotionRule(Component):
         """ValueError when a parameter does not fit blocks of so many events."""
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
     ) -> tuple[Judgement, State]:
         """The judgement after each of these whole blocks, and the memory after them.
 
-        `lift` is None where no lift is averaged on a mixture.
+        Args:
+            sums: see `monitor.block_sums`
+            lift: NaN, and of no events, where no lift is averaged on a mixture
         """
         raise NotImplementedError
 
@@ -104,13 +104,6 @@ class PromotionRule(Component):
     def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
         """Why a promotable candidate still is."""
         return self.reason(last, margin)
-
-
-def nothing_known(candidates: int, blocks: int = 1, also: Mapping[str, Array] = MappingProxyType({})) -> Judgement:
-    """The judgement while no candidate has evidence."""
-    nothing = np.full((blocks, candidates), np.nan)
-    unknown = np.zeros(nothing.shape, dtype=bool)
-    return Judgement(nothing, nothing, unknown, unknown, np.zeros_like(nothing), nothing[-1], also)
 
 
 def bound_reason(lift: float, lower: float, margin: float, more: float, what: str = "lift") -> str:

@@ -20,7 +20,6 @@ from streameval.ope.promotion.rules.base import (
     Judgement,
     PromotionRule,
     RuleContext,
-    nothing_known,
     staying_reason,
 )
 
@@ -50,10 +49,8 @@ class Paired(PromotionRule):
     kind: Literal["paired"] = field(default="paired", repr=False)
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
     ) -> tuple[Judgement, State]:
-        if lift is None:
-            return nothing_known(len(context.errors), evidence.blocks), memory
         lower, staying = (lower_bound(lift, context.confidence, factor) for factor in (ENTERING, STAYING))
         more = events_missing(lift, context.margin, context.confidence)
         stay, also = staying > context.margin, {"staying": staying[-1]}

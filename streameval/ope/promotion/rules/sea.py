@@ -37,7 +37,7 @@ class Bsea(PromotionRule):
         return _start(candidates)
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
     ) -> tuple[Judgement, State]:
         paths = _paths(memory, sums)
         return _judgement(paths, np.zeros(()), np.zeros(()), context), _last(paths)
@@ -71,7 +71,7 @@ class Sea(PromotionRule):
         return _start(candidates)
 
     def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift | None, context: RuleContext
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
     ) -> tuple[Judgement, State]:
         paths = _paths(memory, sums)
         largest = (
