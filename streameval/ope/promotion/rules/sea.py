@@ -23,7 +23,39 @@ MAXIMA = ("q_largest", "importance_largest")
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Bsea(PromotionRule):
+class AllData(PromotionRule):
+    """A rule on the means of all weighted rewards: their difference less both half-widths is at least the margin."""
+
+    def start(self, candidates: int) -> State:
+        return {name: np.zeros(candidates + 1) for name in (*SUMS, *MAXIMA)}
+
+    def judge(
+        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
+    ) -> tuple[Judgement, State]:
+        paths = {name: running_sum(memory[name], sums[name]) for name in SUMS}
+        paths |= {name: running_max(memory[name], sums[name]) for name in MAXIMA}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            sampling, range_part = self.half_widths(paths, context)
+            value = paths["term"] / paths["q"]
+            difference = value[:, 1:] - value[:, :1]
+            lower = difference - sampling - range_part
+            times = _times(difference[-1] - context.margin, sampling[-1], range_part[-1])
+            more = np.where(times < 0, NEVER, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
+        enter = lower >= context.margin
+        judgement = Judgement(difference, lower, enter, enter, paths["present"][:, 1:], more)
+        return judgement, {name: path[-1] for name, path in paths.items()}
+
+    def half_widths(self, paths: State, context: RuleContext) -> tuple[Array, Array]:
+        """The parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n, [blocks, candidates].
+
+        `paths`: the sums and maxima since the start, after each block, [blocks, policies].
+        """
+        nothing = np.zeros_like(paths["q"][:, 1:])
+        return nothing, nothing
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class Bsea(AllData):
     """`sea` without bounds: the mean of all weighted rewards is at least production's, plus the margin.
 
     It promotes on noise and serves as a comparison.
@@ -32,15 +64,6 @@ class Bsea(PromotionRule):
     """
 
     kind: Literal["bsea"] = field(default="bsea", repr=False)
-
-    def start(self, candidates: int) -> State:
-        return _start(candidates)
-
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
-        paths = _paths(memory, sums)
-        return _judgement(paths, np.zeros(()), np.zeros(()), context), _last(paths)
 
     def lower(self, memory: State, last: State, context: RuleContext) -> Array:
         return np.full(len(context.errors), np.nan)
@@ -54,7 +77,7 @@ class Bsea(PromotionRule):
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
-class Sea(PromotionRule):
+class Sea(AllData):
     """`LCB(candidate) - UCB(production) >= margin`, both one-sided empirical Bernstein bounds on all data (SEA).
 
     Half-width `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0/Q - 1))` with `L = ln(2 / error)`, where `b` is the reward range
@@ -67,61 +90,19 @@ class Sea(PromotionRule):
     kind: Literal["sea"] = field(default="sea", repr=False)
     max_weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
-    def start(self, candidates: int) -> State:
-        return _start(candidates)
-
-    def judge(
-        self, memory: State, evidence: Evidence, sums: State, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, State]:
-        paths = _paths(memory, sums)
-        largest = (
-            paths["importance_largest"].copy()
-            if self.max_weight is None
-            else np.full(paths["q"].shape, self.max_weight)
-        )
+    def half_widths(self, paths: State, context: RuleContext) -> tuple[Array, Array]:
+        weight, (low, high) = paths["q"], context.reward_range
+        seen = paths["importance_largest"]
+        largest = seen.copy() if self.max_weight is None else np.full(seen.shape, self.max_weight)
         if context.logged:
             largest[:, 0] = 1.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            sampling, range_part = _half_widths(paths, largest, context)
-        return _judgement(paths, sampling, range_part, context), _last(paths)
-
-
-def _start(candidates: int) -> State:
-    return {name: np.zeros(candidates + 1) for name in (*SUMS, *MAXIMA)}
-
-
-def _paths(memory: State, sums: State) -> State:
-    """The sums and maxima since the start, after each block, [blocks, policies]."""
-    paths = {name: running_sum(memory[name], sums[name]) for name in SUMS}
-    return paths | {name: running_max(memory[name], sums[name]) for name in MAXIMA}
-
-
-def _last(paths: State) -> State:
-    return {name: path[-1] for name, path in paths.items()}
-
-
-def _half_widths(paths: State, largest: Array, context: RuleContext) -> tuple[Array, Array]:
-    """The parts of both half-widths together that shrink like 1/sqrt(n) and like 1/n, [blocks, candidates]."""
-    weight, (low, high) = paths["q"], context.reward_range
-    value = paths["term"] / weight
-    size = largest * (max(high, 0.0) - min(low, 0.0))
-    events = weight**2 / paths["q_square"]
-    variance = np.maximum(paths["term_square"] / weight - value**2, 0.0) * events / (events - 1.0)
-    spread, others = np.sqrt(2.0 * variance / events), 7.0 * size / (3.0 * (weight / paths["q_largest"] - 1.0))
-    log_term = np.log(2.0 / context.errors)
-    return np.sqrt(log_term) * (spread[:, 1:] + spread[:, :1]), log_term * (others[:, 1:] + others[:, :1])
-
-
-def _judgement(paths: State, sampling: Array, range_part: Array, context: RuleContext) -> Judgement:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        value = paths["term"] / paths["q"]
-        lift = value[:, 1:] - value[:, :1]
-        lower = lift - sampling - range_part
-        sampling, range_part = (np.broadcast_to(width, lift.shape)[-1] for width in (sampling, range_part))
-        times = _times(lift[-1] - context.margin, sampling, range_part)
-        more = np.where(times < 0, NEVER, paths["present"][-1, 1:] * np.maximum(times - 1.0, 0.0))
-    enter = lower >= context.margin
-    return Judgement(lift, lower, enter, enter, paths["present"][:, 1:], more)
+        value = paths["term"] / weight
+        size = largest * (max(high, 0.0) - min(low, 0.0))
+        events = weight**2 / paths["q_square"]
+        variance = np.maximum(paths["term_square"] / weight - value**2, 0.0) * events / (events - 1.0)
+        spread, others = np.sqrt(2.0 * variance / events), 7.0 * size / (3.0 * (weight / paths["q_largest"] - 1.0))
+        log_term = np.log(2.0 / context.errors)
+        return np.sqrt(log_term) * (spread[:, 1:] + spread[:, :1]), log_term * (others[:, 1:] + others[:, :1])
 
 
 def _times(gap: Array, sampling: Array, range_part: Array) -> Array:
