@@ -62,7 +62,7 @@ PEAKS = ("weight_largest", "term_largest")
 
 
 class WeightFigures(NamedTuple):
-    """What the checks of weights read, [..., policies], from the longer run; NaN without events.
+    """The figures behind the checks of weights, [..., policies], from the longer run; NaN without events.
 
     `events` that the policy has. `effective_sample_size`: `(sum q w)^2 / sum (q w)^2` (Kish). `weight_share` and
     `term_share`: the share of all weights and of the value (of all `|w r|`) that one event carries. `surprise`: the
