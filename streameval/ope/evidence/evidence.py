@@ -206,19 +206,10 @@ class Evidence:
         if kept.all():
             return self
         events = np.flatnonzero(np.repeat(kept, self.block))
-        return replace(
-            self,
-            importance_weight=_taken(self.importance_weight, events),
-            sample_weight=_taken(self.sample_weight, events),
-            reward=self.reward[events],
-            unsupported=None if self.unsupported is None else _taken(self.unsupported, events),
-            event_weight=self.event_weight[events],
-            recent=RecentMoments(*(means[kept] for means in self.recent)),
-            actions=self.actions and self.actions.take(events),
-            slates=None,
-            timestamp=None if self.timestamp is None else self.timestamp[events],
-            signs=None if self.signs is None else self.signs[events],
-        )
+        names = ("importance_weight", "sample_weight", "unsupported", "reward", "event_weight", "timestamp", "signs")
+        columns: dict[str, Any] = {name: _taken(getattr(self, name), events) for name in names}
+        recent = RecentMoments(*(means[kept] for means in self.recent))
+        return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), slates=None)
 
     @cached_property
     def weighted_reward(self) -> Array:
@@ -247,9 +238,9 @@ class Evidence:
         return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
 
 
-def _taken(columns: Array, events: Index) -> Array:
-    """These events of columns [n, P], which stay contiguous."""
-    return np.asarray(columns.T[:, events].T)
+def _taken(columns: Array | None, events: Index) -> Array | None:
+    """These events of columns [n, ...], which stay contiguous."""
+    return None if columns is None else columns.T[..., events].T
 
 
 def _usable(weight: Array, reward: Array) -> Mask:

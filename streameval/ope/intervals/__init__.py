@@ -1,4 +1,4 @@
-"""From readings to intervals: each kind is a frozen value in its own file and a member of the union below."""
+"""From readings to intervals: each kind is a frozen value and a member of the union below."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from streameval.ope.intervals.base import Interval, IntervalMethod
+from streameval.ope.intervals.centred import DriftAware, EmpiricalBernstein, Normal
 from streameval.ope.intervals.confidence_sequence import ConfidenceSequence
-from streameval.ope.intervals.drift_aware import DriftAware
-from streameval.ope.intervals.empirical_bernstein import EmpiricalBernstein
 from streameval.ope.intervals.empirical_likelihood import EmpiricalLikelihood
-from streameval.ope.intervals.normal import Normal
 
 AnyInterval = Annotated[
     Normal | EmpiricalBernstein | EmpiricalLikelihood | DriftAware | ConfidenceSequence, Field(discriminator="kind")

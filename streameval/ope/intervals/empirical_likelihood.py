@@ -34,12 +34,12 @@ from streameval.ope.averages.moments import MomentRow, VarianceRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 
+FEWEST_EVENTS = 10
+"""The least number of independent events: with fewer, chi-squared misses more often than it promises."""
+
 
 class Means(NamedTuple):
-    """The effective number of some events, and the means of w, w^2, u, u w and u^2; one entry a column.
-
-    `u` is the term to average, `w` the importance weight, whose expectation is 1.
-    """
+    """The effective number of some events, and the means of w, w^2, u, u w and u^2; one entry a column."""
 
     events: Array
     weight: Array
@@ -48,9 +48,9 @@ class Means(NamedTuple):
     product: Array
     term_square: Array
 
-    def and_one_more(self, weight: Array | float, term: Array) -> Means:
-        """The means with one more event of a finite weight."""
-        events = self.events + 1
+    def and_one_more(self, weight: Array, term: Array) -> Means:
+        """The means with one more event; where its weight is infinite, with one of weight 0."""
+        weight, events = np.where(np.isinf(weight), 0.0, weight), self.events + 1
         one = (weight, np.square(weight), term, weight * term, np.square(term))
         return Means(events, *((self.events * old + new) / events for old, new in zip(self[1:], one, strict=True)))
 
@@ -58,31 +58,6 @@ class Means(NamedTuple):
     def weight_variance(self) -> Array:
         """The variance of the weights; 0 where it is mere rounding."""
         return beyond_rounding(self.weight_square - self.weight**2, self.weight_square)
-
-    @property
-    def distance(self) -> Array:
-        """The least divergence `N (1 - mean(w))^2 / v` at which the mean weight is 1; infinite where it never is."""
-        variance = self.weight_variance
-        return np.where(
-            variance > 0,
-            ratio(self.events * (1 - self.weight) ** 2, variance),
-            np.where(np.abs(1 - self.weight) <= np.sqrt(ROUNDING), 0.0, np.inf),
-        )
-
-    def line(self) -> tuple[Array, Array]:
-        """`u` at weight 1 by regression on the weight, and the variance around that line."""
-        variance = self.weight_variance
-        covariance = self.product - self.weight * self.term
-        slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
-        residual = self.term_square - self.term**2 - slope * covariance
-        return self.term + (1 - self.weight) * slope, beyond_rounding(residual, self.term_square)
-
-    def tail(self, slope: Array) -> tuple[Array, Array]:
-        """The limit of `line` with one more event of infinite weight, whose term is `slope` per unit of weight."""
-        size = self.term_square + slope**2 * self.weight_square
-        centre = self.term - slope * self.weight
-        residual = beyond_rounding(size - 2 * slope * self.product - centre**2, size)
-        return centre + slope, residual * self.events / (self.events + 1)
 
 
 class Extra(NamedTuple):
@@ -97,7 +72,7 @@ class Extra(NamedTuple):
 
 
 def distance(means: Means, extra: Extra) -> Array:
-    """The least divergence at which the mean weight is 1 when there is one more event.
+    """The least divergence `N (1 - mean(w))^2 / v` at which the mean weight is 1 when there is one more event.
 
     Four events of weight 1/2 call for a heavy one:
 
@@ -105,9 +80,14 @@ def distance(means: Means, extra: Extra) -> Array:
     >>> [float(distance(half, Extra(np.array(weight), *np.zeros(2))).round(3)) for weight in (0.0, 3.0, np.inf)]
     [45.0, 0.0, 1.25]
     """
-    heavy = np.isinf(extra.weight)
-    finite = means.and_one_more(np.where(heavy, 0.0, extra.weight), np.zeros_like(extra.low))
-    return np.where(heavy, 1 + 1 / means.events, finite.distance)
+    more = means.and_one_more(extra.weight, np.zeros_like(extra.low))
+    variance = more.weight_variance
+    finite = np.where(
+        variance > 0,
+        ratio(more.events * (1 - more.weight) ** 2, variance),
+        np.where(np.abs(1 - more.weight) <= np.sqrt(ROUNDING), 0.0, np.inf),
+    )
+    return np.where(np.isinf(extra.weight), 1 + 1 / means.events, finite)
 
 
 def reach(means: Means, extra: Extra, allowed: Array) -> tuple[Array, Array]:
@@ -117,9 +97,12 @@ def reach(means: Means, extra: Extra, allowed: Array) -> tuple[Array, Array]:
     """
     with np.errstate(invalid="ignore"):  # without events
         left = (allowed - distance(means, extra)) / (means.events + 1)
-    (low, high), (below, above) = _worlds(means, extra.weight, np.stack([extra.low, extra.high]), left)
-    lowest = np.fmin.reduce(low - below, axis=0, initial=np.inf)
-    highest = np.fmax.reduce(high + above, axis=0, initial=-np.inf)
+    term = np.stack([extra.low, extra.high])
+    limit, finite = _heavy(means, term), regression(means.and_one_more(extra.weight, term))
+    centre, residual = (np.where(np.isinf(extra.weight), *each) for each in zip(limit, finite, strict=True))
+    radius = np.sqrt(residual * np.where(left >= 0, left, np.nan))
+    lowest = np.fmin.reduce(centre[0] - radius[0], axis=0, initial=np.inf)
+    highest = np.fmax.reduce(centre[1] + radius[1], axis=0, initial=-np.inf)
     known = np.isfinite(lowest) & np.isfinite(highest) & (means.events > 1 + 1e-9)
     return np.where(known, lowest, np.nan), np.where(known, highest, np.nan)
 
@@ -133,31 +116,35 @@ def likely(means: Means, extra: Extra, quantile: float) -> Array:
     return np.asarray(np.where(helps, distance(means, extra), np.inf).min(axis=0) + quantile)
 
 
-def _worlds(means: Means, weight: Array, term: Array, left: Array) -> tuple[Array, Array]:
-    """Centre and radius of the values with one more event of these terms; NaN where no divergence is left."""
-    heavy = np.isinf(weight)
-    light, heaviest = means.and_one_more(np.where(heavy, 0.0, weight), term).line(), means.tail(term)
-    centre, residual = (np.where(heavy, limit, finite) for limit, finite in zip(heaviest, light, strict=True))
-    return centre, np.sqrt(residual * np.where(left >= 0, left, np.nan))
+def regression(means: Means) -> tuple[Array, Array]:
+    """`u` at weight 1 by regression on the weight, and the variance around that line."""
+    variance = means.weight_variance
+    covariance = means.product - means.weight * means.term
+    slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
+    residual = means.term_square - means.term**2 - slope * covariance
+    return means.term + (1 - means.weight) * slope, beyond_rounding(residual, means.term_square)
 
 
-FEWEST_EVENTS = 10
-"""The least number of independent events: with fewer, chi-squared misses more often than it promises."""
+def _heavy(means: Means, slope: Array) -> tuple[Array, Array]:
+    """The limit of `regression` with one more event of infinite weight, whose term is `slope` per unit of weight."""
+    size = means.term_square + slope**2 * means.weight_square
+    centre = means.term - slope * means.weight
+    residual = beyond_rounding(size - 2 * slope * means.product - centre**2, size)
+    return centre + slope, residual * means.events / (means.events + 1)
 
 
 @dataclass(frozen=True, config=strict)
 class EmpiricalLikelihood(IntervalMethod):
     """All values that are likely enough, given that the mean importance weight is 1 in truth.
 
-    Probabilities for the logged events and one more, under which the mean weight is 1, are likely enough when their
-    chi-squared divergence from equal ones exceeds that of the likeliest by no more than the quantile of chi-squared.
-    The extra event is the worst there could be: of weight 0, 1, or the heaviest, which for `ips` and `snips` has no
-    limit but `max_weight`. So actions of the candidate that the log does not hold yet count as the lowest or the
-    highest reward; a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal
-    narrower. The bounds lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same.
-    Estimators that do not rely on full support (`dr` and all that are biased by design) do not use the mean weight,
-    and their heaviest weight is the largest seen, unless they have a cap. Valid at a single look. The value of
-    `ips` may lie outside where the mean weight is not near 1.
+    A world is likely enough when its divergence exceeds that of the likeliest by no more than the quantile of
+    chi-squared. The extra event is of weight 0, 1, or the heaviest, which for `ips` and `snips` has no limit but
+    `max_weight`. So actions of the candidate that the log does not hold yet count as the lowest or the highest reward;
+    a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal narrower. The bounds
+    lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do
+    not rely on full support (`dr` and all that are biased by design) do not use the mean weight, and their heaviest
+    weight is the largest seen, unless they have a cap. Valid at a single look. The value of `ips` may lie outside where
+    the mean weight is not near 1.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
     as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:

@@ -79,7 +79,7 @@ def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Es
 
 def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: AnyEstimator) -> Estimate:
     """The cumulative estimate with its normal interval, however few the events and whatever the range of rewards."""
-    monkeypatch.setattr("streameval.ope.intervals.normal.FEWEST_NONZERO", 0)
+    monkeypatch.setattr("streameval.ope.intervals.centred.FEWEST_NONZERO", 0)
     evaluator = Evaluator(
         [CANDIDATE],
         estimators=[estimator],
@@ -272,5 +272,5 @@ def test_the_likelihood_interval_is_the_published_one(case: str) -> None:
 def test_the_centre_of_the_likelihood_interval_is_the_published_estimate(case: str) -> None:
     weight, reward = weighted(case)
     means = means_of(weight, reward, np.ones(len(weight)), float(len(weight)))
-    centre, _ = means.and_one_more(0.0, np.zeros(1)).line()
+    centre, _ = likelihood.regression(means.and_one_more(np.zeros(1), np.zeros(1)))
     assert centre[0] == close(case, "cressie_read")

@@ -1,0 +1,122 @@
+"""Intervals that are centred on the value: Gaussian, empirical Bernstein, and for a mixture while values drift."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from statistics import NormalDist
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import PositiveFloat
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array
+from streameval.common.component import strict
+from streameval.ope.averages import AnyAverage
+from streameval.ope.averages.base import Reading
+from streameval.ope.averages.moments import MomentRow, VarianceRow
+from streameval.ope.estimators import TermRange
+from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, is_degenerate, standard_error
+
+WIDENING = 2.5 / 1.96
+
+
+@dataclass(frozen=True, config=strict)
+class Normal(IntervalMethod):
+    """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
+
+    `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
+    divides by n - 1, the delta method by n. Valid at a single look: under continuous monitoring, it misses far
+    more often. Withheld until the horizon holds ten non-zero terms.
+
+    Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
+    """
+
+    description: ClassVar[str] = (
+        "They follow from the variance of the terms, and are too narrow while a few large weights carry the value."
+    )
+    kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
+
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, terms.ratio)
+        return np.where(reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)
+
+
+@dataclass(frozen=True, config=strict)
+class EmpiricalBernstein(IntervalMethod):
+    """`sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0 / Q - 1))` with `L = ln(4 / delta)`, at any sample size for bounded terms.
+
+    `b`, the range of a term, is the reward range times the largest possible importance weight: `max_weight`, or without
+    one the largest seen so far (detail `largest_weight`). Wide where weights are heavy. For a ratio it bounds the
+    linearised terms, which is approximate, and withheld while the mean weight is negative, as that of the first few
+    slates may be.
+
+    Source: Maurer & Pontil, COLT 2009; Jagerman's thesis, equation 4.5.
+    """
+
+    max_weight: PositiveFloat | None = None
+    description: ClassVar[str] = (
+        "They hold at any number of events if no weight exceeds the largest one seen or configured."
+    )
+    kind: Literal["empirical_bernstein"] = field(default="empirical_bernstein", kw_only=True, repr=False)
+
+    def check(self, average: AnyAverage, block: int) -> None:
+        if average.mixes_components:
+            raise ValueError(
+                f"{average.label!r} is a mixture, which has no largest term: empirical_bernstein needs one"
+            )
+        super().check(average, block)
+
+    def largest_weight(self, seen: Array) -> Array:
+        return seen if self.max_weight is None else np.full_like(seen, self.max_weight)
+
+    def details(self) -> Mapping[str, str]:
+        return {"largest_weight": "seen" if self.max_weight is None else "configured"}
+
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
+        log_term = np.log(4 / (1 - confidence))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            others = reading.moments[MomentRow.WEIGHT] / reading.moments[MomentRow.LARGEST_WEIGHT] - 1
+            range_term = 7 * terms.width / reading.moments.mean_denominator * log_term / (3 * others)
+        sampling = standard_error(reading, reading.moments.variance, reading.moments.count, terms.ratio)
+        width = np.sqrt(2 * log_term) * sampling + range_term
+        return np.where((others > 0) & (range_term >= 0), width, np.nan)
+
+
+@dataclass(frozen=True, config=strict)
+class DriftAware(IntervalMethod):
+    """`(2.5 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now while values drift. For `mixture`.
+
+    `se`: sampling error of the mixed kernel, in which the pseudo-events of the start count as events; with the design
+    effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value has moved,
+    at its speed over the last 50,000 events, since the mean age of the averaged events (left out before that is known).
+    The factor 2.5 was found by simulation. Coverage is an average over time: right after a jump no interval from past
+    events covers. Withheld while no event has an action that the policy takes, when the initial value is all there is,
+    and before the first reward, when no variance is known. A ratio whose terms never varied, ten of them not 0, is that
+    ratio.
+    """
+
+    description: ClassVar[str] = (
+        "They allow for chance, for short and long memories that disagree, and for drift; they lag right "
+        "after an abrupt change."
+    )
+    kind: Literal["drift_aware"] = field(default="drift_aware", kw_only=True, repr=False)
+
+    @property
+    def covers(self) -> str:
+        return "current"
+
+    def check(self, average: AnyAverage, block: int) -> None:
+        if not average.mixes_components:
+            raise ValueError(f"drift_aware is the interval of a mixture; {average.label!r} is of another kind")
+        super().check(average, block)
+
+    def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
+        z = NormalDist().inv_cdf(0.5 + confidence / 2)
+        sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
+        moved = np.nan_to_num(reading.parts["drift"]) ** 2
+        width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
+        width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
+        return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & reading.rewarded, width, np.nan)
