@@ -52,32 +52,21 @@ __all__ += ["Promotion", "Trust"]
 __all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
 __all__.sort()
 
-_NAMES_OF_MODULES = {
-    "errors": "ConfigError InputError SourceError StateError StreamevalError",
-    "events": "EventBatch",
-    "ingest.files.source": "read_events",
-    "ope.averages": "AdaptiveDecay AdaptiveWindow Cumulative Decay Mixture Window",
-    "ope.estimators": (
-        "CAB CABDR DM DR IPS SNIPS ClippedIPS ControlVariate PseudoInverse StaticBlend StratifiedDR StratifiedIPS "
-        "Switch WeightedPseudoInverse"
-    ),
-    "ope.evaluator.evaluator": "Evaluator",
-    "ope.intervals": "ConfidenceSequence DriftAware EmpiricalBernstein EmpiricalLikelihood Interval Normal",
-    "ope.policies": "Decisions EpsilonGreedy First Logged PythonPolicy Softmax Uniform",
-    "ope.promotion": "Promotion Trust",
-    "ope.report": "Estimate Report",
-    "ope.reward_models": "PythonModel Ridge RiverModel Tabular",
-}
-_HOMES = {name: module for module, names in _NAMES_OF_MODULES.items() for name in names.split()}
+_HOMES = (
+    *("errors", "events", "ope.policies", "ope.reward_models", "ope.averages", "ope.estimators", "ope.intervals"),
+    *("ope.promotion", "ope.report", "ope.evaluator.evaluator", "ingest.files.source"),
+)
+"""A name is imported from the first of these modules that has it."""
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
+        if name in __all__:
+            for home in _HOMES:
+                module = import_module(f"{__name__}.{home}")
+                if hasattr(module, name):
+                    return globals().setdefault(name, getattr(module, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -99,8 +99,6 @@ def take_columns(state: Any, policies: int, index: Sequence[int], columns: Seque
 
     >>> take_columns({"events": 7, "sums": np.array([1.0, 2.0, 3.0, 4.0])}, policies=2, index=[1])
     {'events': 7, 'sums': array([3., 4.])}
-    >>> take_columns({"sums": np.array([1.0, 2.0, 3.0, 4.0])}, policies=2, index=[0, 1], columns=[1])
-    {'sums': array([2., 4.])}
     """
     if isinstance(state, dict):
         return {key: take_columns(value, policies, index, columns) for key, value in state.items()}

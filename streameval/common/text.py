@@ -29,10 +29,8 @@ WRITTEN_OUT = (1e-9, 1e12)
 def parse_duration(text: str) -> float:
     """Seconds in a duration such as `30s`, `1h30m` or `250ms`. Raises ValueError for other text.
 
-    >>> parse_duration("1h30m")
-    5400.0
-    >>> parse_duration("250ms")
-    0.25
+    >>> parse_duration("1h30m"), parse_duration("250ms")
+    (5400.0, 0.25)
     """
     compact = text.replace(" ", "")
     parts = PART.findall(compact)

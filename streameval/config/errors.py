@@ -113,7 +113,10 @@ def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
         hint = did_you_mean(place[-1], known) or f"remove it; {NOWHERE}"
         return Problem(place, expecting(one_of(known), f"the unknown key '{place[-1]}'"), hint)
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return _unknown_kind(place, value, tuple(map(str, _members(shape))))
+        kinds = tuple(map(str, _members(shape)))
+        given = value.get("kind") if isinstance(value, Mapping) else value
+        hint = did_you_mean(given, kinds) or (f"such as kind: {kinds[0]}; {NOWHERE}" if given is None else NOWHERE)
+        return Problem((*place, "kind") if given is None else place, expecting(one_of(kinds), shown(given)), hint)
     secret = any(word in str(place[-1:]) for word in ("password", "token"))
     found, hint = "a hidden value" if secret else shown(value), _hint(parent, place)
     if kind == "value_error":
@@ -137,12 +140,6 @@ def _refusals(shape: Any) -> list[ErrorDetails]:
     except ValidationError as error:
         return error.errors(include_url=False)
     return []
-
-
-def _unknown_kind(place: Place, value: object, known: tuple[str, ...]) -> Problem:
-    found = value.get("kind") if isinstance(value, Mapping) else value
-    hint = did_you_mean(found, known) or (f"such as kind: {known[0]}; {NOWHERE}" if found is None else NOWHERE)
-    return Problem((*place, "kind") if found is None else place, expecting(one_of(known), shown(found)), hint)
 
 
 def _expected(detail: ErrorDetails) -> str:

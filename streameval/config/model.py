@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
 from streameval.common.component import Component
 from streameval.common.text import Seconds, counted
 from streameval.config.errors import NOWHERE, Problem, did_you_mean, expecting, one_of, problems_of, refuse
-from streameval.config.loading import Document, Place, read_yaml, with_environment
+from streameval.config.loading import Place, read_yaml, with_environment
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder
 from streameval.events.dsjson import COSTS
@@ -94,7 +94,7 @@ class Http(StrictModel):
             lacking = "tls_certfile" if self.tls_certfile is None else "tls_keyfile"
             hint = "https needs both, the certificate and its private key"
             refuse([Problem(("http", lacking), expecting("a PEM file", "nothing"), hint)])
-        if not (self.has_login or self.insecure or is_loopback(self.host)):
+        if not (self.has_login or self.insecure or _is_loopback(self.host)):
             message = expecting("an address of this machine only, as there is no login", f"'{self.host}'")
             hint = "set http.token_file or http.users_file, or http.insecure: true to let everyone read"
             refuse([Problem(("http", "host"), message, hint)])
@@ -106,12 +106,8 @@ class Http(StrictModel):
         return self.token_file is not None or self.users_file is not None
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach the address.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0"), is_loopback("")
-    (True, True, True, False, False)
-    """
+def _is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -128,8 +124,7 @@ class State(StrictModel):
     """Snapshots, from which a restart resumes."""
 
     dir: Path | None = Field(
-        Path("streameval-state"),
-        description="a writable directory that no other daemon uses, or null for none",
+        Path("streameval-state"), description="a writable directory that no other daemon uses, or null for none"
     )
     interval: Seconds = Field(30.0, description="time between two snapshots, e.g. 30s")
 
@@ -155,10 +150,6 @@ class DeadLetterTopic(StrictModel):
 AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
 
 
-def _kafka_by_default(value: object) -> object:
-    return {"kind": "kafka", **value} if isinstance(value, dict) else value
-
-
 BLOCK = 100
 """Events after which adaptive parts may change."""
 
@@ -174,24 +165,20 @@ class Config(StrictModel):
     """The whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
-    source: Annotated[AnySource | None, BeforeValidator(_kafka_by_default)] = Field(
-        None, description="write source: {kind: kafka, topic: NAME}"
-    )
+    source: Annotated[
+        AnySource | None,
+        BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value),
+    ] = Field(None, description="write source: {kind: kafka, topic: NAME}")
     reward: Reward = Reward()
     columns: ColumnNames = ColumnNames()
     estimators: tuple[Annotated[AnyEstimator, ByName], ...] = Field(
-        (),
-        min_length=1,
-        description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]",
+        (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
     )
     averages: tuple[Annotated[AnyAverage, ByName], ...] = Field(
-        (),
-        min_length=1,
-        description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]",
+        (), min_length=1, description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]"
     )
     reward_model: Annotated[AnyRewardModel, ByName] = Field(
-        Ridge(),
-        description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}",
+        Ridge(), description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}"
     )
     drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
         DriftDetector(), description="a drift detector of river, e.g. {detector: ADWIN}, or off"
@@ -224,7 +211,11 @@ class Config(StrictModel):
         try:
             return cls.model_validate(document.values)
         except ValidationError as error:
-            raise _config_error(str(path), document, list(problems_of(error, cls))) from None
+            problems = list(problems_of(error, cls))
+        parts = [f"{path}: {counted(len(problems), 'problem')}"]
+        parts += [f"{problem.text(document.origin(problem.place))}\nhint: {problem.hint}" for problem in problems]
+        message, _, hint = "\n\n".join(parts).rpartition("\nhint: ")
+        raise ConfigError(message, hint=hint)
 
     def required_source(self) -> AnySource:
         """The source. Raises ConfigError if none is configured."""
@@ -353,8 +344,7 @@ def _problems(config: Config) -> Iterator[Problem]:
     for label, bound in config.intervals.items():
         place: Place = ("intervals", label)
         if label in averages:
-            check = partial(evaluator, averages=[averages[label]], intervals={label: bound})
-            yield from _refusal(place, check)
+            yield from _refusal(place, partial(evaluator, averages=[averages[label]], intervals={label: bound}))
         else:
             hint = did_you_mean(label, averages) or "the keys are the names of the configured averages"
             yield Problem(place, expecting(one_of(averages), f"'{label}'"), hint)
@@ -413,10 +403,3 @@ def _repeated_labels(part: str, choices: Sequence[Component]) -> Iterator[Proble
             found = f"'{label}', the label of {part}.{labels.index(label)}"
             hint = f"tell them apart by a name: {{kind: ..., name: {label}_2}}"
             yield Problem((part, index), expecting("its own label", found), hint)
-
-
-def _config_error(name: str, document: Document, problems: list[Problem]) -> ConfigError:
-    parts = [f"{name}: {counted(len(problems), 'problem')}"]
-    parts += [f"{problem.text(document.origin(problem.place))}\nhint: {problem.hint}" for problem in problems]
-    message, _, hint = "\n\n".join(parts).rpartition("\nhint: ")
-    return ConfigError(message, hint=hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import (
@@ -67,18 +67,13 @@ def produce(values: Iterable[bytes], topic: str, connection: KafkaConnection, *,
 
 def create_topic(
     topic: str, partitions: int, connection: KafkaConnection, connections: ConnectionGroup | None = None
-) -> bool:
-    """Create a topic with the cluster's default number of replicas; False if it exists already."""
+) -> None:
+    """Create a topic with the cluster's default number of replicas, unless it exists."""
     with _explained(connection):
         administrator, _ = connected(KafkaAdminClient, connection_options(connection), CONNECT_TIMEOUT, connections)
-        with closing(administrator):
-            if any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
-                return False
-            try:
+        with closing(administrator), suppress(TopicAlreadyExistsError):
+            if not any(found["error_code"] == 0 for found in administrator.describe_topics([topic])):
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
-            except TopicAlreadyExistsError:
-                return False
-    return True
 
 
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
@@ -111,28 +106,18 @@ def _explained(connection: KafkaConnection) -> Iterator[None]:
         ) from error
 
 
-class Message(Protocol):
-    """A message with a value, which may be empty, and headers."""
-
-    @property
-    def value(self) -> bytes: ...
-
-    @property
-    def headers(self) -> list[tuple[str, bytes]]: ...
-
-
 class MessageSender:
-    """Sends messages to a topic and waits for their acknowledgement; creates the topic if it does not exist."""
+    """Sends messages, each with a `value` and `headers`, to a topic; creates the topic if it does not exist."""
 
     def __init__(self, topic: str, connection: KafkaConnection) -> None:
         self._topic, self._connection = topic, connection
         self._connections, self._aborted = ConnectionGroup(), False
         self._producer: Any = None
 
-    def write(self, messages: Sequence[Message]) -> int:
-        """Send messages; returns how many the cluster took. Those that are too large are dropped.
+    def write(self, messages: Sequence[Any]) -> int:
+        """Send messages and wait for their acknowledgement; returns how many the cluster took.
 
-        Raises RetryError with those that were not acknowledged.
+        Raises RetryError with those that were not acknowledged. Those that are too large are dropped.
         """
         answers: list[Any] = []
         cause: Exception | None = None
@@ -210,6 +195,6 @@ class GroupWriter:
     def close(self) -> None:
         """Leave the cluster."""
         administrator, self._administrator = self._administrator, None
-        if administrator is not None:
-            with suppress(ClientError), translated_errors(), closing(administrator):
-                pass
+        with suppress(ClientError), translated_errors():
+            if administrator is not None:
+                administrator.close()

@@ -52,43 +52,38 @@ class KafkaConnection(StrictModel):
     """How to reach a Kafka cluster; shared by everything that connects to one."""
 
     bootstrap_servers: Servers = Field(
-        default=["localhost:9092"], description="Bootstrap servers, `host:port`; one reachable broker is enough."
+        ["localhost:9092"], description="Bootstrap servers, `host:port`; one reachable broker is enough."
     )
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
-        default="PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
+        "PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
     )
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(
-        default=None, description="How to log in; required by the SASL protocols."
+        None, description="How to log in; required by the SASL protocols."
     )
-    sasl_username: str | None = Field(default=None, description="User name for SASL.")
-    sasl_password: SecretStr | None = Field(default=None, description="Password for SASL.")
+    sasl_username: str | None = Field(None, description="User name for SASL.")
+    sasl_password: SecretStr | None = Field(None, description="Password for SASL.")
     ssl_cafile: ExistingFile | None = Field(
-        default=None, description="PEM file of the authority that signed the brokers' certificates."
+        None, description="PEM file of the authority that signed the brokers' certificates."
     )
-    ssl_certfile: ExistingFile | None = Field(default=None, description="PEM file of this client's certificate.")
-    ssl_keyfile: ExistingFile | None = Field(default=None, description="PEM file of this client's private key.")
-    ssl_password: SecretStr | None = Field(default=None, description="Password of the private key.")
-    ssl_check_hostname: bool = Field(default=True, description="Whether the broker's certificate must name its host.")
+    ssl_certfile: ExistingFile | None = Field(None, description="PEM file of this client's certificate.")
+    ssl_keyfile: ExistingFile | None = Field(None, description="PEM file of this client's private key.")
+    ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
+    ssl_check_hostname: bool = Field(True, description="Whether the broker's certificate must name its host.")
     api_version: Version | None = Field(
-        default=None, description="Protocol version such as `2.3`; by default the client asks the broker."
+        None, description="Protocol version such as `2.3`; by default the client asks the broker."
     )
-    request_timeout: Seconds = Field(default=30.0, description="Give up on an unanswered request after this time.")
+    request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
 
     @model_validator(mode="after")
-    def _login_is_complete(self) -> KafkaConnection:
+    def _security_is_complete(self) -> KafkaConnection:
+        protocol = self.security_protocol
         login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
-        if self.security_protocol.startswith("SASL") and None in login:
-            raise ValueError(
-                f"security_protocol {self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password"
-            )
-        if not self.security_protocol.startswith("SASL") and login != (None, None, None):
+        if protocol.startswith("SASL") and None in login:
+            raise ValueError(f"security_protocol {protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if not protocol.startswith("SASL") and login != (None, None, None):
             raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
-        return self
-
-    @model_validator(mode="after")
-    def _encryption_is_complete(self) -> KafkaConnection:
         files = (self.ssl_cafile, self.ssl_certfile, self.ssl_keyfile, self.ssl_password)
-        if self.security_protocol in ("PLAINTEXT", "SASL_PLAINTEXT") and files != (None, None, None, None):
+        if not protocol.endswith("SSL") and files != (None, None, None, None):
             raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
             raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
@@ -96,11 +91,7 @@ class KafkaConnection(StrictModel):
 
     @property
     def address(self) -> str:
-        """The bootstrap servers as people write them.
-
-        >>> KafkaConnection(bootstrap_servers="a:9092, b:9092").address
-        'a:9092,b:9092'
-        """
+        """The bootstrap servers as people write them."""
         return ",".join(self.bootstrap_servers)
 
 
@@ -110,56 +101,51 @@ class KafkaSettings(KafkaConnection, SourceSettings):
     `on_lost_offsets` is `continue` by default: retention continues to delete messages while the daemon is stopped, so
     a stop loses more of them, and estimates from the remaining events stay valid. The gap is logged, counted, and an
     alert. `fail` suits users who prefer no estimate to one with a gap.
-
-    >>> KafkaSettings(topic="interactions", stall_timeout="1m").stall_timeout
-    60.0
     """
 
     keeps_position: ClassVar[bool] = True
 
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="The topic whose messages are events.")
-    format: WireFormat = Field(default="json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
+    format: WireFormat = Field("json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
     start: Beginning = Field(
-        default="earliest",
+        "earliest",
         description="Where the first run starts to read: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
     )
     on_lost_offsets: Literal["continue", "fail"] = Field(
-        default="continue",
-        description="When messages were deleted before they were read: count them and continue, or stop.",
+        "continue", description="When messages were deleted before they were read: count them and continue, or stop."
     )
     group_id: str | None = Field(
-        default=None,
+        None,
         min_length=1,
         description="A consumer group to which positions are committed, for tools that show lag; never read back.",
     )
-    client: Literal["kafka-python"] = Field(default="kafka-python", description="The client library.")
-    max_poll_records: PositiveInt = Field(default=2000, description="Most events taken from the client at once.")
+    client: Literal["kafka-python"] = Field("kafka-python", description="The client library.")
+    max_poll_records: PositiveInt = Field(2000, description="Most events taken from the client at once.")
     fetch_max_bytes: PositiveInt = Field(
-        default=16 * 2**20, description="Most bytes that one broker sends at once; bounds the memory."
+        16 * 2**20, description="Most bytes that one broker sends at once; bounds the memory."
     )
     stall_timeout: Seconds = Field(
-        default=30.0, description="Reconnect when unread events exist but none has come for this time."
+        30.0, description="Reconnect when unread events exist but none has come for this time."
     )
-    discovery_interval: Seconds = Field(default=60.0, description="Look for new partitions this often.")
-    duplicates: DedupeWindow = Field(default=0, description=DEDUPE_WINDOW)
+    discovery_interval: Seconds = Field(60.0, description="Look for new partitions this often.")
+    duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
     order: Literal["event_time", "arrival"] | None = Field(
-        default=None,
+        None,
         description="Merge partitions by event time, or take events as they arrive; the default is event_time where "
         "the topic has several partitions when it is first read.",
     )
     max_lateness: Seconds = Field(
-        default=5.0, description="How far an event may be behind others of its partition; later ones are rejected."
+        5.0, description="How far an event may be behind others of its partition; later ones are rejected."
     )
     idle_timeout: Seconds = Field(
-        default=10.0, description="How much longer the others wait for a partition in which nothing is left to read."
+        10.0, description="How much longer the others wait for a partition in which nothing is left to read."
     )
     held_max_bytes: PositiveInt = Field(
-        default=128 * 2**20,
-        description="Memory for buffered events; beyond it, partitions that are ahead are not read.",
+        128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
     )
     rewards: RewardTopic | None = Field(
-        default=None, description="A topic of rewards that come later, joined to their decisions by event_id."
+        None, description="A topic of rewards that come later, joined to their decisions by event_id."
     )
 
     @model_validator(mode="after")

@@ -46,8 +46,6 @@ SLICE = 0.05
 
 log = structlog.get_logger(__name__)
 
-Connect = Callable[[KafkaSettings, float, ConnectionGroup], KafkaPythonClient]
-
 
 class TopicReplacedError(ClientError):
     """The topic was deleted and created again: the positions are those of a log that no longer exists."""
@@ -59,9 +57,6 @@ class PartitionProgress:
 
     `epoch`: see `Offsets`. `end` includes open transactions, `readable` does not. `ended_at`: when the last request
     found the partition at its end (epoch seconds); an open transaction is before the end.
-
-    >>> PartitionProgress(position=10, moved_at=0.0, readable=12).lag
-    2
     """
 
     position: int
@@ -99,7 +94,7 @@ class KafkaSource:
         offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        connect: Connect = KafkaPythonClient,
+        connect: Callable[[KafkaSettings, float, ConnectionGroup], KafkaPythonClient] = KafkaPythonClient,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
@@ -148,7 +143,6 @@ class KafkaSource:
         return []
 
     def status(self) -> SourceStatus:
-        """The state of the source, without a round trip."""
         silence = self._clock() - self._answered_at
         unanswered = self._client is not None and silence >= REACHED_FOR
         return SourceStatus(
@@ -164,7 +158,6 @@ class KafkaSource:
         )
 
     def offsets(self) -> SourceOffsets:
-        """The next offset of each partition, the id of the topic, and its leader epochs."""
         return {self._settings.topic: Offsets(self.positions, self._topic_id, self._epochs())}
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -231,7 +224,8 @@ class KafkaSource:
             if self._closed.is_set():
                 raise ClientError("the source was closed meanwhile")
         except BaseException:
-            close_quietly(client)
+            with suppress(ClientError):
+                client.close()
             raise
         return client, positions
 
@@ -274,8 +268,9 @@ class KafkaSource:
 
     def _disconnect(self) -> None:
         client, self._client, self._opening = self._client, None, None
-        if client is not None:
-            close_quietly(client)
+        with suppress(ClientError):  # it may be broken
+            if client is not None:
+                client.close()
 
     # --- Reading ---
 
@@ -377,12 +372,6 @@ class KafkaSource:
             self._seek(client, {number: resume_at})
 
 
-def close_quietly(client: KafkaPythonClient) -> None:
-    """Close a client that may be broken."""
-    with suppress(ClientError):
-        client.close()
-
-
 def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:
     """Why a log of the offsets `first` to `end` (exclusive) no longer has `position`, and where to continue.
 
@@ -438,9 +427,6 @@ class MultiSource:
     def status(self) -> SourceStatus:
         states = [source.status() for source in self._sources]
         unreached = [status for status in states if not status.reached]
-        gaps: Counter[str] = Counter()
-        for status in states:
-            gaps.update(status.gaps)
         return SourceStatus(
             reached=not unreached,
             exhausted=all(status.exhausted for status in states),
@@ -448,14 +434,11 @@ class MultiSource:
             detail="; ".join(dict.fromkeys(status.detail for status in unreached or states)),
             rebuilds=sum(status.rebuilds for status in states),
             lost=sum(status.lost for status in states),
-            gaps=dict(gaps),
+            gaps=dict(sum((Counter(status.gaps) for status in states), Counter())),
         )
 
     def offsets(self) -> SourceOffsets:
-        offsets: dict[str, Offsets] = {}
-        for source in self._sources:
-            offsets |= source.offsets()
-        return offsets
+        return {topic: offsets for source in self._sources for topic, offsets in source.offsets().items()}
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         for source in self._sources:

@@ -195,7 +195,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         pytest.param(
             ONE + "estimators: [ips, snips, {kind: clipped_ips, cap: -1}]",
             "streameval.yaml: 1 problem\n\nestimators.2.cap (line 2): expected a number greater than 0, found -1\n"
-            "hint: clipped_ips: IPS with capped weights: the average of `min(w, cap) r`, cap > 0 ",
+            "hint: clipped_ips: IPS with capped weights: the average of `min(w, cap) r`, cap > 0",
             id="a value out of its range",
         ),
         pytest.param(
