@@ -106,29 +106,16 @@ class SimulatedSettings(SourceSettings):
         return super(SimulatedSettings, fast).open_backfill(start, live)
 
 
-def simulated_world(settings: SimulatedSettings) -> World:
-    """The world that the settings describe; InputError when its file cannot be used."""
-    names = settings.candidates
-    if settings.world is None:
-        clusters = max(2, len(names))
-        return World.synthetic(settings.seed, clusters=clusters, candidates=names, exploration=settings.exploration)
-    try:
-        with Path(settings.world).open("rb") as file, np.load(file) as arrays:
-            return World.from_arrays(arrays, candidates=names, exploration=settings.exploration)
-    except (OSError, EOFError, BadZipFile, ValueError, KeyError) as error:
-        hint = "a world is an .npz file with item_features, user_indptr, user_items, user_cluster and theta"
-        raise InputError(f"{settings.world} is not a world: {error}", hint=hint) from error
-
-
 class SimulatedRecommender:
     """The stream of events that the settings describe, as JSON, with the true policy values over time.
 
     Equal settings make equal events, timestamps excepted when the settings do not fix them; `now` gives epoch seconds.
+    InputError when the file of the world cannot be used.
     """
 
     def __init__(self, settings: SimulatedSettings, *, now: Callable[[], float] = time.time) -> None:
         self.settings, self._now = settings, now
-        self.world = simulated_world(settings)
+        self.world = self._open_world()
         self.drift = Drift(settings.drift, self.world.clusters, settings.span, cycle=True)
         self._start = None if settings.start_time is None else settings.start_time.timestamp()
 
@@ -157,6 +144,18 @@ class SimulatedRecommender:
         """`{"events": 100, "truth": {"logging": ...}}` as JSON, for every so many of `settings.events`."""
         for events in range(every, (self.settings.events or 0) + 1, every):
             yield _encoder.encode({"events": events, "truth": self.truth(events)})
+
+    def _open_world(self) -> World:
+        names, exploration = self.settings.candidates, self.settings.exploration
+        if self.settings.world is None:
+            clusters = max(2, len(names))
+            return World.synthetic(self.settings.seed, clusters=clusters, candidates=names, exploration=exploration)
+        try:
+            with Path(self.settings.world).open("rb") as file, np.load(file) as arrays:
+                return World.from_arrays(arrays, candidates=names, exploration=exploration)
+        except (OSError, EOFError, BadZipFile, ValueError, KeyError) as error:
+            hint = "a world is an .npz file with item_features, user_indptr, user_items, user_cluster and theta"
+            raise InputError(f"{self.settings.world} is not a world: {error}", hint=hint) from error
 
     def _timestamps(self, start: int) -> list[float]:
         rate = self.settings.rate
@@ -193,7 +192,10 @@ class SimulatedSource(Source):
         """The events since the last call, at most 2,000; waits up to `timeout` seconds for some."""
         if not self._waiting():
             self._sleep(min(timeout, SHORTEST_WAIT))
-        values = self._take(self._waiting())
+        count = self._waiting()
+        if count and not self._ready:
+            self._ready = self.recommender.after(self.position)
+        values, self._ready = self._ready[:count], self._ready[count:]
         if not values:
             return []
         offsets = range(self.position, self.position + len(values))
@@ -202,23 +204,15 @@ class SimulatedSource(Source):
 
     def status(self) -> SourceStatus:
         """Always reached; exhausted after `settings.events`."""
-        endless = not self.settings.rate and self.settings.events is None
-        partition = PartitionStatus(TOPIC, 0, self.position, None if endless else self._waiting())
-        return SourceStatus(reached=True, exhausted=self._ended(), partitions=(partition,), detail="simulated")
-
-    def truth(self) -> dict[str, float]:
-        """The true value of each policy, `logging` first, after the events polled so far."""
-        return self.recommender.truth(self.position)
+        events = self.settings.events
+        has_lag = self.settings.rate or events is not None
+        partition = PartitionStatus(TOPIC, 0, self.position, self._waiting() if has_lag else None)
+        exhausted = events is not None and self.position >= events
+        return SourceStatus(reached=True, exhausted=exhausted, partitions=(partition,), detail="simulated")
 
     def offsets(self) -> SourceOffsets:
         """The number of the next event."""
         return {TOPIC: Offsets({0: self.position})}
-
-    def _take(self, count: int) -> Sequence[bytes]:
-        if count and not self._ready:
-            self._ready = self.recommender.after(self.position)
-        taken, self._ready = self._ready[:count], self._ready[count:]
-        return taken
 
     def _waiting(self) -> int:
         """Events that have happened and were not polled; without a rate, all have happened."""
@@ -228,54 +222,32 @@ class SimulatedSource(Source):
             happened = min(self.settings.events or sys.maxsize, self._first + elapsed)
         return max(0, happened - self.position)
 
-    def _ended(self) -> bool:
-        return self.settings.events is not None and self.position >= self.settings.events
-
 
 def encode(
     interactions: Interactions, first: int, timestamps: Sequence[float], *, action_sets: bool = False
 ) -> list[bytes]:
     """Each interaction as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
-    make = _whole if action_sets else _compact
-    return [_encoder.encode(event) for event in make(interactions, first, timestamps)]
-
-
-def _compact(interactions: Interactions, first: int, timestamps: Sequence[float]) -> Iterator[dict[str, Any]]:
     names = interactions.world.candidates
-    chosen = interactions.items[np.arange(len(interactions)), interactions.action].tolist()
-    chances = np.stack([interactions.probability(candidate) for candidate in range(len(names))], axis=1).tolist()
-    rest = zip(timestamps, interactions.propensity().tolist(), interactions.reward.tolist(), strict=True)
-    for number, (item, chance, (timestamp, propensity, reward)) in enumerate(
-        zip(chosen, chances, rest, strict=True), start=first
-    ):
-        yield {
-            "event_id": f"e-{number}",
-            "timestamp": timestamp,
-            "action": f"item-{item}",
-            "propensity": propensity,
-            "reward": int(reward),
-            "policies": dict(zip(names, chance, strict=True)),
-        }
-
-
-def _whole(interactions: Interactions, first: int, timestamps: Sequence[float]) -> Iterator[dict[str, Any]]:
-    names = interactions.world.candidates
-    features = _feature_json(interactions.world)
-    given = np.stack([interactions.distribution(candidate) for candidate in range(len(names))], axis=1)
-    propensities = interactions.propensities().tolist()
-    rest = zip(timestamps, interactions.action.tolist(), interactions.reward.tolist(), strict=True)
-    for row, (timestamp, action, reward) in enumerate(rest):
-        items = interactions.items[row].tolist()
-        yield {
-            "event_id": f"e-{first + row}",
-            "timestamp": timestamp,
-            "actions": [f"item-{item}" for item in items],
-            "features": msgspec.Raw(b"[" + b",".join([features[item] for item in items]) + b"]"),
-            "propensities": propensities[row],
-            "action": f"item-{items[action]}",
-            "reward": int(reward),
-            "policies": dict(zip(names, given[row].tolist(), strict=True)),
-        }
+    features = _feature_json(interactions.world) if action_sets else []
+    given = interactions.distribution if action_sets else interactions.probability
+    logged = interactions.propensities() if action_sets else interactions.propensity()
+    columns = [interactions.items, interactions.action, interactions.reward, logged]
+    columns.append(np.stack([given(candidate) for candidate in range(len(names))], axis=1))
+    rows = zip(timestamps, *(column.tolist() for column in columns), strict=True)
+    lines = []
+    for number, (timestamp, items, action, reward, propensity, chances) in enumerate(rows, start=first):
+        event = {"event_id": f"e-{number}", "timestamp": timestamp}
+        if action_sets:
+            event["actions"] = [f"item-{item}" for item in items]
+            event["features"] = msgspec.Raw(b"[" + b",".join([features[item] for item in items]) + b"]")
+            event["propensities"] = propensity
+        event["action"] = f"item-{items[action]}"
+        if not action_sets:
+            event["propensity"] = propensity
+        event["reward"] = int(reward)
+        event["policies"] = dict(zip(names, chances, strict=True))
+        lines.append(_encoder.encode(event))
+    return lines
 
 
 @lru_cache(maxsize=2)

@@ -132,15 +132,15 @@ def test_without_a_start_time_events_happen_now() -> None:
 
 def test_the_truth_moves_with_the_world_and_is_listed_for_every_hundred_events() -> None:
     one = source(Clock(), drift="abrupt", span=1_000)
-    values = [one.truth()]
+    values = [one.recommender.truth(one.position)]
     while not one.status().exhausted:
         one.poll(1.0)
-        values.append(one.truth())
+        values.append(one.recommender.truth(one.position))
     best = [max(CANDIDATES, key=value.__getitem__) for value in values[1:]]
     assert best == ["candidate-2", "candidate-3"]
     listed = [json.loads(line) for line in one.recommender.truth_lines()]
     assert [row["events"] for row in listed] == list(range(100, 3_001, 100))
-    assert listed[-1]["truth"] == pytest.approx(one.truth())
+    assert listed[-1]["truth"] == pytest.approx(one.recommender.truth(one.position))
     assert list(listed[0]["truth"]) == ["logging", *CANDIDATES]
 
 
