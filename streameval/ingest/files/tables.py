@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
@@ -24,6 +23,10 @@ READ_AHEAD = 64 * 1024
 """Bytes of a Parquet column that are read ahead, so that memory does not depend on the size of the file."""
 
 Row: TypeAlias = Mapping[str, Any] | Fault
+CellReader: TypeAlias = Callable[[str], Any]
+
+IDENTIFIERS = ("event_id", "action", "unit")
+"""Fields that are text in CSV."""
 
 
 class TableField(NamedTuple):
@@ -94,22 +97,21 @@ def _present(path: str, wanted: Sequence[TableField], names: Sequence[str]) -> l
     return present
 
 
-def _rows(present: Sequence[TableField], columns: Sequence[Sequence[Any]], first: int) -> list[dict[str, Any]]:
-    """The rows of columns, which are in the order of `present`, as fields of events. `first`: number of the first."""
-    fields: dict[str, Sequence[Any]] = {}
-    policies: dict[str, Sequence[Any]] = {}
-    for each, values in zip(present, columns, strict=True):
-        if each.policy is None:
-            fields[each.field] = values
-        else:
-            policies[each.policy] = values
-    if policies:
-        cells = zip(*policies.values(), strict=True)
-        fields["policies"] = [dict(zip(policies, row, strict=True)) for row in cells]
-    timestamps = fields["timestamp"]
-    fields["timestamp"] = [_seconds(moment) if isinstance(moment, str) else moment for moment in timestamps]
-    fields.setdefault("event_id", range(first, first + len(timestamps)))
-    return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
+def _event_maker(present: Sequence[TableField]) -> Callable[[Sequence[Any], int], dict[str, Any]]:
+    """Make events from the values of rows, in the order of `present` (policies last), and their numbers."""
+    fields = [each.field for each in present if each.policy is None]
+    policies = [each.policy for each in present if each.policy is not None]
+
+    def make(values: Sequence[Any], number: int) -> dict[str, Any]:
+        event = dict(zip(fields, values, strict=False))
+        if policies:
+            event["policies"] = dict(zip(policies, values[len(fields) :], strict=True))
+        if isinstance(event["timestamp"], str):
+            event["timestamp"] = _seconds(event["timestamp"])
+        event.setdefault("event_id", number)
+        return event
+
+    return make
 
 
 def _seconds(text: str) -> float | str:
@@ -128,39 +130,29 @@ def _parquet_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> 
     size = check(path)
     if size is None:
         raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
-    with _input_errors(path), _open_parquet(path) as file:
-        present = _present(path, wanted, file.schema_arrow.names)
-        names = list(dict.fromkeys(each.column for each in present))
-        done = 0
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
-            values = {name: _parquet_values(batch.column(name)) for name in names}
-            yield list(_rows(present, [values[each.column] for each in present], done + 1))
-            done += batch.num_rows
-            advance(size * done // file.metadata.num_rows, size)
-
-
-def _open_parquet(path: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError(
-            "Parquet needs pyarrow, which is not installed", hint="pip install 'streameval[columnar]'"
-        ) from error
-    return pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False)
-
-
-@contextmanager
-def _input_errors(path: str) -> Iterator[None]:
+        hint = "pip install 'streameval[columnar]'"
+        raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
     try:
-        yield
+        with pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD, pre_buffer=False) as file:
+            present = _present(path, wanted, file.schema_arrow.names)
+            names = list(dict.fromkeys(each.column for each in present))
+            make, done = _event_maker(present), 0
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=names):
+                values = {name: _parquet_values(batch.column(name)) for name in names}
+                rows = zip(*(values[each.column] for each in present), strict=True)
+                yield [make(row, number) for number, row in enumerate(rows, start=done + 1)]
+                done += batch.num_rows
+                advance(size * done // file.metadata.num_rows, size)
     except (OSError, ValueError, NotImplementedError) as error:  # the base classes of pyarrow's errors
-        raise InputError(
-            f"{path} cannot be read as Parquet: {error}", hint="check that the file was written completely"
-        ) from error
+        hint = "check that the file was written completely"
+        raise InputError(f"{path} cannot be read as Parquet: {error}", hint=hint) from error
 
 
 def _parquet_values(column: Any) -> list[Any]:
-    """Return an Arrow array as the values of JSON: times as seconds since 1970, decimals as floats, NaN as None."""
+    """An Arrow array as the values of JSON: times as seconds since 1970, decimals as floats, NaN as None."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -206,22 +198,18 @@ def _csv_rows(path: str, wanted: Sequence[TableField], advance: Advance) -> Iter
             f"{path} cannot be read as CSV: {error}", hint="the first line must have the names of the columns"
         ) from error
     present = _present(path, wanted, header)
-    places = [header.index(each.column) for each in present]
-    done = 0
-    while batch := list(islice(_lines(lines, len(header)), BATCH_ROWS)):
-        complete = [cells for cells in batch if not isinstance(cells, Fault)]
-        faults: dict[int, Fault] = {}
-        columns = [
-            _csv_column(each.field, [cells[place] for cells in complete], faults)
-            for each, place in zip(present, places, strict=True)
-        ]
-        numbered = enumerate(_rows(present, columns, done + 1))
-        rows = iter([faults.get(number, row) for number, row in numbered])
-        yield [cells if isinstance(cells, Fault) else next(rows) for cells in batch]
-        done += len(batch)
+    cells_read = [
+        (each.field, header.index(each.column), _csv_identifier if each.field in IDENTIFIERS else _csv_value)
+        for each in present
+    ]
+    make = _event_maker(present)
+    numbered = enumerate(_csv_lines(lines, len(header)), start=1)
+    while batch := list(islice(numbered, BATCH_ROWS)):
+        values = [(number, _csv_values(cells, cells_read)) for number, cells in batch]
+        yield [each if isinstance(each, Fault) else make(each, number) for number, each in values]
 
 
-def _lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
+def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
     """The lines with a cell for every column; a `Fault` for each other line."""
     while True:
         try:
@@ -237,36 +225,34 @@ def _lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault
             yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
 
 
-def _csv_column(field: str, cells: Sequence[str], faults: dict[int, Fault]) -> list[Any]:
-    """Return the values of cells; adds the rows with unreadable ones to `faults`."""
+def _csv_values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, CellReader]]) -> list[Any] | Fault:
+    """The values of the wanted fields, each of which is in the cell at its place."""
+    if isinstance(cells, Fault):
+        return cells
     values = []
-    for row, cell in enumerate(cells):
+    for field, place, value_of in wanted:
         try:
-            values.append(_csv_value(field, cell.strip()))
+            values.append(value_of(cells[place].strip()))
         except (ValueError, RecursionError) as error:
-            faults.setdefault(row, Fault("malformed", f"{field}: {explain(error)}"))
-            values.append(None)
+            return Fault("malformed", f"{field}: {explain(error)}")
     return values
 
 
-def _csv_value(field: str, text: str) -> Any:
-    """Return the value of a cell: identifiers are text, lists and objects are JSON, all else are numbers if possible.
-
-    Raises:
-        ValueError: invalid JSON or UTF-8.
-    """
+def _csv_value(text: str) -> Any:
+    """The value of a cell: lists and objects are JSON, others numbers if possible; ValueError: bad JSON or UTF-8."""
     if not text:
         return None
-    if not text.isascii():
-        text.encode()
-    if field in ("event_id", "action", "unit"):
-        return text
-    if text[0] in "[{":
-        return parse(text)[0]
     try:
-        number = float(text) if "_" not in text else None
+        number = float(text)
     except ValueError:
-        return {"true": True, "false": False}.get(text.lower(), text)
-    if number is None:
+        if text[0] in "[{":
+            return parse(text)[0]
+        return {"true": True, "false": False}.get(text.lower(), text) if text.isascii() else _csv_identifier(text)
+    if "_" in text:
         return text
     return None if math.isnan(number) else number
+
+
+def _csv_identifier(text: str) -> str | None:
+    text.encode()  # ValueError where the bytes are not UTF-8
+    return text or None
