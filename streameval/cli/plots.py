@@ -197,7 +197,7 @@ class ReplayPlot:
         make_plain(axes, "y")
         _plain_moments(axes, trace)
         axes.set_title("reward per event", loc="left", fontsize=9, color=FAINT)
-        figure.legend(loc="outside right upper", frameon=False, labelcolor="linecolor", fontsize=10)
+        figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
         return figure
 
     def _decisions(self, trace: Trace, estimator: str, average: str) -> Figure:
@@ -293,7 +293,7 @@ def power_figure(found: PowerReport, title: str) -> Figure:
         axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("events", color=FAINT, fontsize=9, loc="left")
     axes.set_title(f"detectable lift over {found.production}", loc="left", fontsize=9, color=FAINT)
-    figure.legend(loc="outside right upper", frameon=False, labelcolor="linecolor", fontsize=10)
+    figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
     return figure
 
 
