@@ -148,23 +148,23 @@ def test_all_brokers_away_for_a_while_cost_no_message(cluster: FaultyCluster) ->
         read_all(reader)
 
 
-def test_faults_of_all_kinds_between_many_lives_lose_and_double_nothing(cluster: FaultyCluster) -> None:
+def test_faults_of_all_kinds_between_many_runs_lose_and_double_nothing(cluster: FaultyCluster) -> None:
     seen: Counter[bytes | None] = Counter()
     bookmark: Offsets | None = None
-    for life in range(8):
-        cluster.fail(FETCH, [list(ERRORS.values())[life], CONNECTION_LOST])
+    for run in range(8):
+        cluster.fail(FETCH, [list(ERRORS.values())[run], CONNECTION_LOST])
         with gently(cluster, bookmark) as reader:
-            goal = min(MESSAGES, 600 * (life + 1)) - seen.total()
+            goal = min(MESSAGES, 600 * (run + 1)) - seen.total()
             reader.poll_until(lambda: reader.seen.total() >= goal)  # noqa: B023 - used in this turn only
             for partition in range(4):
-                cluster.lead(TOPIC, partition, (life + partition) % 3 + 1)
+                cluster.lead(TOPIC, partition, (run + partition) % 3 + 1)
             reader.poll_for(0.1)
             bookmark = reader.source.offsets()[TOPIC]
         seen += reader.seen
     assert seen == Counter(numbers(MESSAGES))
 
 
-def test_messages_deleted_between_two_lives_are_counted(cluster: FaultyCluster) -> None:
+def test_messages_deleted_between_two_runs_are_counted(cluster: FaultyCluster) -> None:
     with gently(cluster) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 500)
     read = reader.seen.total()

@@ -270,7 +270,7 @@ def bookmark_of(reader: Reading, topic: str) -> Offsets:
     return Offsets.from_state(reader.source.offsets()[topic].to_state())
 
 
-def test_many_lives_read_each_message_once(broker: Broker, topic: str) -> None:
+def test_many_runs_read_each_message_once(broker: Broker, topic: str) -> None:
     produce(numbers(8000), topic, broker.connection)
     seen: Counter[bytes | None] = Counter()
     bookmark = None
@@ -286,7 +286,7 @@ def test_many_lives_read_each_message_once(broker: Broker, topic: str) -> None:
     assert seen + reader.seen == Counter(numbers(8000))
 
 
-def test_records_deleted_between_two_lives_are_counted_as_lost(
+def test_records_deleted_between_two_runs_are_counted_as_lost(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     produce(numbers(4000), topic, broker.connection)
@@ -309,7 +309,7 @@ def made_anew(administrator: KafkaAdminClient, topic: str, connection: KafkaConn
     create_topic(topic, 4, connection)
 
 
-def test_a_topic_made_anew_between_two_lives_is_told_however_long_it_is(
+def test_a_topic_made_anew_between_two_runs_is_told_however_long_it_is(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     produce(numbers(400), topic, broker.connection)
@@ -409,12 +409,12 @@ def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
     )
     read: Counter[tuple[str, bytes | None]] = Counter()
     bookmarks = None
-    for life in range(2):
+    for run in range(2):
         produce(numbers(400), topic, broker.connection)
         produce(numbers(100), rewards, broker.connection)
         with closing(settings.open(bookmarks)) as source:
             deadline = time.monotonic() + 60.0
-            while read.total() < 500 * (life + 1) and time.monotonic() < deadline:
+            while read.total() < 500 * (run + 1) and time.monotonic() < deadline:
                 read.update((part.topic, value) for part in source.poll(0.2) for value in part.values)
             bookmarks = source.offsets()
             assert source.status().reached

@@ -25,7 +25,7 @@ from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.service.snapshots import KEPT, STEPS, WRITING
 from support.factories import wait_until
 from support.integration.broker import Broker
-from support.integration.lives import PATIENCE, Lives, assert_same, final_state, settled
+from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, final_state, settled
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -134,9 +134,9 @@ def shorter(broker: Broker) -> Log:
 @pytest.fixture(scope="module")
 def undisturbed(shorter: Log, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The state of a daemon that has read the shorter log in event time, and was never disturbed."""
-    lives = Lives(tmp_path_factory.mktemp("undisturbed"), shorter.config(order="event_time"))
-    lives.finish(FEWER)
-    return final_state(lives.state)
+    runs = DaemonRuns(tmp_path_factory.mktemp("undisturbed"), shorter.config(order="event_time"))
+    runs.finish(FEWER)
+    return final_state(runs.state)
 
 
 def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
@@ -157,19 +157,19 @@ def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
 def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_of_time(
     log: Log, tmp_path: Path
 ) -> None:
-    lives = Lives(tmp_path / "disturbed", log.config(order="event_time"))
-    assert lives.disturbed(random.Random(1), kills=4) >= 4
-    report = lives.finish(EVENTS)
-    assert len(lives.said("continued")) == lives.continuing > 0, "every run continues from a snapshot if there is one"
+    runs = DaemonRuns(tmp_path / "disturbed", log.config(order="event_time"))
+    assert runs.disturbed(random.Random(1), kills=4) >= 4
+    report = runs.finish(EVENTS)
+    assert len(runs.logged("continued")) == runs.continuing > 0, "every run continues from a snapshot if there is one"
     assert_every_event_once(report, log)
-    assert_same(final_state(lives.state), log.state_in_order_of_time())
+    assert_same(final_state(runs.state), log.state_in_order_of_time())
 
 
 @pytest.mark.slow
 def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills(log: Log, tmp_path: Path) -> None:
-    lives = Lives(tmp_path / "disturbed", log.config(order="arrival"))
-    lives.disturbed(random.Random(2), kills=4)
-    assert_every_event_once(lives.finish(EVENTS), log)
+    runs = DaemonRuns(tmp_path / "disturbed", log.config(order="arrival"))
+    runs.disturbed(random.Random(2), kills=4)
+    assert_every_event_once(runs.finish(EVENTS), log)
 
 
 def tear(path: Path, chance: random.Random) -> None:
@@ -183,18 +183,18 @@ def tear(path: Path, chance: random.Random) -> None:
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
 def test_torn_snapshots_cost_time_and_no_event(shorter: Log, undisturbed: Any, tmp_path: Path, order: str) -> None:
     chance = random.Random(3)
-    lives = Lives(tmp_path / "torn", shorter.config(order=order))
+    runs = DaemonRuns(tmp_path / "torn", shorter.config(order=order))
     torn = 0
     for _ in range(3):
-        lives.disturbed(chance, kills=1, snapshots=3)
-        for path in lives.snapshots()[chance.choice((1, 2)) :]:
+        runs.disturbed(chance, kills=1, snapshots=3)
+        for path in runs.snapshots()[chance.choice((1, 2)) :]:
             tear(path, chance)
             torn += 1
-    report = lives.finish(FEWER)
-    assert torn == len(lives.said("snapshot_damaged")) > 0
+    report = runs.finish(FEWER)
+    assert torn == len(runs.logged("snapshot_damaged")) > 0
     assert_every_event_once(report, shorter)
     if order == "event_time":
-        assert_same(final_state(lives.state), undisturbed)
+        assert_same(final_state(runs.state), undisturbed)
 
 
 KILLED_AT = """
@@ -218,17 +218,17 @@ main()
 def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
     shorter: Log, undisturbed: Any, tmp_path: Path
 ) -> None:
-    lives = Lives(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500))
-    killed = Lives(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500), KILLED_AT)
+    runs = DaemonRuns(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500))
+    killed = DaemonRuns(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500), KILLED_AT)
     for step in STEPS:
-        killed.begin(step)
+        killed.start(step)
         assert killed.process is not None
         assert killed.process.wait(PATIENCE) == -9, killed.log.read_text()
-    assert_every_event_once(lives.finish(FEWER), shorter)
-    assert_same(final_state(lives.state), undisturbed)
-    assert len(lives.said("continued")) == len(STEPS)
-    assert not lives.said("snapshot_damaged")
-    assert len(list(lives.state.glob("*"))) <= 4, "three snapshots and the lock, and nothing half written"
+    assert_every_event_once(runs.finish(FEWER), shorter)
+    assert_same(final_state(runs.state), undisturbed)
+    assert len(runs.logged("continued")) == len(STEPS)
+    assert not runs.logged("snapshot_damaged")
+    assert len(list(runs.state.glob("*"))) <= 4, "three snapshots and the lock, and nothing half written"
 
 
 @pytest.fixture
@@ -244,43 +244,43 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def fill_up(disk: Path, lives: Lives, ballast: Path) -> None:
+def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:
     """Leave no room while the daemon stands still between two snapshots: no room for any but those three."""
-    assert lives.process is not None
+    assert runs.process is not None
     while not ballast.exists():
-        wait_until(lambda: len(lives.snapshots()) == KEPT, PATIENCE)
-        lives.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, lives.process.pid, os.WSTOPPED)
-        if len(lives.snapshots()) == KEPT and not list(lives.state.glob(f"*{WRITING}")):
+        wait_until(lambda: len(runs.snapshots()) == KEPT, PATIENCE)
+        runs.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, runs.process.pid, os.WSTOPPED)
+        if len(runs.snapshots()) == KEPT and not list(runs.state.glob(f"*{WRITING}")):
             room = os.statvfs(disk)
             ballast.write_bytes(bytes(room.f_bavail * room.f_bsize))
-        lives.process.send_signal(signal.SIGCONT)
+        runs.process.send_signal(signal.SIGCONT)
         time.sleep(0.05)
 
 
 def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
     shorter: Log, tmp_path: Path, small_disk: Path
 ) -> None:
-    lives = Lives(tmp_path / "full", shorter.config(order="event_time"))
+    runs = DaemonRuns(tmp_path / "full", shorter.config(order="event_time"))
     ballast = small_disk / "ballast"
     if small_disk.exists():
-        lives.state.symlink_to(small_disk)
-        lives.begin()
-        fill_up(small_disk, lives, ballast)
+        runs.state.symlink_to(small_disk)
+        runs.start()
+        fill_up(small_disk, runs, ballast)
     else:  # a quota in the place of the disk: no file may be larger than this
         quota = (20_000, resource.RLIM_INFINITY)
-        lives.begin(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, quota))
-    wait_until(lambda: bool(lives.said("snapshot_failed")), PATIENCE)
+        runs.start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, quota))
+    wait_until(lambda: bool(runs.logged("snapshot_failed")), PATIENCE)
     full_since = time.monotonic()
-    before = lives.snapshots()
-    report = lives.report_of(40_000)
+    before = runs.snapshots()
+    report = runs.report_of(40_000)
     assert report["events"]["accepted"] >= 40_000
-    assert lives.snapshots() == before, "those that were there are kept"
-    lives.kill()
+    assert runs.snapshots() == before, "those that were there are kept"
+    runs.kill()
     minutes = (time.monotonic() - full_since) / 60
     ballast.unlink(missing_ok=True)
-    lives.begin()
-    wait_until(lambda: lives.snapshots() != before, PATIENCE)
-    lives.kill()
-    assert_every_event_once(lives.finish(FEWER), shorter)
-    assert len(lives.said("snapshot_failed")) <= 1 + minutes, "said once a minute, not every time"
+    runs.start()
+    wait_until(lambda: runs.snapshots() != before, PATIENCE)
+    runs.kill()
+    assert_every_event_once(runs.finish(FEWER), shorter)
+    assert len(runs.logged("snapshot_failed")) <= 1 + minutes, "said once a minute, not every time"

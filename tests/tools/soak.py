@@ -28,7 +28,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from support.integration.broker import Broker, real_broker
-from support.integration.lives import Lives
+from support.integration.daemon_runs import DaemonRuns
 
 CANDIDATES = [f"candidate-{number:02}" for number in range(20)]
 PARTITIONS = 4
@@ -50,7 +50,7 @@ FAULTS = [
 """All kinds, and then quieter ones for as long, to tell growth from noise. An outage comes soon after a start: catching
 up after the first one makes the memory that is kept larger by some MiB, once."""
 WARM_UP = 120.0
-"""Seconds of each life in which memory may rise: what was missed is caught up with in large portions, after a kill and
+"""Seconds of each run in which memory may rise: what was missed is caught up with in large portions, after a kill and
 after the outage that follows it, and the allocator keeps what these took."""
 MANY = 500
 """So many scrapes have a 99th percentile; of fewer, the 90th is looked at."""
@@ -67,7 +67,7 @@ class Sample:
 
     at: float
     age: float
-    life: int
+    run: int
     resident: float
     descriptors: int
     scrape: float
@@ -93,10 +93,10 @@ class Soak:
         """The results; see `complaints`."""
         topic = f"soak-{time.time_ns()}"
         self.broker.create_topic(topic, PARTITIONS)
-        self.lives = Lives(self.folder, self._config(topic))
+        self.runs = DaemonRuns(self.folder, self._config(topic))
         self._stopping, self._began = threading.Event(), time.monotonic()
-        self.lives.begin()
-        self._life, self._client = [self._now], httpx.Client(trust_env=False, timeout=10.0)
+        self.runs.start()
+        self._starts, self._client = [self._now], httpx.Client(trust_env=False, timeout=10.0)
         sending = threading.Thread(target=self._send, args=(topic,))
         sending.start()
         try:
@@ -106,8 +106,8 @@ class Soak:
             self._stopping.set()
             sending.join()
             self._client.close()
-        report = self.lives.report_of(self.sent)
-        self.lives.end()
+        report = self.runs.report_of(self.sent)
+        self.runs.end()
         return self._found(report)
 
     @property
@@ -144,14 +144,14 @@ class Soak:
         if kind == "garbage":
             self.garbage += 1000
         elif kind == "standstill":
-            self.lives.sleep(2.0)
+            self.runs.sleep(2.0)
         elif kind == "reload":
-            assert self.lives.process is not None
-            self.lives.process.send_signal(1)
+            assert self.runs.process is not None
+            self.runs.process.send_signal(1)
         elif kind == "kill":
-            self.lives.kill()
-            self.lives.begin()
-            self._life.append(self._now)
+            self.runs.kill()
+            self.runs.start()
+            self._starts.append(self._now)
         else:
             self.broker.stop()
             time.sleep(3.0)
@@ -159,20 +159,22 @@ class Soak:
 
     def _measure(self) -> None:
         """Scrape, and look at the process; nothing where it does not serve yet."""
-        assert self.lives.process is not None
-        assert self.lives.process.poll() is None, self.lives.log.read_text()[-3000:]
-        served = self.lives.said("serving")
-        if len(served) < len(self._life):
+        assert self.runs.process is not None
+        assert self.runs.process.poll() is None, self.runs.log.read_text()[-3000:]
+        served = self.runs.logged("serving")
+        if len(served) < len(self._starts):
             return
         started = time.monotonic()
         with suppress(httpx.TransportError):
             text = self._client.get(f"{served[-1]['url']}/metrics").text
             scrape = time.monotonic() - started
-            process = Path(f"/proc/{self.lives.process.pid}")
+            process = Path(f"/proc/{self.runs.process.pid}")
             pages = int((process / "statm").read_text().split()[1])
             descriptors = len(list((process / "fd").iterdir()))
-            age = self._now - self._life[-1]
-            self.samples.append(Sample(self._now, age, len(self._life), pages * 4096, descriptors, scrape, _lag(text)))
+            age = self._now - self._starts[-1]
+            self.samples.append(
+                Sample(self._now, age, len(self._starts), pages * 4096, descriptors, scrape, _lag(text))
+            )
 
     def _send(self, topic: str) -> None:
         producer = Producer(
@@ -212,7 +214,7 @@ class Soak:
     def _found(self, report: dict[str, Any]) -> dict[str, Any]:
         steady = self._steady() or self._warm()
         slope, error = _slope(steady)
-        seen = [sample for life in steady for sample in life]
+        seen = [sample for run in steady for sample in run]
         scrapes = [sample.scrape for sample in self.samples]
         return {
             "events": self.sent,
@@ -220,7 +222,7 @@ class Soak:
             "rejected": report["events"]["rejected"],
             "garbage": self.garbage,
             "faults": self.faults,
-            "lives": len(self._life),
+            "runs": len(self._starts),
             "resident_mib": round(self.samples[-1].resident / 2**20, 1),
             "resident_mib_per_hour": round(slope * 3600 / 2**20, 2),
             "resident_mib_per_hour_error": round(error * 3600 / 2**20, 2),
@@ -233,19 +235,19 @@ class Soak:
         }
 
     def _warm(self) -> list[list[Sample]]:
-        """The samples of each life after its warm-up, where there are enough."""
-        lives = [[each for each in self.samples if each.life == life + 1] for life in range(len(self._life))]
-        warm = [[each for each in life if each.age > self.warm_up] for life in lives]
-        return [life for life in warm if len(life) >= 8]
+        """The samples of each run after its warm-up, where there are enough."""
+        runs = [[each for each in self.samples if each.run == run + 1] for run in range(len(self._starts))]
+        warm = [[each for each in run if each.age > self.warm_up] for run in runs]
+        return [run for run in warm if len(run) >= 8]
 
     def _steady(self) -> list[list[Sample]]:
         """Those of them in which the daemon kept up: events delayed in the log are also delayed in memory."""
-        steady = [[each for each in life if each.lag <= self.rate] for life in self._warm()]
-        return [life for life in steady if len(life) >= 8]
+        steady = [[each for each in run if each.lag <= self.rate] for run in self._warm()]
+        return [run for run in steady if len(run) >= 8]
 
     def _descriptors(self) -> list[int]:
-        """By how much the number of open descriptors grew in each life."""
-        return [life[-1].descriptors - life[0].descriptors for life in self._warm()]
+        """By how much the number of open descriptors grew in each run."""
+        return [run[-1].descriptors - run[0].descriptors for run in self._warm()]
 
 
 def _lag(text: str) -> float:
@@ -253,11 +255,11 @@ def _lag(text: str) -> float:
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("streameval_consumer_lag"))
 
 
-def _slope(lives: list[list[Sample]]) -> tuple[float, float]:
-    """Growth of the resident memory in bytes a second over all lives, and its standard error."""
+def _slope(runs: list[list[Sample]]) -> tuple[float, float]:
+    """Growth of the resident memory in bytes a second over all runs, and its standard error."""
     ages, sizes = [], []
-    for life in lives:
-        age, size = np.array([each.age for each in life]), np.array([each.resident for each in life])
+    for run in runs:
+        age, size = np.array([each.age for each in run]), np.array([each.resident for each in run])
         ages.append(age - age.mean())
         sizes.append(size - size.mean())
     age, size = np.concatenate(ages), np.concatenate(sizes)

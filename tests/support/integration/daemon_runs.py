@@ -1,4 +1,4 @@
-"""A daemon of several lives: started, killed, stopped for a while, started again on what it left."""
+"""Several runs of a daemon on one state directory: started, killed, suspended for a while, started again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUN = "from streameval.cli.app import main; main()"
 PATIENCE = 240.0
 
 
-class Lives:
+class DaemonRuns:
     """A configuration in its own folder, and the processes that one after another run it."""
 
     def __init__(self, folder: Path, config: dict[str, Any], program: str = RUN) -> None:
@@ -39,7 +39,7 @@ class Lives:
         self.process: subprocess.Popen[bytes] | None = None
         self.continuing = 0
 
-    def begin(self, *options: str, **arguments: Any) -> None:
+    def start(self, *options: str, **arguments: Any) -> None:
         """Start a run; `continuing` counts the runs with a snapshot."""
         self.continuing += bool(self.snapshots())
         command = [sys.executable, "-c", self._program, "run", "--log-format", "json", *options]
@@ -53,22 +53,22 @@ class Lives:
         self.process.wait(PATIENCE)
 
     def sleep(self, seconds: float) -> None:
-        """A life that stands still for a while, as a machine that is suspended."""
+        """Suspend the run for a while, as a machine is suspended."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
 
     def disturbed(self, chance: random.Random, kills: int, snapshots: int = 1) -> int:
-        """So many lives that end suddenly, some after having stood still; the number of moments of either kind.
+        """So many runs that are killed, some after a suspension; returns the number of kills and suspensions.
 
-        After the last of them there are so many snapshots at least.
+        After the last of them there are at least so many snapshots.
         """
         moments = 0
         for kill in range(kills):
-            reached = len(self.said("source_reached"))
-            self.begin()
-            wait_until(lambda before=reached: len(self.said("source_reached")) > before, PATIENCE)  # type: ignore[misc]
+            reached = len(self.logged("source_reached"))
+            self.start()
+            wait_until(lambda before=reached: len(self.logged("source_reached")) > before, PATIENCE)  # type: ignore[misc]
             time.sleep(chance.uniform(0.2, 1.5))
             if chance.random() < 0.4:
                 self.sleep(chance.uniform(0.2, 1.0))
@@ -82,7 +82,7 @@ class Lives:
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
         """Run until this number of events was accepted; the last report of that run."""
-        self.begin(*options)
+        self.start(*options)
         report = self.report_of(events)
         self.end()
         return report
@@ -100,14 +100,14 @@ class Lives:
         while time.monotonic() < deadline:
             assert self.process is not None
             assert self.process.poll() is None, self.log.read_text()[-3000:]
-            with suppress(httpx.TransportError, IndexError), asking(self.said("serving")[-1]["url"]) as client:
+            with suppress(httpx.TransportError, IndexError), asking(self.logged("serving")[-1]["url"]) as client:
                 seen = report_of(client) or seen
             if seen and seen["events"]["accepted"] >= events:
                 return seen
             time.sleep(0.5)  # each question takes time from the loop
         raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
 
-    def said(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         """Log entries of all runs under this name."""
         found = []
         for line in self.log.read_text().splitlines():

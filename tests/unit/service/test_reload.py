@@ -78,8 +78,8 @@ def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
     def positions() -> dict[TopicPartition, int]:
         return live.status().positions
 
-    for lives in turns:
-        if lives:
+    for is_live in turns:
+        if is_live:
             live.poll(0.0)
         else:
             seen += values(reading.poll(positions(), 0.0))

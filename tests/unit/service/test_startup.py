@@ -64,7 +64,7 @@ class Place:
         self.config.write_text(yaml.safe_dump(self.parts(**changes)))
         return daemon_of(self.config, Config.load(self.config, {}), **(options or {}))
 
-    def life(self, first: int, last: int, options: dict[str, Any] | None = None, **changes: Any) -> Report:
+    def run(self, first: int, last: int, options: dict[str, Any] | None = None, **changes: Any) -> Report:
         """A daemon that reads these events, after those that are there already; its last report."""
         with self.log.open("a") as log:
             log.write(lines(first, last))
@@ -78,9 +78,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr(
-        "streameval.service.daemon.POLL_TIMEOUT", 0.02
-    )  # many lives, each of which waits so long to end
+    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT", 0.02)  # many runs, each of which waits so long to end
     return Place(tmp_path)
 
 
@@ -95,25 +93,25 @@ def total(first: int, last: int) -> tuple[int, float]:
     return last - first, float(sum(range(first, last)))
 
 
-def test_a_second_life_reads_on_where_the_first_ended(place: Place) -> None:
-    assert seen(place.life(0, 250)) == dict.fromkeys(("logging", "early"), total(0, 250))
+def test_a_second_run_reads_on_where_the_first_ended(place: Place) -> None:
+    assert seen(place.run(0, 250)) == dict.fromkeys(("logging", "early"), total(0, 250))
     newest = found_in(place.state)[-1]
     with capture_logs() as logs:
-        assert seen(place.life(250, 1000)) == dict.fromkeys(("logging", "early"), total(0, 1000))
+        assert seen(place.run(250, 1000)) == dict.fromkeys(("logging", "early"), total(0, 1000))
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
     assert continued["snapshot"] == str(newest)
 
 
 def test_candidates_come_and_go_between_two_lives(place: Place) -> None:
-    place.life(0, 250)
-    report = place.life(250, 400, policies={"candidates": ["early", "late"]})
+    place.run(0, 250)
+    report = place.run(250, 400, policies={"candidates": ["early", "late"]})
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
-    report = place.life(400, 500, policies={"candidates": ["late"]})
+    report = place.run(400, 500, policies={"candidates": ["late"]})
     assert seen(report) == {"logging": total(0, 500), "late": total(250, 500)}
 
 
-def test_a_candidate_of_a_second_life_can_be_given_what_happened_in_the_first(place: Place) -> None:
-    place.life(0, 250)
+def test_a_candidate_of_a_second_run_can_be_given_what_happened_in_the_first(place: Place) -> None:
+    place.run(0, 250)
     daemon = place.daemon({"backfill": "earliest"}, policies={"candidates": ["early", "late"]})
     with running(daemon):
         wait_until(lambda: daemon.published.report is not None and len(daemon.published.report.policies) == 3)
@@ -122,9 +120,9 @@ def test_a_candidate_of_a_second_life_can_be_given_what_happened_in_the_first(pl
 
 
 def test_estimators_and_averages_come_and_go_between_two_lives(place: Place) -> None:
-    place.life(0, 250)
+    place.run(0, 250)
     more = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "window", "tau": 50}]}
-    report = place.life(250, 400, **more)
+    report = place.run(250, 400, **more)
     rows = {(each.estimator, each.average): each.effective_sample_size for each in report.estimates}
     assert rows == {
         ("ips", "cumulative"): 400,
@@ -132,7 +130,7 @@ def test_estimators_and_averages_come_and_go_between_two_lives(place: Place) -> 
         ("snips", "cumulative"): 150,
         ("snips", "window"): 50,
     }
-    report = place.life(400, 500, estimators=["snips"])
+    report = place.run(400, 500, estimators=["snips"])
     assert [(each.policy, each.estimator, each.average) for each in report.estimates] == [
         ("logging", "snips", "cumulative"),
         ("early", "snips", "cumulative"),
@@ -152,9 +150,9 @@ def test_what_is_new_kept_reset_and_dropped_is_logged_and_what_is_dropped_leaves
         "estimators": ["ips", {"kind": "clipped_ips", "cap": 2}],
         "averages": ["cumulative", {"kind": "decay", "half_life": 100}],
     }
-    before = place.life(0, 250, **many)
+    before = place.run(0, 250, **many)
     with capture_logs() as logs:
-        after = place.life(250, 250, **few)
+        after = place.run(250, 250, **few)
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
     assert continued["policies"] == {"kept": ["logging", "late"], "new": ["other"], "dropped": ["early"]}
     assert continued["estimators"] == {"kept": ["ips"], "reset": ["clipped_ips"], "dropped": ["snips"]}
@@ -167,9 +165,9 @@ def test_what_is_new_kept_reset_and_dropped_is_logged_and_what_is_dropped_leaves
 
 
 def test_another_production_starts_everything_from_zero_and_says_so(place: Place) -> None:
-    place.life(0, 250, policies={"candidates": ["early", "late"]})
+    place.run(0, 250, policies={"candidates": ["early", "late"]})
     with capture_logs() as logs:
-        report = place.life(250, 400, policies={"production": "early", "candidates": ["late"]})
+        report = place.run(250, 400, policies={"production": "early", "candidates": ["late"]})
     assert report.production == "early"
     assert seen(report) == dict.fromkeys(("early", "late"), total(250, 400))
     assert [entry["log_level"] for entry in logs if entry["event"] == "restarted_from_zero"] == ["warning"]
@@ -179,9 +177,9 @@ def test_another_production_starts_everything_from_zero_and_says_so(place: Place
 
 def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
     both = {"candidates": ["early", "late"]}
-    place.life(0, 250, policies=both)
+    place.run(0, 250, policies=both)
     with capture_logs() as logs:
-        report = place.life(250, 400, {"reset_policies": ["late"]}, policies=both)
+        report = place.run(250, 400, {"reset_policies": ["late"]}, policies=both)
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
     assert continued["policies"] == {"kept": ["logging", "early"], "reset": ["late"]}
@@ -189,25 +187,25 @@ def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
 
 def test_a_retrained_production_starts_everything_from_zero(place: Place) -> None:
     policies = {"production": "other", "candidates": ["early"]}
-    place.life(0, 250, policies=policies)
-    report = place.life(250, 400, {"reset_policies": ["other"]}, policies=policies)
+    place.run(0, 250, policies=policies)
+    report = place.run(250, 400, {"reset_policies": ["other"]}, policies=policies)
     assert seen(report) == dict.fromkeys(("other", "early"), total(250, 400))
 
 
 def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:
-    place.life(0, 10)
+    place.run(0, 10)
     for name in ("nobody", "logging"):
         with pytest.raises(InputError, match=f"no policy {name} that could have been retrained"):
             place.daemon({"reset_policies": [name]})
 
 
 def test_a_reset_begins_anew_and_leaves_the_old_snapshots_aside(place: Place) -> None:
-    place.life(0, 250)
+    place.run(0, 250)
     old = [path.name for path in found_in(place.state)]
-    report = place.life(250, 300, {"reset": True})
+    report = place.run(250, 300, {"reset": True})
     assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
     assert [path.stem for path in found_in(place.state, ".before-reset")] == [Path(name).stem for name in old]
-    assert seen(place.life(300, 310))["early"] == total(0, 310)
+    assert seen(place.run(300, 310))["early"] == total(0, 310)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +219,7 @@ def test_a_reset_begins_anew_and_leaves_the_old_snapshots_aside(place: Place) ->
     ],
 )
 def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: Any, said: str) -> None:
-    place.life(0, 10)
+    place.run(0, 10)
     parts = {part: {**place.parts()[part], **changed} for part, changed in changes.items()}
     with pytest.raises(StateError, match="with a different configuration") as error:
         place.daemon(**parts)
@@ -243,11 +241,11 @@ def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: A
     ],
 )
 def test_what_is_said_about_numbers_may_change(place: Place, changes: Any) -> None:
-    place.life(0, 250)
+    place.run(0, 250)
     if "state" in changes:
         changes = {"state": {**place.parts()["state"], **changes["state"]}}
-    assert seen(place.life(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
-    assert seen(place.life(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
+    assert seen(place.run(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
+    assert seen(place.run(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
 
 
 STARTED = """
@@ -286,7 +284,7 @@ def test_two_daemons_cannot_have_one_directory(place: Place) -> None:
         place.daemon()
     with running(first):
         pass
-    place.life(0, 5)
+    place.run(0, 5)
 
 
 def test_there_is_nothing_to_reset_where_no_state_is_kept(place: Place) -> None:
@@ -307,11 +305,11 @@ def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
 
 def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
     code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
-    place.life(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
+    place.run(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
     _, document = load(place.state)
     document["evaluator"]["cohorts"][0]["evaluator"]["settings"]["computed_policies"]["mine"]["target"] = "os:abort"
     snapshots = SnapshotStore(place.state)
     path = snapshots.write(document)
     snapshots.close()
     assert contents(path, document)["report"].events.accepted == 150, "looking at it runs nothing"
-    assert seen(place.life(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))
+    assert seen(place.run(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))

@@ -85,14 +85,14 @@ def told(report: se.Report) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("production", ["logging", "now"])
-def test_lives_and_cuts_change_nothing(production: str) -> None:
+def test_restarts_and_cuts_change_nothing(production: str) -> None:
     columns, whole = log(1, 0.0, 1.0), evaluator(production)
     whole.update(part(columns, 0, EVENTS))
-    lives, asked = evaluator(production), evaluator(production)
+    resumed, asked = evaluator(production), evaluator(production)
     for piece in pieces(columns, (733, 1_600)):
-        lives.update(piece)
-        lives = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(lives.state())))
-    assert lives.report().to_json() == whole.report().to_json()
+        resumed.update(piece)
+        resumed = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(resumed.state())))
+    assert resumed.report().to_json() == whole.report().to_json()
     for piece in pieces(columns, sorted(np.random.default_rng(2).choice(np.arange(1, EVENTS), 12, replace=False))):
         asked.update(piece)
         asked.report()

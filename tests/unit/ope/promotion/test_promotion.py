@@ -34,7 +34,7 @@ LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 """Trust checks that never fail, for tests of the rules alone."""
 
 
-def make_contest(
+def make_monitor(
     candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
 ) -> PromotionMonitor:
     """Decisions on this number of candidates against the logging policy, under all rules that need no sequences."""
@@ -61,15 +61,15 @@ class Log:
         self.variance = rng.uniform(0, 1e-4, (2, blocks, candidates))
         self.variance[1] /= 4.0
 
-    def folded(self, contest: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
+    def folded(self, monitor: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
         """The promotion state after the blocks from `first` to `last`."""
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
         path = Lift(self.value[blocks], *self.variance[:, blocks], counts[blocks])
         evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
-        state = contest.start() if state is None else state
-        return contest.fold(state, evidence, [path], self.timestamp[events], self.propensity[events])
+        state = monitor.start() if state is None else state
+        return monitor.fold(state, evidence, [path], self.timestamp[events], self.propensity[events])
 
 
 def seen(**more: Any) -> dict[str, Any]:
@@ -77,17 +77,17 @@ def seen(**more: Any) -> dict[str, Any]:
     return {"arrivals": Arrivals(), "newest": None, "now": None, "estimates": (), **more}
 
 
-def found(contest: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
+def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """The decisions by candidate and rule."""
-    decisions = decide(contest, state, **seen(**more))[0]
+    decisions = decide(monitor, state, **seen(**more))[0]
     return {(each.policy, each.rule): each for each in decisions}
 
 
-def history(contest: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
+def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
     """All transitions of a log that is folded `step` blocks at a time."""
     state = None
     for first in range(0, len(log.value), step):
-        state = log.folded(contest, state, first, min(first + step, len(log.value)))
+        state = log.folded(monitor, state, first, min(first + step, len(log.value)))
     return [tuple(each) for each in state["transitions"]]
 
 
@@ -130,8 +130,8 @@ def spans_by_hand(passed: list[bool], hold: int, kept: list[bool] | None = None)
 def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
     log = Log(blocks=30, seed=3)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
-    contest = make_contest(rule=rule, hold=3)
-    state = log.folded(contest)
+    monitor = make_monitor(rule=rule, hold=3)
+    state = log.folded(monitor)
     for candidate, error in ((1, 0.05 * 6 / math.pi**2), (2, 0.05 * 6 / (4 * math.pi**2))):
         lowers = sea_by_hand(log, candidate, error, bounded=rule == "sea")
         assert state["rules"][rule]["last"]["lower"][candidate - 1] == pytest.approx(lowers[-1], rel=1e-9)
@@ -141,26 +141,26 @@ def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
 
 def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
     """Three block ends pass, then every other one; the narrower interval is above the margin all the while."""
-    log, contest = Log(blocks=20, seed=2), make_contest(rule="paired", hold=3, min_events=0)
+    log, monitor = Log(blocks=20, seed=2), make_monitor(rule="paired", hold=3, min_events=0)
     log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
     log.value[:] = 0.019
     log.value[:3] = log.value[3::2] = 0.022
-    changes = [(int(t[2]), t[4]) for t in log.folded(contest)["transitions"] if t[1] == 0]
+    changes = [(int(t[2]), t[4]) for t in log.folded(monitor)["transitions"] if t[1] == 0]
     assert changes == [(3 * BLOCK, True)]
-    decision = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
+    decision = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert decision.promotable
     log.value[18] = 0.019
-    still = found(contest, log.folded(contest, last=19))["candidate-1", "paired"]
+    still = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert still.promotable
     assert "0.00198 over margin 0 by the narrower interval" in still.reason
     log.value[18] = 0.016
-    assert not found(contest, log.folded(contest, last=19))["candidate-1", "paired"].promotable
+    assert not found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
 
 
 def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
     log = Log(blocks=60, seed=4)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
-    changes = history(make_contest(), log)
+    changes = history(make_monitor(), log)
     first = {rule: min(t[2] for t in changes if t[0] == rule and t[1] == 0) for rule in ("sea", "bsea")}
     assert first["bsea"] < first["sea"] < 6000
 
@@ -173,8 +173,8 @@ def lately(values: Sequence[float] | Array) -> float:
 
 def test_paired_equals_a_loop_over_the_path() -> None:
     log = Log(blocks=40, seed=5)
-    contest = make_contest(rule="paired", margin=0.001, hold=2, min_events=900)
-    state = log.folded(contest)
+    monitor = make_monitor(rule="paired", margin=0.001, hold=2, min_events=900)
+    state = log.folded(monitor)
     for candidate in (0, 1):
         passed, kept = [], []
         for block in range(40):
@@ -193,19 +193,19 @@ def test_paired_equals_a_loop_over_the_path() -> None:
 @given(seed=st.integers(0, 10_000), step=st.integers(1, 40), hold=st.integers(1, 5))
 @examples(25)
 def test_decisions_do_not_depend_on_how_many_blocks_are_folded_at_once(seed: int, step: int, hold: int) -> None:
-    log, contest = Log(blocks=40, seed=seed), make_contest(hold=hold, min_events=500)
-    whole, cut = history(contest, log, step=40), history(contest, log, step=step)
+    log, monitor = Log(blocks=40, seed=seed), make_monitor(hold=hold, min_events=500)
+    whole, cut = history(monitor, log, step=40), history(monitor, log, step=step)
     assert [t[:5] for t in cut] == [t[:5] for t in whole]
     assert [t[5] for t in cut] == pytest.approx([t[5] for t in whole], rel=1e-9)
 
 
 def test_a_state_that_was_written_down_goes_on_to_the_last_bit() -> None:
-    log, contest = Log(blocks=40, seed=6), make_contest(hold=2)
-    half = log.folded(contest, last=17)
+    log, monitor = Log(blocks=40, seed=6), make_monitor(hold=2)
+    half = log.folded(monitor, last=17)
     restored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(half))))
-    whole, resumed = log.folded(contest, half, first=17), log.folded(contest, restored, first=17)
+    whole, resumed = log.folded(monitor, half, first=17), log.folded(monitor, restored, first=17)
     assert msgspec.msgpack.encode(to_plain(whole)) == msgspec.msgpack.encode(to_plain(resumed))
-    assert found(contest, whole) == found(contest, resumed)
+    assert found(monitor, whole) == found(monitor, resumed)
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(0, 20))
@@ -228,12 +228,12 @@ def constant_path(lowers: list[float], candidates: int = 1) -> Log:
 
 
 def test_a_candidate_that_falls_must_hold_anew() -> None:
-    contest = make_contest(candidates=1, rule="paired", hold=3)
+    monitor = make_monitor(candidates=1, rule="paired", hold=3)
     log = constant_path([0.1, 0.1, 0.1, 0.1, -0.1, 0.1, 0.1, 0.1, 0.1])
-    changes = [(t[2], t[4]) for t in history(contest, log)]
+    changes = [(t[2], t[4]) for t in history(monitor, log)]
     assert changes == [(300, True), (500, False), (800, True)]
-    state = log.folded(contest)
-    decision = found(contest, state)["candidate-1", "paired"]
+    state = log.folded(monitor)
+    decision = found(monitor, state)["candidate-1", "paired"]
     assert (decision.promotable, decision.held, decision.times) == (True, 4, 2)
     assert (decision.first_event, decision.since_event, decision.promotable_events) == (300, 800, 400)
     assert decision.first_lift == 0.1
@@ -252,14 +252,14 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     log.weight[:, 1:] = log.weight[:, :1] * (1.0 + 1e-9)
     log.weight[log.reward == 0.0, 2] += 0.5
     log.value[:], log.variance[:] = 0.0, 0.0
-    contest = make_contest(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
-    state = log.folded(contest)
+    monitor = make_monitor(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
+    state = log.folded(monitor)
     assert not state["transitions"]
-    assert {each.reason for each in found(contest, state).values()} == {
+    assert {each.reason for each in found(monitor, state).values()} == {
         "it has had the same weighted reward as production on every event"
     }
     log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
-    then = found(contest, log.folded(contest))
+    then = found(monitor, log.folded(monitor))
     assert {key for key, each in then.items() if each.promotable} >= {
         ("candidate-1", "paired"),
         ("candidate-1", "bsea"),
@@ -268,35 +268,35 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
 
 
 def test_before_it_has_held_long_enough_the_reason_says_how_long() -> None:
-    contest = make_contest(candidates=1, rule="paired", hold=10)
-    decision = found(contest, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(contest))["candidate-1", "paired"]
+    monitor = make_monitor(candidates=1, rule="paired", hold=10)
+    decision = found(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason == "lower bound of lift 0.138 over margin 0, held for 4 of 10 block ends"
 
 
 def test_too_few_events_are_said_before_anything_else() -> None:
-    contest = make_contest(candidates=1, rule="paired", min_events=10_000, trust=Trust())
+    monitor = make_monitor(candidates=1, rule="paired", min_events=10_000, trust=Trust())
     log = constant_path([0.2] * 5)
     log.present[:] = 1.0
-    decision = found(contest, log.folded(contest))["candidate-1", "paired"]
+    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason == "only 500 of 10,000 events"
 
 
 def test_the_transitions_that_are_kept_are_the_newest_two_hundred() -> None:
-    contest = make_contest(candidates=1, rule="paired")
-    changes = history(contest, constant_path([0.1, -0.1] * 150))
+    monitor = make_monitor(candidates=1, rule="paired")
+    changes = history(monitor, constant_path([0.1, -0.1] * 150))
     assert len(changes) == 200
     assert changes[-1][2] == 30_000
     assert changes[0][2] == 10_100
 
 
 def test_paired_says_how_many_events_are_missing() -> None:
-    contest = make_contest(candidates=1, rule="paired")
+    monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.present[:] = 1.0
     log.variance[0] = 4e-4 / 2.05**2  # a lower bound of 0.01 - 0.02; four times the events make it 0
-    decision = found(contest, log.folded(contest))["candidate-1", "paired"]
+    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert decision.reason.startswith("lower bound of lift -0.01 under margin 0; needs about 3,000 more events")
 
 
@@ -309,39 +309,39 @@ def test_paired_says_how_many_events_are_missing() -> None:
     ],
 )
 def test_paired_says_when_more_events_are_of_no_use(lift: float, spread2: float, said: str) -> None:
-    contest = make_contest(candidates=1, rule="paired")
+    monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([lift] * 10)
     log.variance[0], log.variance[1] = 1e-4, spread2
-    state = contest.start()
+    state = monitor.start()
     state["lifts"]["lift"]["sums"][:, 0] = 30_000  # events
-    assert said in found(contest, log.folded(contest, state))["candidate-1", "paired"].reason
+    assert said in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
 
 
 def test_early_on_paired_does_not_say_that_more_events_are_of_no_use() -> None:
-    contest = make_contest(candidates=1, rule="paired")
+    monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.variance[:] = 1e-3
-    reason = found(contest, log.folded(contest))["candidate-1", "paired"].reason
+    reason = found(monitor, log.folded(monitor))["candidate-1", "paired"].reason
     assert reason.endswith("under margin 0; how much the lift, 0.01, moves is not known yet")
 
 
 def test_sea_needs_about_as_many_events_as_it_says() -> None:
-    contest = make_contest(candidates=1, rule="sea")
+    monitor = make_monitor(candidates=1, rule="sea")
     log = Log(blocks=400, candidates=1, seed=8, missing=0.0)
     rng = np.random.default_rng(9)
     log.weight[:, 1] = np.where(log.reward > 0, 1.15, 0.92) * rng.uniform(0.5, 1.5, len(log.reward))
-    early = contest.start()
-    early = log.folded(contest, early, last=60)
+    early = monitor.start()
+    early = log.folded(monitor, early, last=60)
     promised = 6000 + float(early["rules"]["sea"]["last"]["more"][0])
-    fired = min(t[2] for t in history(contest, log, step=60))
+    fired = min(t[2] for t in history(monitor, log, step=60))
     assert fired == pytest.approx(promised, rel=0.35)
 
 
 def test_without_a_mixture_paired_says_that_no_lift_is_known() -> None:
-    contest, log = make_contest(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
+    monitor, log = make_monitor(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
     evidence = Evidence.of(log.weight, log.reward, BLOCK)
-    state = contest.fold(contest.start(), evidence, [], log.timestamp, log.propensity)
-    decision = found(contest, state)["candidate-1", "paired"]
+    state = monitor.fold(monitor.start(), evidence, [], log.timestamp, log.propensity)
+    decision = found(monitor, state)["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.lift is None
     assert "no lift is known" in decision.reason
@@ -373,13 +373,13 @@ def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> Lift:
 def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
     """The share of streams promoted by `anytime`, each as the only candidate; rewards do not depend on the action."""
     rng = np.random.default_rng(seed)
-    contest = make_contest(candidates=streams, rule="anytime", family_size=1)
-    state = contest.start()
+    monitor = make_monitor(candidates=streams, rule="anytime", family_size=1)
+    state = monitor.start()
     for _ in range(0, events, 6000):
         weight, propensity = make(rng, 6000, streams)
         rewards = (rng.random(6000) < 0.3) * 1.0
         evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
-        state = contest.fold(state, evidence, [sure_path(60, streams)], np.full(6000, np.nan), propensity)
+        state = monitor.fold(state, evidence, [sure_path(60, streams)], np.full(6000, np.nan), propensity)
     return float((state["rules"]["anytime"]["hold"]["times"] > 0).mean())
 
 
@@ -393,17 +393,17 @@ def test_anytime_equals_its_confidence_sequence() -> None:
     log = Log(blocks=60, candidates=2, seed=18)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
     log.variance[:] = 0.0
-    contest = make_contest(rule="anytime", margin=0.01)
+    monitor = make_monitor(rule="anytime", margin=0.01)
     log.value[:] = 0.05
     state, passed = None, []
     for block in range(60):
-        state = log.folded(contest, state, block, block + 1)
-        passed.append([(each.lower or -1.0) > 0.01 for each in found(contest, state).values()])
+        state = log.folded(monitor, state, block, block + 1)
+        passed.append([(each.lower or -1.0) > 0.01 for each in found(monitor, state).values()])
     for candidate in (0, 1):
         changes = [(int(t[2]), t[4]) for t in state["transitions"] if t[1] == candidate]
         assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
         assert bool(changes) == (candidate == 0)
-    decisions = found(contest, state)
+    decisions = found(monitor, state)
     assert decisions["candidate-1", "anytime"].promotable
     assert "over margin 0.01, lower bound of present lift 0.05 over margin 0.01" in (
         decisions["candidate-1", "anytime"].reason
@@ -416,10 +416,10 @@ def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
     log.variance[:] = 0.0
     log.value[:40], log.value[40:] = 0.05, -0.01
-    contest = make_contest(candidates=1, rule="anytime")
-    last = history(contest, log)[-1]
+    monitor = make_monitor(candidates=1, rule="anytime")
+    last = history(monitor, log)[-1]
     assert last[2:5] == (4100, last[3], False)
-    decision = found(contest, log.folded(contest))["candidate-1", "anytime"]
+    decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
     assert "lower bound of present lift -0.0294 under margin 0; the lift itself, -0.01, is not above it" in (
         decision.reason
     )
@@ -432,40 +432,40 @@ def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
     log.value[:], log.variance[:] = 0.05, 0.0
     held_for = {}
     for tau in (None, 2_000):
-        contest = make_contest(candidates=1, rule="anytime", tau=tau)
-        decision = found(contest, log.folded(contest))["candidate-1", "anytime"]
+        monitor = make_monitor(candidates=1, rule="anytime", tau=tau)
+        decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
         held_for[tau] = decision.promotable_events
     assert held_for[2_000] < 14_000 < held_for[None]
 
 
 def test_all_candidates_ever_added_share_one_error() -> None:
-    errors = make_contest(candidates=100_000).context.errors
+    errors = make_monitor(candidates=100_000).context.errors
     assert 0.0499 < errors.sum() < 0.05
     assert errors[2] == pytest.approx(0.05 * 6 / math.pi**2 / 9)
-    assert make_contest(family_size=20).context.errors == pytest.approx([0.0025, 0.0025])
+    assert make_monitor(family_size=20).context.errors == pytest.approx([0.0025, 0.0025])
 
 
-def checks_of(contest: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
+def checks_of(monitor: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
     """The trust checks of a policy by name."""
-    return {each.check: each for each in decide(contest, state, **seen(**more))[1] if each.policy == policy}
+    return {each.check: each for each in decide(monitor, state, **seen(**more))[1] if each.policy == policy}
 
 
 def test_a_sound_log_passes_every_check() -> None:
-    contest = make_contest(trust=Trust())
+    monitor = make_monitor(trust=Trust())
     log = Log(blocks=60, seed=10)
-    checks = checks_of(contest, log.folded(contest), newest=100.0, now=160.0)
+    checks = checks_of(monitor, log.folded(monitor), newest=100.0, now=160.0)
     assert {name: each.ok for name, each in checks.items()} == dict.fromkeys(
         ["mean_weight", "effective_sample_size", "largest_share", "rejected_share", "stale", "reward_range"], True
     )
 
 
 def test_propensities_that_are_wrong_block_promotion_and_say_so() -> None:
-    contest = make_contest(rule="paired", trust=Trust())
+    monitor = make_monitor(rule="paired", trust=Trust())
     log = Log(blocks=60, seed=11)
     log.value[:], log.variance[:] = 0.1, 0.0
     log.weight[:, 1] *= 1.31
-    state = log.folded(contest)
-    wrong, right = found(contest, state)["candidate-1", "paired"], found(contest, state)["candidate-2", "paired"]
+    state = log.folded(monitor)
+    wrong, right = found(monitor, state)["candidate-1", "paired"], found(monitor, state)["candidate-2", "paired"]
     assert right.promotable
     assert not wrong.promotable
     assert wrong.reason.startswith("mean weight 1.3")
@@ -473,51 +473,51 @@ def test_propensities_that_are_wrong_block_promotion_and_say_so() -> None:
 
 
 def test_what_is_wrong_with_production_blocks_all_candidates() -> None:
-    contest = make_contest(rule="paired", trust=Trust(), logged=False)
+    monitor = make_monitor(rule="paired", trust=Trust(), logged=False)
     log = Log(blocks=60, seed=12)
     log.value[:], log.variance[:] = 0.1, 0.0
     log.weight[:, 0] = 0.72 * log.weight[:, 2]
-    decision = found(contest, log.folded(contest))["candidate-1", "paired"]
+    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason.startswith("production: mean weight 0.7")
 
 
 def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
-    contest = make_contest(rule="paired", trust=Trust(error=1e-9))
+    monitor = make_monitor(rule="paired", trust=Trust(error=1e-9))
     log = Log(blocks=60, seed=13)
     log.weight[1234, 1], log.reward[1234] = 5_000.0, 0.0
-    state = log.folded(contest)
-    check = checks_of(contest, state)["largest_share"]
+    state = log.folded(monitor)
+    check = checks_of(monitor, state)["largest_share"]
     assert not check.ok
     assert "of all weights, over 10%" in check.reason
     log.weight[1234, 1], log.reward[1234] = 500.0, 1.0
-    check = checks_of(contest, log.folded(contest))["largest_share"]
+    check = checks_of(monitor, log.folded(monitor))["largest_share"]
     assert not check.ok
     assert "of the value, over 10%" in check.reason
 
 
 def test_where_one_event_may_carry_everything_the_only_reward_of_a_log_is_enough() -> None:
-    contest, log = make_contest(candidates=1, rule="paired", trust=replace(LENIENT, largest_share=1.0)), Log(20, 1)
+    monitor, log = make_monitor(candidates=1, rule="paired", trust=replace(LENIENT, largest_share=1.0)), Log(20, 1)
     log.value[:], log.variance[:], log.present[:] = 0.1, 0.0, 1.0
     log.reward = 1.0 * (np.arange(2_000) == 70)
-    assert found(contest, log.folded(contest))["candidate-1", "paired"].promotable
+    assert found(monitor, log.folded(monitor))["candidate-1", "paired"].promotable
 
 
 def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
-    contest = make_contest(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
-    state = constant_path([0.1] * 20).folded(contest)
+    monitor = make_monitor(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
+    state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
     said = {
         "20.0% of events were rejected lately, over 5%": {"arrivals": Arrivals().after(80, {"malformed": 20})},
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
-    assert found(contest, state)["candidate-1", "paired"].promotable
+    assert found(monitor, state)["candidate-1", "paired"].promotable
     seen_before = Arrivals().after(80, {"duplicate": 90_000})
-    assert found(contest, state, arrivals=seen_before)["candidate-1", "paired"].promotable
-    assert found(contest, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
+    assert found(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
+    assert found(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
     for sentence, moment in said.items():
-        decision = found(contest, state, **moment)["candidate-1", "paired"]
+        decision = found(monitor, state, **moment)["candidate-1", "paired"]
         assert not decision.promotable
         assert decision.held == 20
         assert sentence in decision.reason
@@ -541,8 +541,8 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
     assert not check.ok
     assert "is empty: no value agrees with the events" in check.reason
     crossed = make_estimate("candidate-1", "ips", "window", 0.5, lift=0.1, lift_lower=0.2, lift_upper=0.1)
-    contest = make_contest(candidates=1, rule="paired")
-    check = checks_of(contest, constant_path([0.1] * 20).folded(contest), estimates=(crossed,))["reward_range"]
+    monitor = make_monitor(candidates=1, rule="paired")
+    check = checks_of(monitor, constant_path([0.1] * 20).folded(monitor), estimates=(crossed,))["reward_range"]
     assert "the interval of the lift of ips on window, 0.2 to 0.1, is empty" in check.reason
 
 
@@ -569,8 +569,8 @@ def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once()
 
 
 def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
-    contest = make_contest(candidates=1, rule="paired", trust=Trust(largest_share=1.0, effective_sample_size=9_000))
-    decision = found(contest, constant_path([0.1] * 60).folded(contest))["candidate-1", "paired"]
+    monitor = make_monitor(candidates=1, rule="paired", trust=Trust(largest_share=1.0, effective_sample_size=9_000))
+    decision = found(monitor, constant_path([0.1] * 60).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason.startswith("effective sample size 4,0")
     assert decision.reason.endswith("under 9,000")
@@ -584,10 +584,10 @@ def open_bandit_checks(planted: float | None) -> dict[str, Any]:
         propensity[5000] = planted
     batch = replace(batch, propensity=propensity).with_policies(["random"])
     policies = ("logging", "random")
-    contest = PromotionMonitor(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
+    monitor = PromotionMonitor(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
     evidence = Evidence.from_batch(batch, policies, BLOCK)
-    state = contest.fold(contest.start(), evidence, [], batch.timestamp, batch.propensity)
-    return checks_of(contest, state, "random")
+    state = monitor.fold(monitor.start(), evidence, [], batch.timestamp, batch.propensity)
+    return checks_of(monitor, state, "random")
 
 
 def test_one_propensity_of_a_millionth_in_a_real_log_is_pointed_out() -> None:
@@ -604,13 +604,13 @@ def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Ar
     """After how many events each of many streams is blamed for its mean weight, propensities being `wrong` times
     what they should be; infinite where it never is."""
     rng, first = np.random.default_rng(seed), np.full(streams, np.inf)
-    contest = replace(make_contest(candidates=streams - 1, rule="bsea", trust=Trust()), logged=False)
-    state, nothing = contest.start(), np.full(6000, np.nan)
+    monitor = replace(make_monitor(candidates=streams - 1, rule="bsea", trust=Trust()), logged=False)
+    state, nothing = monitor.start(), np.full(6000, np.nan)
     for done in range(6000, events + 1, 6000):
         weight, propensity = make(rng, 6000, streams)
         evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
-        state = contest.fold(state, evidence, [], nothing, np.minimum(propensity * wrong, 1.0))
-        blamed = [not each.ok for each in decide(contest, state, **seen())[1] if each.check == "mean_weight"]
+        state = monitor.fold(state, evidence, [], nothing, np.minimum(propensity * wrong, 1.0))
+        blamed = [not each.ok for each in decide(monitor, state, **seen())[1] if each.check == "mean_weight"]
         first = np.where(np.array(blamed) & np.isinf(first), done, first)
     return first
 
@@ -626,14 +626,14 @@ def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 2_000)
-    contest, rng = make_contest(candidates=1, rule="bsea", trust=Trust()), np.random.default_rng(21)
-    state, said, events = contest.start(), [], []
+    monitor, rng = make_monitor(candidates=1, rule="bsea", trust=Trust()), np.random.default_rng(21)
+    state, said, events = monitor.start(), [], []
     for span in range(40):
         wrong = 0.8 if 20 <= span < 24 else 1.0
         weight, propensity = smooth_weights(rng, 1_000, 2)
         evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
-        state = contest.fold(state, evidence, [], np.full(1_000, np.nan), propensity)
-        check = checks_of(contest, state)["mean_weight"]
+        state = monitor.fold(state, evidence, [], np.full(1_000, np.nan), propensity)
+        check = checks_of(monitor, state)["mean_weight"]
         said.append(check.ok)
         events.append(int(check.reason.partition(" over ")[2].partition(" events")[0].replace(",", "")))
     assert max(events) == 3_000
