@@ -9,8 +9,8 @@ from readings import BLOCK, Known, reading_of, spreads_of
 from worlds import LOGGING, Floats
 
 from streameval.ope.averages import Reading
-from streameval.ope.averages.base import ColumnLayout, MixturePath
-from streameval.ope.averages.blocks import Blocks, ComponentBlocks
+from streameval.ope.averages.base import ColumnLayout
+from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.mixture import MEMORY, DecayBank, Mixture, lift_blocks, lift_layout
 from streameval.ope.estimators import Estimator, StratifiedIPS
 from streameval.ope.evidence.evidence import Evidence
@@ -24,26 +24,17 @@ def on_mixture(evidence: Evidence, policies: Sequence[str], every: int) -> Known
     layout = ColumnLayout((StratifiedIPS.parts,), tuple(policy != LOGGING for policy in policies))
     blocks = Blocks.of(evidence, [estimator.terms(evidence, estimator.start(count))[0] for estimator in MIXED])
     start = mixture.start(layout, BLOCK)
-    _, values = mixture.fold_columns(start["values"], blocks, blocks.components, layout)
-    differences, compared = lift_blocks(blocks, values, layout), lift_layout(layout)
-    _, lifts = mixture.fold_columns(start["lifts"], *differences, compared)
+    values = DecayBank.after(start["values"], blocks, blocks.components, slice(None), layout, mixture.rate)
+    differences, parts = lift_blocks(blocks, values.path, layout)
+    lifts = DecayBank.after(start["lifts"], differences, parts, slice(None), lift_layout(layout), mixture.rate)
     return Known(
-        _at_looks(start["values"], values, blocks, blocks.components, layout, every),
-        _at_looks(start["lifts"], lifts, *differences, compared, every),
+        _at_looks(values, start["values"]["spread"], blocks, every),
+        _at_looks(lifts, start["lifts"]["spread"], differences, every),
     )
 
 
-def _at_looks(
-    start: dict[str, Floats],
-    course: MixturePath,
-    blocks: Blocks,
-    parts: ComponentBlocks,
-    layout: ColumnLayout,
-    every: int,
-) -> Reading:
-    """The reading of a mixture for some terms, by number of blocks."""
-    bank = DecayBank.after(start, blocks, parts, slice(None), layout, rate=None)
-    spread = spreads_of(start["spread"], blocks, MEMORY, every)
-    variances = {"se": course.sampling_variance, "spread": course.memory_spread, "drift": course.drift_variance}
-    deviations = {name: np.sqrt(values[every - 1 :: every].T) for name, values in variances.items()}
-    return reading_of(bank.moments[every::every], spread, deviations)
+def _at_looks(bank: DecayBank, start: dict[str, Floats], blocks: Blocks, every: int) -> Reading:
+    """The reading of a mixture for some terms, by number of blocks; `start`: of its variances."""
+    _, *variances = (values[every::every].T for values in bank.of_terms)
+    deviations = {name: np.sqrt(values) for name, values in zip(("se", "spread", "drift"), variances, strict=True)}
+    return reading_of(bank.moments[every::every], spreads_of(start, blocks, MEMORY, every), deviations)

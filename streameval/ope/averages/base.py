@@ -15,7 +15,7 @@ from streameval.common.component import Component, strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
-from streameval.ope.averages.moments import Moments, VarianceRow
+from streameval.ope.averages.moments import Moments
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 
 
@@ -89,7 +89,7 @@ class Reading:
         self.bias = np.full(moments.array.shape[:-1], np.nan) if bias is None else bias
         self.design_effect, self.knows_units = spread.design_effect, spread.knows_units
         self.spread = spread.with_tail(tail)
-        self.rewarded = np.asarray(self.spread[VarianceRow.NONZERO] > 0)
+        self.rewarded = np.asarray(self.spread.nonzero > 0)
         self._finished, self._lift = spread, lift
 
     def lift(self, estimators: int) -> Reading:

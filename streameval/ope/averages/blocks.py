@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +13,17 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, per_block
 from streameval.ope.averages.moments import (
     ALL_ROWS,
-    ALL_SPREAD_ROWS,
-    BLOCK_PAIRS,
+    NONZERO,
+    OWN_VARIANCE,
     PAIR_SUMS,
+    PAIR_VARIANCE,
     PAIRS,
     PRODUCTS,
     ROWS,
-    SPREAD_PAIR_ROWS,
-    SPREAD_PAIRS,
-    SPREAD_ROWS,
     SUMS,
     TERMS,
     MomentRow,
     PairRow,
-    VarianceRow,
 )
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -125,8 +122,6 @@ def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
     return product
 
 
-TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
-"""The first rows of moments and spreads."""
 OWN_SQUARES = slice(0, 4)
 """Of events since the first unit: sum of `q^2`, and sums over blocks of mean products of signed sums: uu, uv, vv."""
 PAIR_SQUARES = slice(4, 15)
@@ -218,51 +213,40 @@ class Blocks:
         )
 
     @cached_property
-    def components(self) -> ComponentBlocks:
+    def components(self) -> Blocks:
         """The components of all terms side by side."""
+        reward = self.evidence.recent.reward
+        return Blocks.of(self.evidence, [part for term in self.terms for part in term.parts(reward)], paired=False)
+
+    @cached_property
+    def prior(self) -> Array:
+        """The value that a term starts from, as known after each block, [blocks, columns]; NaN: none."""
+        unknown = np.full((len(self), self.weighted.shape[1]), np.nan)
+        priors = [unknown if term.prior is None else term.prior for term in self.terms]
+        return np.stack(priors, axis=-1).reshape(len(self), -1)
+
+    @cached_property
+    def prior_square(self) -> Array:
+        """The second moment assumed for a term, as known after each block, [blocks, columns]."""
         recent = self.evidence.recent
-        components = [component for term in self.terms for component in term.parts(recent.reward)]
-        unknown = np.full_like(recent.weight_square, np.nan)
-        priors = [unknown if component.prior is None else component.prior for component in components]
-        square = recent.weight_square * recent.reward_square[:, None]
-        return ComponentBlocks(
-            Blocks.of(self.evidence, [Terms(*component[:2]) for component in components], paired=False),
-            np.stack(priors, axis=-1).reshape(len(square), -1),
-            np.repeat(square, len(components), axis=1),
-        )
+        return np.repeat(recent.weight_square * recent.reward_square[:, None], len(self.terms), axis=1)
 
     @cached_property
     def moments(self) -> Array:
         """Moments of each block, every event counting alike, [blocks, columns, rows]."""
-        largest = self._weights.max(axis=-1)[..., None], self._magnitudes.max(axis=-1)
-        return self._moments((self._summed, self._weight_square), (self._summed_shared, self._shared_square), *largest)
+        return self._moments(self._summed, self._shared, self._weights.max(axis=-1), self._magnitudes.max(axis=-1))
 
     @cached_property
     def spread(self) -> Array:
-        """Spread of each block, [blocks, columns, rows]."""
+        """The rows that each block adds to a variance, [blocks, columns, rows]."""
         blocks, policies = self.weighted.shape[:2]
-        rows = SPREAD_ROWS if self.pairs is None else ALL_SPREAD_ROWS
+        rows = NONZERO + 1 if self.pairs is None else PAIR_VARIANCE.stop
         spread = np.empty((blocks, policies, len(self.sums), rows))
-        spread[..., TERM_SUMS] = _chosen(self._summed, self.sums[:, TERM_SUMS])
-        u, v = spread[..., VarianceRow.U], spread[..., VarianceRow.V]
-        spread[..., VarianceRow.WEIGHT_SQUARE] = self._weight_square
-        spread[..., VarianceRow.NONZERO] = np.count_nonzero(self._magnitudes, axis=-1)
-        spread[..., VarianceRow.BLOCK_UU] = u * u
-        spread[..., VarianceRow.BLOCK_UV] = u * v
-        spread[..., VarianceRow.BLOCK_VV] = v * v
-        spread[..., VarianceRow.BLOCKS] = spread[..., VarianceRow.WEIGHT] > 0
+        _fill_variance(spread[..., OWN_VARIANCE], 2, self._summed, self.sums)
+        spread[..., NONZERO] = np.count_nonzero(self._magnitudes, axis=-1)
         if self.pairs is not None:
-            self._fill_pair_spread(spread, self.pairs)
+            _fill_variance(spread[..., PAIR_VARIANCE], len(TERMS), self._shared, self.pairs)
         return self._by_column(spread)
-
-    def _fill_pair_spread(self, spread: Array, pairs: Places) -> None:
-        sums = spread[..., SPREAD_PAIRS]
-        sums[:] = _chosen(self._summed_shared, pairs[:, :SPREAD_PAIR_ROWS])
-        sums[..., PairRow.WEIGHT_SQUARE] = self._shared_square
-        one, other = np.triu_indices(len(TERMS))
-        terms = sums[..., PAIR_SUMS]
-        np.multiply(terms[..., one], terms[..., other], out=spread[..., BLOCK_PAIRS])
-        spread[..., VarianceRow.PAIR_BLOCKS] = sums[..., PairRow.WEIGHT] > 0
 
     @cached_property
     def clusters(self) -> dict[str, Array]:
@@ -276,13 +260,13 @@ class Blocks:
         covered = self.signs[:, :1, :1] != 0
         terms = self.sums[:, [MomentRow.U, MomentRow.V]] if self.pairs is None else self.pairs[:, PAIR_SUMS]
         products, signed = _signed_sums(self.weighted, self.signs, terms)
-        squares = _with_weight(self._weight_square * covered, products[..., [0, 1, terms.shape[1]]])
+        squares = _with_weight(self._summed[1] * covered, products[..., [0, 1, terms.shape[1]]])
         if self.pairs is not None:
             if self.shared is not None:
                 own = signed[..., : 2 * self.signs.shape[-1]]
                 products, signed = _signed_sums(self.shared, self.signs, terms)
                 signed = np.concatenate([signed, own], axis=-1)
-            squares = np.concatenate([squares, _with_weight(self._shared_square * covered, products)], axis=-1)
+            squares = np.concatenate([squares, _with_weight(self._shared[1] * covered, products)], axis=-1)
         return {"squares": self._by_column(squares), "signed": self._by_column(signed)}
 
     def decayed(self, alpha: Array | float) -> Array:
@@ -300,10 +284,10 @@ class Blocks:
 
     def _weighed(self, kernel: Array) -> Array:
         """The same for weights [blocks or 1, policies or 1, estimators or 1, events]."""
-        weight = self._weights[:, :, None] * kernel
+        weight = self._weights * kernel
         own = shared = _kernel_sums(self.weighted, kernel), _squares(weight)
         if self.shared is not None:
-            shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared)[:, :, None] * kernel)
+            shared = _kernel_sums(self.shared, kernel), _squares(_weights(self.shared) * kernel)
         return self._moments(own, shared, weight.max(axis=-1), (self._magnitudes * kernel).max(axis=-1))
 
     def _moments(
@@ -331,15 +315,9 @@ class Blocks:
         return np.asarray(array.reshape(len(self), -1, array.shape[-1]))
 
     @cached_property
-    def _summed(self) -> Array:
-        return _kernel_sums(self.weighted, np.ones((1, 1, 1, self.size)))
-
-    @cached_property
     def _magnitudes(self) -> Array:
-        """`q |u|` of each estimator."""
-        numerators = self.weighted.take(
-            self.sums[:, MomentRow.U], axis=2
-        )  # unlike an index, leaves events side by side
+        """`q |u|` of each estimator; `take`, unlike an index, leaves events side by side."""
+        numerators = self.weighted.take(self.sums[:, MomentRow.U], axis=2)
         return np.abs(numerators, out=numerators)
 
     @cached_property
@@ -347,16 +325,16 @@ class Blocks:
         return _weights(self.weighted)
 
     @cached_property
-    def _weight_square(self) -> Array:
-        return _squares(self._weights[:, :, None])
+    def _summed(self) -> tuple[Array, Array]:
+        """The sums of all series, and of `q^2`."""
+        return _kernel_sums(self.weighted, np.ones((1, 1, 1, self.size))), _squares(self._weights)
 
     @cached_property
-    def _summed_shared(self) -> Array:
-        return self._summed if self.shared is None else _kernel_sums(self.shared, np.ones((1, 1, 1, self.size)))
-
-    @cached_property
-    def _shared_square(self) -> Array:
-        return self._weight_square if self.shared is None else _squares(_weights(self.shared)[:, :, None])
+    def _shared(self) -> tuple[Array, Array]:
+        """The same over the events that production has."""
+        if self.shared is None:
+            return self._summed
+        return _kernel_sums(self.shared, np.ones((1, 1, 1, self.size))), _squares(_weights(self.shared))
 
     @cached_property
     def _largest_importance(self) -> Array:
@@ -364,9 +342,9 @@ class Blocks:
 
 
 def _weights(weighted: Array) -> Array:
-    """The averaging weights, [blocks, policies, events]; one row for all if every event counts once."""
-    weights = weighted[:, :, ProductTable.ONE]
-    return np.ones((1, 1, weights.shape[-1])) if (weights == 1.0).all() else weights
+    """The averaging weights, [blocks, policies, 1, events]; one row for all if every event counts once."""
+    weights = weighted[:, :, ProductTable.ONE, None]
+    return np.ones((1, 1, 1, weights.shape[-1])) if (weights == 1.0).all() else weights
 
 
 def _squares(weights: Array) -> Array:
@@ -389,6 +367,16 @@ def _chosen(summed: Array, places: Places) -> Array:
     blocks, policies, series, kernels = summed.shape
     own = np.arange(len(places))[:, None] if kernels > 1 else 0
     return np.asarray(summed.reshape(blocks, policies, series * kernels).take(places * kernels + own, axis=-1))
+
+
+def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Places) -> None:
+    """Fill the rows of a variance [blocks, policies, estimators, rows] from the sums of series and of `q^2`."""
+    first, second = np.triu_indices(terms)
+    plain = 1 + terms + len(first)
+    rows[..., :plain] = _chosen(sums[0], places[:, :plain])
+    np.multiply(rows[..., 1 + first], rows[..., 1 + second], out=rows[..., plain:-2])
+    rows[..., -2] = sums[1]
+    rows[..., -1] = rows[..., 0] > 0
 
 
 def _signed_sums(weighted: Array, signs: Array, terms: Places) -> tuple[Array, Array]:
@@ -424,15 +412,3 @@ def powers(base: Array, count: int) -> Array:
         )
         done += step
     return np.ascontiguousarray(result.T).reshape(*base.shape, count)
-
-
-class ComponentBlocks(NamedTuple):
-    """The components of the terms of whole blocks.
-
-    `blocks`: one column a component. `prior` [blocks, columns]: the value a component starts from (NaN: none), and
-    `prior_square` the second moment assumed for a term, both as known after each block.
-    """
-
-    blocks: Blocks
-    prior: Array
-    prior_square: Array

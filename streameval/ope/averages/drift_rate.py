@@ -14,14 +14,13 @@ import numpy as np
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.moments import MomentRow, VarianceRow, variance
+from streameval.ope.averages.moments import TERM_SUMS, MomentRow, variance
 
 DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000
 SMOOTHING_DECAY = 0.99995
 VARIANCE_DECAY = 1 - 1 / 100_000
 LATEST_RATES = 5
-VARIANCE_ROWS = slice(VarianceRow.WEIGHT, VarianceRow.VV + 1)
 
 
 class DriftRate(NamedTuple):
@@ -56,7 +55,7 @@ class DriftRateEstimator:
             "blocks": 0,
             "latest": np.full((columns, LATEST_RATES), np.nan),
             "mean": np.full(columns, np.nan),
-            "recent": np.zeros((columns, VARIANCE_ROWS.stop)),
+            "recent": np.zeros((columns, TERM_SUMS.stop)),
             "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
             if self.smoothing == "window"
             else {"sums": np.zeros((columns, 2))},
@@ -70,7 +69,7 @@ class DriftRateEstimator:
         span = state["values"].shape[1] * blocks.size
         before = exchange(state["values"].T, state["blocks"], values)
         rates = np.concatenate([state["latest"].T, _distance(values, before) / span])
-        recent = decayed_path(state["recent"], blocks.spread[..., VARIANCE_ROWS], VARIANCE_DECAY**blocks.size)
+        recent = decayed_path(state["recent"], blocks.spread[..., TERM_SUMS], VARIANCE_DECAY**blocks.size)
         present = blocks.moments[..., MomentRow.WEIGHT] > 0
         means = _held(state["mean"], _mean_of_latest(rates[1:]), present)
         return DriftRate(means, variance(recent)), {

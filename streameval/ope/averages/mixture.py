@@ -21,12 +21,12 @@ from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path,
 from streameval.common.component import strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Average, ColumnLayout, MixturePath, Reading
-from streameval.ope.averages.blocks import Blocks, ComponentBlocks
+from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
-from streameval.ope.averages.moments import ROWS, SPREAD_ROWS, MomentRow, Moments, VarianceRow
+from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow, Moments
 from streameval.ope.averages.moments import variance as variance_of
 from streameval.ope.averages.variance import VarianceMoments
-from streameval.ope.estimators import TermPart, Terms
+from streameval.ope.estimators import Terms
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
@@ -118,7 +118,7 @@ class Mixture(Average):
             "block": block,
             **{name: np.zeros((components, decays)) for name in sums},
             "overlap": np.zeros((layout.policies, decays, decays)),
-            "recent": np.zeros((components, SPREAD_ROWS)),
+            "recent": np.zeros((components, NONZERO + 1)),
             "prior": np.full(components, np.nan),
             "prior_square": np.full(components, np.nan),
             "largest": np.zeros(components),
@@ -129,37 +129,25 @@ class Mixture(Average):
         }
 
     def fold_columns(
-        self, state: State, blocks: Blocks, parts: ComponentBlocks, layout: ColumnLayout
+        self, state: State, blocks: Blocks, parts: Blocks, layout: ColumnLayout
     ) -> tuple[State, MixturePath]:
         """The state after whole blocks of terms and of their components, and its path.
 
         All blocks are taken at once, unless a term is a ratio: that is linearised around the estimate before its block.
         """
-        moments = parts.blocks.moments
-        at_once = len(blocks) if np.array_equal(moments[..., MomentRow.V], moments[..., MomentRow.WEIGHT]) else 1
-        state = dict(state)
-        runs = []
+        plain = np.array_equal(parts.moments[..., MomentRow.V], parts.moments[..., MomentRow.WEIGHT])
+        at_once = len(blocks) if plain else 1
+        state, runs = dict(state), []
         for first in range(0, len(blocks), at_once):
             bank = DecayBank.after(state, blocks, parts, slice(first, first + at_once), layout, self.rate)
-            drift = _remember_values(state, bank)
-            last = {name: sums[-1] for name, sums in bank.sums.items()}
-            state |= last | {"events": int(last["events"]), "drift": drift[-1]}
-            runs.append(bank.path((drift * bank.age[1:]) ** 2))
+            state |= {name: sums[-1] for name, sums in bank.sums.items()}
+            runs.append(bank.path)
         state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
         return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
 
     def _read_columns(self, state: State, layout: ColumnLayout, lift: Reading | None) -> Reading:
         bank = DecayBank.now(state, layout, self.rate)
-        (known,) = bank.known
-        variances = {
-            "se": bank.sampling_variance[0],
-            "spread": bank.memory_spread[0],
-            "drift": (state["drift"] * bank.age[0]) ** 2,
-        }
-        parts = {
-            name: np.sqrt(np.where(known, _over_components(values, layout, np.add), np.nan))
-            for name, values in variances.items()
-        }
+        (known,), (_, *variances) = bank.known, bank.of_terms
         # no horizon is longer than the stream
         horizon = (bank.share[0] * np.minimum(HORIZONS, max(state["events"], 1))).sum(axis=-1)
         horizon = _over_components(horizon, layout, np.add) / np.tile(layout.components, layout.policies)
@@ -168,7 +156,10 @@ class Mixture(Average):
             VarianceMoments(state["spread"]),
             tail=None,
             details={"horizon_events": np.where(known, horizon, np.nan)},
-            parts=parts,
+            parts={
+                name: np.sqrt(np.where(known, values[0], np.nan))
+                for name, values in zip(("se", "spread", "drift"), variances, strict=True)
+            },
             lift=lift,
         )
 
@@ -187,43 +178,42 @@ class DecayBank:
     @classmethod
     def now(cls, state: State, layout: ColumnLayout, rate: float | None) -> DecayBank:
         """The bank at present."""
-        others = ("block", "spread", "drift", "past")
-        return cls({name: np.asarray(state[name])[None] for name in state if name not in others}, layout, rate)
+        kept = state.keys() - {"block", "spread", "past"}
+        return cls({name: np.asarray(state[name])[None] for name in kept}, layout, rate)
 
     @classmethod
     def after(
-        cls, state: State, blocks: Blocks, parts: ComponentBlocks, part: slice, layout: ColumnLayout, rate: float | None
+        cls, state: State, blocks: Blocks, parts: Blocks, part: slice, layout: ColumnLayout, rate: float | None
     ) -> DecayBank:
-        """The bank before some blocks (place 0) and after each of them."""
-        block, size = parts.blocks.moments[part], state["block"]
+        """The bank before some blocks (place 0) and after each of them; the past of the state moves on."""
+        block, size, past = parts.moments[part], state["block"], state["past"].transpose(1, 2, 0)
         fading, forgetting = np.exp(-size / HORIZONS), np.exp(-size / MEMORY)
         mean = _block_means(state, block, layout, rate)
         known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
         weight, mean = np.where(known, block[..., MomentRow.WEIGHT], 0.0), np.where(known, mean, 0.0)
-        steps = {"weight": weight, "total": weight * mean}
+        steps = {"weight": weight, "total": weight * mean, "terms": blocks.moments[part][..., TERM_ROWS]}
         steps |= {name: block[..., row] for row, name in DIAGNOSTICS.items()}
-        sums: State = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
+        sums = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
         aged = size * fading * sums["weight"][:-1] + weight[..., None] * (size - 1) / 2
-        terms, added = state["terms"], blocks.moments[part][..., TERM_ROWS]
-        squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.policies, -1)
-        latest = {"prior": parts.prior[part], "prior_square": parts.prior_square[part]}
-        latest["recent"] = decayed_path(state["recent"], parts.blocks.spread[part], forgetting)
         largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
-        latest["largest"] = np.maximum.accumulate(largest)
+        squares = block[..., MomentRow.WEIGHT_SQUARE].reshape(len(block), layout.policies, -1)
         sums |= {
             "events": state["events"] + size * np.arange(len(block) + 1),
             "age": path(state["age"], aged, fading),
-            "terms": path(terms.reshape(-1, len(HORIZONS)), added.reshape(len(block), -1, 1), fading).reshape(
-                -1, *terms.shape
-            ),
             "overlap": overlaps_of(state["overlap"], squares, size),
-            **{name: np.concatenate([state[name][None], values]) for name, values in latest.items()},
+            "recent": _from(state["recent"], decayed_path(state["recent"], parts.spread[part], forgetting)),
+            "largest": _from(state["largest"], np.maximum.accumulate(largest)),
+            "prior": _from(state["prior"], parts.prior[part]),
+            "prior_square": _from(state["prior_square"], parts.prior_square[part]),
         }
         bank = cls(sums, layout, rate)
         with np.errstate(divide="ignore", invalid="ignore"):
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
         charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
         sums["loss"] = path(state["loss"], charged, np.full(len(HORIZONS), forgetting))
+        present = np.stack([bank.value, bank.sampling_variance], axis=1)[1:]
+        before = exchange(past, state["events"] // size, present)
+        sums["drift"] = _from(state["drift"], _drift(before, present, len(past) * size, layout))
         return bank
 
     @cached_property
@@ -242,11 +232,11 @@ class DecayBank:
     def noise(self) -> Array:
         """Variance of one event's term, with a prior second moment."""
         recent, prior = self.sums["recent"], NOISE_EVENTS * np.exp(-self.sums["events"][:, None] / MEMORY)
-        weight, expected = recent[..., VarianceRow.WEIGHT], prior * self.sums["prior_square"]
-        mean = ratio(recent[..., VarianceRow.U], weight)
-        plain = (recent[..., VarianceRow.UU] + expected) / (weight + prior) - mean**2
+        weight, expected = recent[..., MomentRow.WEIGHT], prior * self.sums["prior_square"]
+        mean = ratio(recent[..., MomentRow.U], weight)
+        plain = (recent[..., MomentRow.UU] + expected) / (weight + prior) - mean**2
         linear = (weight * variance_of(recent) + expected) / (weight + prior)
-        return np.asarray(np.maximum(np.where(recent[..., VarianceRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
+        return np.asarray(np.maximum(np.where(recent[..., MomentRow.V] == weight, plain, linear), SMALLEST_VARIANCE))
 
     @cached_property
     def share(self) -> Array:
@@ -290,24 +280,24 @@ class DecayBank:
         """Variance of the estimates of the decays in the mixture."""
         return np.asarray((self.share * (self.estimates - self.value[..., None]) ** 2).sum(axis=-1))
 
-    @cached_property
-    def age(self) -> Array:
-        """The mean age of what is averaged, in events."""
-        return np.asarray((self.kernel * self.sums["age"]).sum(axis=-1))
+    @property
+    def of_terms(self) -> tuple[Array, ...]:
+        """The value of each whole term, and its variances: by sampling, between the decays, by drift."""
+        moved = self.sums["drift"] * (self.kernel * self.sums["age"]).sum(axis=-1)  # since the mean age
+        each = (self.value, self.sampling_variance, self.memory_spread, moved**2)
+        return tuple(_over_components(values, self.layout, np.add) for values in each)
 
     @property
     def known(self) -> Mask:
         """Whether there has been an event with the policy, for each estimator."""
         return np.asarray(_over_components(self.sums["weight"][..., -1], self.layout, np.minimum) > 0)
 
-    def path(self, drift_variance: Array) -> MixturePath:
-        """The path through these moments; `drift_variance` [blocks, columns] of components."""
+    @property
+    def path(self) -> MixturePath:
+        """The path through these moments."""
         recent = self.sums["recent"][:-1]
-        denominator = ratio(recent[..., VarianceRow.V], recent[..., VarianceRow.WEIGHT])
-        after = (self.value[1:], self.sampling_variance[1:], self.memory_spread[1:], drift_variance)
-        return MixturePath(
-            self.value[:-1], denominator, *(_over_components(values, self.layout, np.add) for values in after)
-        )
+        denominator = ratio(recent[..., MomentRow.V], recent[..., MomentRow.WEIGHT])
+        return MixturePath(self.value[:-1], denominator, *(values[1:] for values in self.of_terms))
 
     @property
     def moments(self) -> Array:
@@ -356,16 +346,9 @@ def _block_means(state: State, block: Array, layout: ColumnLayout, rate: float |
         return own
     estimate = DecayBank.now(state, layout, rate).value[0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        denominator = state["recent"][:, VarianceRow.V] / state["recent"][:, VarianceRow.WEIGHT]
+        denominator = state["recent"][:, MomentRow.V] / state["recent"][:, MomentRow.WEIGHT]
         linear = estimate + (u - estimate * v) / (weight * denominator)
     return np.where(np.isfinite(linear), linear, own)
-
-
-def _remember_values(state: State, bank: DecayBank) -> Array:
-    """Keep the estimates of a drift span, and return the drift from one span before each."""
-    past, values = state["past"].transpose(1, 2, 0), np.stack([bank.value, bank.sampling_variance], axis=1)[1:]
-    before = exchange(past, state["events"] // state["block"], values)
-    return _drift(before, values, len(past) * state["block"], bank.layout)
 
 
 def _drift(past: Array, present: Array, span: int, layout: ColumnLayout) -> Array:
@@ -395,35 +378,34 @@ def lift_layout(layout: ColumnLayout) -> ColumnLayout:
     return ColumnLayout(layout.components, (True,) * (layout.policies - 1))
 
 
-def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tuple[Blocks, ComponentBlocks]:
+def lift_blocks(blocks: Blocks, path: MixturePath, layout: ColumnLayout) -> tuple[Blocks, Blocks]:
     """The differences of all terms, and of their components, to those of production, on the events that both have.
 
     A ratio is linearised around the estimates before the block, as in the mixture of values. The prior of a lift is 0.
     """
-    evidence, recent = blocks.evidence, blocks.evidence.recent
     centres, denominators = (
         np.repeat(values.reshape(len(blocks), -1, layout.parts), blocks.size, axis=0)
         for values in (path.value_before, path.denominator_before)
     )
-    components = [component for term in blocks.terms for component in term.parts(recent.reward)]
     differences = [
         _difference(component, centres[..., place], denominators[..., place])
-        for place, component in enumerate(components)
+        for place, component in enumerate(blocks.components.terms)
     ]
     known = np.logical_and.reduce([np.isfinite(difference) for difference in differences])
-    shared = evidence.paired_with_production()
-    shared = dataclasses.replace(shared, sample_weight=np.where(known, shared.sample_weight, 0.0))
+    shared, recent = blocks.evidence.paired_with_production(), blocks.evidence.recent
+    distance = recent.distance_square[:, 1:]
+    shared = dataclasses.replace(
+        shared, sample_weight=np.where(known, shared.sample_weight, 0.0), recent=recent._replace(weight_square=distance)
+    )
     whole = [sum(differences[first:stop]) for first, stop in pairwise(np.cumsum([0, *layout.components]))]
     of_terms, of_components = (
-        Blocks.of(shared, [Terms(np.where(known, difference, 0.0)) for difference in each], paired=False)
+        [Terms(np.where(known, difference, 0.0), prior=np.zeros_like(distance)) for difference in each]
         for each in (whole, differences)
     )
-    square = recent.distance_square[:, 1:] * recent.reward_square[:, None]
-    prior = np.zeros((len(square), square.shape[1] * layout.parts))
-    return of_terms, ComponentBlocks(of_components, prior, np.repeat(square, layout.parts, axis=1))
+    return Blocks.of(shared, of_terms, paired=False), Blocks.of(shared, of_components, paired=False)
 
 
-def _difference(component: TermPart, centre: Array, denominator: Array) -> Array:
+def _difference(component: Terms, centre: Array, denominator: Array) -> Array:
     """A component of all policies less that of the first, [n, P - 1]; a ratio is linearised.
 
     Rounding in a ratio counts as 0: a constant reward would otherwise give a lift of 1e-17, always on one side of 0, as
@@ -440,10 +422,17 @@ def _difference(component: TermPart, centre: Array, denominator: Array) -> Array
     return np.where(np.abs(difference) <= ROUNDING * (size[:, 1:] + size[:, :1]), 0.0, difference)
 
 
+def _from(before: Array, after: Array) -> Array:
+    """A value before the first of some steps and after each."""
+    return np.concatenate([before[None], after])
+
+
 def path(state: Array, steps: Array, fading: Array) -> Array:
-    """`state = fading state + step` before the first step and after each, [steps + 1, columns, decays]."""
-    every = np.concatenate([state[None], np.broadcast_to(steps, (len(steps), *state.shape))])
-    return np.asarray(np.matmul(_lags(len(every), tuple(fading)), every.transpose(2, 0, 1)).transpose(1, 2, 0))
+    """`state = fading state + step` before the first step and after each, [steps + 1, ..., decays]."""
+    every = _from(state, np.broadcast_to(steps, (len(steps), *state.shape)))
+    by_decay = every.reshape(len(every), -1, len(fading)).transpose(2, 0, 1)
+    after = np.matmul(_lags(len(every), tuple(fading)), by_decay).transpose(1, 2, 0)
+    return np.asarray(after.reshape(every.shape))
 
 
 @lru_cache(maxsize=64)

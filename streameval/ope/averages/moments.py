@@ -48,49 +48,22 @@ PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
 SQUARES = slice(PairRow.FIRST_PRODUCT, PairRow.WEIGHT_SQUARE)
 """The sums of their products."""
 PAIR_ROWS = len(PairRow) + len(PRODUCTS) - 1
-SPREAD_PAIR_ROWS = PairRow.WEIGHT_SQUARE + 1
-"""The rows without importance weights, which a spread has too."""
 
 
-class VarianceRow(IntEnum):
-    """Places on the last axis of an array of spreads; all are plain sums."""
-
-    WEIGHT = 0  # sum q
-    U = 1  # sum q u
-    V = 2  # sum q v
-    UU = 3  # sum q u^2
-    UV = 4
-    VV = 5
-    WEIGHT_SQUARE = 6  # sum q^2
-    NONZERO = 7  # events with u != 0
-    BLOCK_UU = 8  # sum over blocks of (the block's sum of q u)^2
-    BLOCK_UV = 9
-    BLOCK_VV = 10
-    BLOCKS = 11  # blocks with evidence
-    PAIR_BLOCKS = 12  # blocks with events that production has too; the pair sums follow
-
-
-SPREAD_ROWS = VarianceRow.PAIR_BLOCKS
-SPREAD_PAIRS = slice(VarianceRow.PAIR_BLOCKS + 1, VarianceRow.PAIR_BLOCKS + 1 + SPREAD_PAIR_ROWS)
-BLOCK_PAIRS = slice(SPREAD_PAIRS.stop, SPREAD_PAIRS.stop + len(PRODUCTS))
-"""Sums over blocks of the products of the block's sums of TERMS."""
-ALL_SPREAD_ROWS = BLOCK_PAIRS.stop
-SPREAD_OWN = slice(0, VarianceRow.WEIGHT_SQUARE + 1)
-"""The same of a column's own terms as SPREAD_PAIRS of a pair's: weight, terms, products, squared weight."""
-BLOCK_OWN = slice(VarianceRow.BLOCK_UU, VarianceRow.BLOCK_VV + 1)
-WITHIN = slice(0, VarianceRow.BLOCK_UU)
-"""The rows to which the unfinished block adds."""
-
-
-def ratios(pairs: Array) -> tuple[Array, Array]:
-    """The estimates of the policy and of production, on the same events."""
-    own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
-    return own, ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
+OWN_VARIANCE = slice(0, 11)
+"""Rows of a variance: weight, terms u and v, their 3 products; 3 products of block sums, squared weight, blocks."""
+NONZERO = 11
+"""Row of a variance: events with u != 0."""
+PAIR_VARIANCE = slice(12, 39)
+"""The same rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
+TAIL_ROWS = [*range(6), 9, NONZERO, *range(12, 27), 37]
+"""The rows of a variance without those of block sums, to which the unfinished block adds."""
 
 
 def gap(pairs: Array) -> Array:
     """The lift `U / V - PU / PV`, 0 where it is only rounding; NaN without evidence."""
-    own, production = ratios(pairs)
+    own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
+    production = ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
     lift = own - production
     return np.where(np.abs(lift) <= ROUNDING * (np.abs(own) + np.abs(production)), 0.0, lift)
 
@@ -120,15 +93,6 @@ def sum_of_squares(form: Array, products: Array) -> Array:
     return beyond_rounding(square, size)
 
 
-def residual_squares(pairs: Array) -> tuple[Array, Array]:
-    """Sums of the squares of `u - E v`, and of `pu - P pv`, around both estimates."""
-    one, nothing = np.ones(pairs.shape[:-1]), np.zeros(pairs.shape[:-1])
-    own, production = ratios(pairs)
-    forms = ([one, -own, nothing, nothing], [nothing, nothing, one, -production])
-    first, second = (sum_of_squares(np.stack(form, axis=-1), pairs[..., SQUARES]) for form in forms)
-    return first, second
-
-
 def difference_square(pairs: Array) -> Array:
     """Variance of one event's linearised difference."""
     return ratio(sum_of_squares(linear_form(pairs, len(TERMS)), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])
@@ -154,6 +118,8 @@ class MomentRow(IntEnum):
 
 
 ROWS = len(MomentRow)
+TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
+"""The first rows of moments and of a variance."""
 ALL_ROWS = ROWS + PAIR_ROWS
 SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
 MAXIMA = slice(MomentRow.LARGEST_WEIGHT, ROWS)

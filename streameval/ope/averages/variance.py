@@ -33,21 +33,14 @@ from streameval.common.arrays import Array, Mask, State, decayed_path, ratio
 from streameval.events.origin import NO_IDENTITY, Identity, mix64
 from streameval.ope.averages.blocks import OWN_SQUARES, PAIR_SQUARES, Blocks
 from streameval.ope.averages.moments import (
-    ALL_SPREAD_ROWS,
-    BLOCK_OWN,
-    BLOCK_PAIRS,
-    SPREAD_OWN,
-    SPREAD_PAIRS,
-    SPREAD_ROWS,
+    NONZERO,
+    OWN_VARIANCE,
+    PAIR_VARIANCE,
+    TAIL_ROWS,
     TERMS,
-    WITHIN,
-    VarianceRow,
-    difference_square,
     fold_sums,
     linear_form,
-    residual_squares,
     sum_of_squares,
-    variance,
 )
 
 LONGER = 10
@@ -101,7 +94,7 @@ def start(columns: int, paired: bool = True) -> State:
 
     The first event with a unit adds the parts of `Blocks.clusters`.
     """
-    return {"sums": np.zeros((columns, ALL_SPREAD_ROWS if paired else SPREAD_ROWS))}
+    return {"sums": np.zeros((columns, PAIR_VARIANCE.stop if paired else NONZERO + 1))}
 
 
 def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
@@ -148,30 +141,35 @@ class VarianceMoments:
 
     Five terms 0, 0, 0, 1, 4:
 
-    >>> terms = np.zeros(ALL_SPREAD_ROWS)
-    >>> terms[WITHIN] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0, 5.0, 2.0]
-    >>> float(VarianceMoments({"sums": terms}).variance)
+    >>> sums = np.zeros(NONZERO + 1)
+    >>> sums[:6] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0]
+    >>> float(VarianceMoments({"sums": sums}).variance)
     2.4
     """
 
     parts: Mapping[str, Array]
     of_lift: bool = False
 
-    def __getitem__(self, row: VarianceRow) -> Array:
-        return self.parts["sums"][..., row]
+    @property
+    def _terms(self) -> int:
+        return len(TERMS) if self.of_lift else OWN
 
     @property
     def _sums(self) -> Array:
-        """The sums over events: of weights, of terms, of their products, of squared weights."""
-        return self.parts["sums"][..., SPREAD_PAIRS if self.of_lift else SPREAD_OWN]
+        return self.parts["sums"][..., PAIR_VARIANCE if self.of_lift else OWN_VARIANCE]
+
+    @property
+    def _products(self) -> tuple[Array, Array]:
+        """Sums of the products of terms, over events and over blocks."""
+        first, second = np.split(self._sums[..., 1 + self._terms : -2], 2, axis=-1)
+        return first, second
 
     def with_tail(self, tail: Blocks | None) -> VarianceMoments:
         """The events of the block that is not finished added to the sums over events."""
         if tail is None:
             return self
         sums = self.parts["sums"].copy()
-        for rows in (WITHIN, SPREAD_PAIRS):
-            sums[..., rows] += tail.spread[0, :, rows]
+        sums[..., TAIL_ROWS] += tail.spread[0][:, TAIL_ROWS]
         return VarianceMoments({**self.parts, "sums": sums})
 
     def lift(self, columns: slice) -> VarianceMoments:
@@ -179,22 +177,28 @@ class VarianceMoments:
         return VarianceMoments({name: rows[columns] for name, rows in self.parts.items()}, of_lift=True)
 
     @property
+    def nonzero(self) -> Array:
+        """The number of events with `u != 0`."""
+        return self.parts["sums"][..., NONZERO]
+
+    @property
     def count(self) -> Array:
         """Effective number of events: equally weighted ones whose mean has the same variance."""
-        return ratio(self._sums[..., 0] ** 2, self._sums[..., -1])
+        return ratio(self._sums[..., 0] ** 2, self._sums[..., -2])
 
     @property
     def variance(self) -> Array:
         """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return difference_square(self._sums) if self.of_lift else variance(self._sums)
+        form = linear_form(self._sums, self._terms)
+        return ratio(sum_of_squares(form, self._products[0]), self._sums[..., 0])
 
     @property
     def never_varied(self) -> Mask:
         """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms."""
-        if self.of_lift:
-            own, production = residual_squares(self._sums)
-            return np.asarray((own == 0) & (production == 0))
-        return np.asarray(self.variance == 0)
+        form = linear_form(self._sums, self._terms)
+        sides = np.eye(self._terms // 2).repeat(2, axis=1)
+        squares = [sum_of_squares(form * side, self._products[0]) for side in sides]
+        return np.asarray(np.equal(squares, 0).all(axis=0))
 
     @property
     def design_effect(self) -> Array:
@@ -204,10 +208,9 @@ class VarianceMoments:
         are taken around the same value, over the same events. Where events have units, the factor includes units that
         spread over many blocks.
         """
-        form = linear_form(self._sums, len(TERMS) if self.of_lift else OWN)
-        products = self.parts["sums"][..., BLOCK_PAIRS if self.of_lift else BLOCK_OWN]
-        blocks, single = self[VarianceRow.PAIR_BLOCKS if self.of_lift else VarianceRow.BLOCKS], self.variance
-        by_blocks = ratio(sum_of_squares(form, products), single * self._sums[..., -1]) * ratio(blocks, blocks - 1)
+        form, single = linear_form(self._sums, self._terms), self.variance
+        weight_square, blocks = self._sums[..., -2], self._sums[..., -1]
+        by_blocks = ratio(sum_of_squares(form, self._products[1]), single * weight_square) * ratio(blocks, blocks - 1)
         effect = np.where(blocks >= FEWEST_BLOCKS, by_blocks, np.nan)
         if not self.knows_units:
             return effect

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
+from streameval.ope.estimators.base import Estimator, TermRange, Terms
 from streameval.ope.estimators.importance import SNIPS, ControlVariate, PseudoInverse, WeightedPseudoInverse
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
 from streameval.ope.estimators.stratified import StratifiedDR, StratifiedIPS
@@ -38,7 +38,6 @@ __all__ = [
     "SNIPS",
     "AnyEstimator",
     "ClippedIPS",
-    "TermPart",
     "ControlVariate",
     "Estimator",
     "PseudoInverse",

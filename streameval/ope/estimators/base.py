@@ -14,31 +14,22 @@ from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
 
 
-class TermPart(NamedTuple):
-    """A part of a term that may be averaged on its own, [events, policies]; the parts add up to the term.
-
-    `prior` [blocks, policies]: the initial value, as known after each block; None: no initial value.
-    """
-
-    numerator: Array
-    denominator: Array | None = None
-    prior: Array | None = None
-
-
 class Terms(NamedTuple):
     """The columns to average, [events, policies]: the value is `mean(numerator)`, or the ratio of both means.
 
-    `components`: parts that add up to the term, where it has any.
+    `components`: terms that add up to this one and may be averaged apart. `prior` [blocks, policies]: the initial
+    value, as known after each block; None: no initial value.
     """
 
     numerator: Array
     denominator: Array | None = None
-    components: tuple[TermPart, ...] = ()
+    components: tuple[Terms, ...] = ()
+    prior: Array | None = None
 
-    def parts(self, mean_reward: Array) -> tuple[TermPart, ...]:
+    def parts(self, mean_reward: Array) -> tuple[Terms, ...]:
         """The components, or the whole term, whose initial value is the logging policy's mean reward [blocks]."""
         prior = np.repeat(mean_reward[:, None], self.numerator.shape[1], axis=1)
-        return self.components or (TermPart(self.numerator, self.denominator, prior),)
+        return self.components or (self._replace(prior=prior),)
 
 
 class TermRange(NamedTuple):

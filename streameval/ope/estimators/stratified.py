@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, TermPart, TermRange, Terms
+from streameval.ope.estimators.base import Estimator, TermRange, Terms
 from streameval.ope.estimators.importance import controlled_range, lagged_slope
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
@@ -55,8 +55,8 @@ class StratifiedIPS(Estimator):
         means, remembered = _recent_means(evidence, [np.where(small, weight, 0.0)], state["means"])
         share = np.clip(means[0], 0.0, 1.0)
         mean_reward = evidence.recent.reward[:, None]
-        low = TermPart(np.where(small, reward, 0.0), prior=share * mean_reward)
-        high = TermPart(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
+        low = Terms(np.where(small, reward, 0.0), prior=share * mean_reward)
+        high = Terms(rare - beta * (weight - 1.0), prior=(1 - share) * mean_reward)
         after = {"control": controlled, "means": remembered}
         return Terms(low.numerator + high.numerator, components=(low, high)), after
 
@@ -100,9 +100,9 @@ class StratifiedDR(Estimator):
         share = np.clip(means[0], 0.0, 1.0)
         mean_reward = evidence.recent.reward[:, None]
         components = (
-            TermPart(low, prior=share * mean_reward),
-            TermPart(modelled),
-            TermPart(correction, prior=(1 - share) * mean_reward - means[1]),
+            Terms(low, prior=share * mean_reward),
+            Terms(modelled),
+            Terms(correction, prior=(1 - share) * mean_reward - means[1]),
         )
         return Terms(low + modelled + correction, components=components), {"means": remembered}
 

@@ -12,7 +12,6 @@ from streameval.common.arrays import Array, Mask
 from streameval.common.component import Component, strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import VarianceRow
 from streameval.ope.estimators import Estimator, TermRange
 from streameval.ope.intervals.sequences.tracker import SequenceTracker
 
@@ -111,7 +110,7 @@ def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
     The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are. Rewards that have
     never occurred are not considered.
     """
-    seen = reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5
+    seen = reading.spread.nonzero >= FEWEST_NONZERO - 0.5
     return np.asarray(ratio & seen & reading.spread.never_varied)
 
 

@@ -15,7 +15,7 @@ from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow, VarianceRow
+from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, is_degenerate, standard_error
 
@@ -41,7 +41,7 @@ class Normal(IntervalMethod):
     def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
         z = NormalDist().inv_cdf(0.5 + confidence / 2)
         width = z * standard_error(reading, reading.spread.variance, reading.spread.count, terms.ratio)
-        return np.where(reading.spread[VarianceRow.NONZERO] >= FEWEST_NONZERO - 0.5, width, np.nan)
+        return np.where(reading.spread.nonzero >= FEWEST_NONZERO - 0.5, width, np.nan)
 
 
 @dataclass(frozen=True, config=strict)

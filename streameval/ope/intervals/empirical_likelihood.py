@@ -30,7 +30,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
 from streameval.common.component import strict
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow, VarianceRow
+from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 
@@ -191,7 +191,7 @@ def _means(reading: Reading, controlled: Mask) -> Means:
         (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU),
     )
     weight, square = (ratio(moments[row], moments[MomentRow.WEIGHT]) for row in weights)
-    ever = np.where(reading.spread[VarianceRow.NONZERO] == 0, 0.0, 1.0)
+    ever = np.where(reading.spread.nonzero == 0, 0.0, 1.0)
     term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in terms)
     return Means(
         moments.count / np.fmax(1.0, reading.design_effect),
