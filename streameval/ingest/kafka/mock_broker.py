@@ -35,8 +35,6 @@ class EmbeddedBroker:
     Clients need the protocol version in `connection`. Raises InputError without confluent-kafka.
     """
 
-    API_VERSION = "2.3"
-
     def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
         self._library = load_librdkafka()
         quiet = self._library.rd_kafka_conf_new()
@@ -50,7 +48,7 @@ class EmbeddedBroker:
     @property
     def connection(self) -> KafkaConnection:
         """How to reach it."""
-        return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": self.API_VERSION})
+        return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "api_version": "2.3"})
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
         """Create a topic; a topic that is written to first is created with 4 partitions."""

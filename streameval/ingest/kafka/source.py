@@ -197,7 +197,13 @@ class KafkaSource:
             return None
         self._opening = None
         self._client, positions = client, positions = opened
-        self._check_successor(client, positions)
+        topic, ids_are_known = self._settings.topic, self._topic_id is not None and client.topic_id() is not None
+        self._check_topic(client)
+        gone = sorted(self._partitions.keys() - positions.keys())
+        if gone and ids_are_known:
+            raise ClientError(f"the broker does not list the partitions {gone} of {topic}")
+        if gone:  # a topic never loses any
+            raise TopicReplacedError(f"{topic} has no partitions {gone} any more: it was created again")
         self._newcomers = "earliest"
         self._left_at = None
         client.pause(self._paused)
@@ -205,9 +211,8 @@ class KafkaSource:
         self._see_epochs(client)
         now = self._opened_at = self._answered_at = self._clock()
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
-        self._detail = f"reading {counted(len(positions), 'partition')} of {self._settings.topic}"
-        where = {"servers": self._settings.address, "topic": self._settings.topic}
-        log.info("kafka_connected", **where, positions=self.positions)
+        self._detail = f"reading {counted(len(positions), 'partition')} of {topic}"
+        log.info("kafka_connected", servers=self._settings.address, topic=topic, positions=self.positions)
         return client
 
     def _connect_to_topic(self) -> tuple[KafkaPythonClient, dict[int, int]]:
@@ -228,16 +233,6 @@ class KafkaSource:
                 client.close()
             raise
         return client, positions
-
-    def _check_successor(self, client: KafkaPythonClient, found: Collection[int]) -> None:
-        """Raises TopicReplacedError when this topic has another id, or fewer partitions, which a topic never loses."""
-        ids_are_known = self._topic_id is not None and client.topic_id() is not None
-        self._check_topic(client)
-        gone = sorted(self._partitions.keys() - set(found))
-        if gone and ids_are_known:
-            raise ClientError(f"the broker does not list the partitions {gone} of {self._settings.topic}")
-        if gone:
-            raise TopicReplacedError(f"{self._settings.topic} has no partitions {gone} any more: it was created again")
 
     def _check_topic(self, client: KafkaPythonClient) -> None:
         """Raises TopicReplacedError when another topic has this name now."""
@@ -317,10 +312,6 @@ class KafkaSource:
         now = self._stall_clock()
         self._partitions |= {number: PartitionProgress(position, now) for number, position in positions.items()}
 
-    def _seek(self, client: KafkaPythonClient, positions: Mapping[int, int]) -> None:
-        self._place(positions)
-        client.assign(self.positions, self._epochs())
-
     def _check_broker(self, client: KafkaPythonClient) -> None:
         """Raises ClientError when the broker has not answered, or a partition has not moved, for the stall timeout."""
         now, allowed = self._clock(), self._settings.stall_timeout
@@ -354,7 +345,8 @@ class KafkaSource:
         if now >= self._discover_at:
             fresh = set(client.partitions(PROBE_TIMEOUT)) - self._partitions.keys()
             if fresh:
-                self._seek(client, client.offsets(fresh, "earliest", PROBE_TIMEOUT))
+                self._place(client.offsets(fresh, "earliest", PROBE_TIMEOUT))
+                client.assign(self.positions, self._epochs())
                 log.info("kafka_partitions_added", topic=self._settings.topic, partitions=sorted(fresh))
             self._discover_at = now + self._settings.discovery_interval
 
@@ -369,7 +361,8 @@ class KafkaSource:
             kind, lost, resume_at = find_gap(position, diverged_at, first[number], end[number], same_log=same_log)
             if resume_at != position:  # else a false alarm, as from a new leader that has not caught up
                 self._loss.record(kind, lost, partition=number, position=position, resume_at=resume_at)
-            self._seek(client, {number: resume_at})
+            self._place({number: resume_at})
+        client.assign(self.positions, self._epochs())
 
 
 def find_gap(position: int, diverged_at: int | None, first: int, end: int, *, same_log: bool) -> tuple[str, int, int]:
