@@ -1,0 +1,138 @@
+"""Every format of events works with every kind of candidate, estimator and reward model: no event stops a replay."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streameval.cli.replay import Replay
+from streameval.config.model import Config
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.report import Report
+from support.fuzz_messages import FORMATS, Mutator, encode
+from tools.fuzz import numbers_in
+
+CANDIDATES: dict[str, Any] = {
+    "logged": "logged",
+    "uniform": "uniform",
+    "first": "first",
+    "bold": {"kind": "epsilon_greedy", "epsilon": 0.1},
+    "soft": {"kind": "softmax", "scores": "mine"},
+    "python": {"kind": "python", "target": "support.coded_policies:favourite"},
+}
+PARAMETERS = {"cap": 10.0, "tau": 0.1}
+ESTIMATORS = [
+    {"kind": each.kind} | {name: PARAMETERS[name] for name in PARAMETERS if name in each.__dataclass_fields__}
+    for each in get_args(get_args(AnyEstimator)[0])
+]
+AVERAGES = ["cumulative", "mixture", "adaptive_window", {"kind": "window", "tau": 100}, "decay"]
+MODELS: list[Any] = [
+    "ridge",
+    "tabular",
+    {"kind": "river", "model": "linear_model.LinearRegression", "inputs": ["context", "action"]},
+]
+SHAPES = [shape for shape in FORMATS if shape != "late_reward"]
+FILES = [*(f"{shape}.ndjson" for shape in SHAPES), "scored.csv", "scored.parquet"]
+
+
+def events(shape: str, count: int, seed: int) -> list[dict[str, Any]]:
+    """Events with the fields that candidates read, where the shape has them."""
+    chance = random.Random(seed)
+    made = []
+    for number in range(count):
+        event = FORMATS[shape](chance, number)
+        listed = event.get("actions") or event.get("a") or [None, None]
+        scores = [chance.gauss(0, 1) for _ in listed]
+        fields = {"scores": scores, "mine": scores, "context": {"likes": listed[0]}, "c": {"likes": listed[0]}}
+        event |= {name: value if chance.random() < 0.9 else None for name, value in fields.items()}
+        if isinstance(event.get("policies"), dict):
+            event["policies"]["logged"] = event["policies"]["a"]
+        made.append(event)
+    return made
+
+
+def write(path: Path, shape: str, count: int, seed: int, mutated: bool) -> None:
+    made = events(shape, count, seed)
+    if path.suffix == ".ndjson":
+        messages: list[bytes | None] = [encode(event) for event in made]
+        if mutated:
+            messages += Mutator([encode(event) for event in made], random.Random(seed)).messages(2 * count)
+        path.write_bytes(b"\n".join((message or b"").replace(b"\n", b" ") for message in messages))
+        return
+    fields = ("event_id", "action", "actions", "propensities", "features", "scores", "mine", "context")
+    rows = [{name: event.get(name) for name in fields} for event in made]
+    for number, (row, event) in enumerate(zip(rows, made, strict=True)):
+        row |= {"event_id": str(number), "timestamp": float(number), "reward": float(event["reward"])}
+        row["logged"] = event["policies"]["logged"]
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        return
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]))
+        table.writeheader()
+        table.writerows({name: cell_of(value) for name, value in row.items()} for row in rows)
+
+
+def cell_of(value: Any) -> str:
+    """The text of a value in CSV."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value)
+
+
+def replayed(path: Path, shape: str, settings: dict[str, Any]) -> Report:
+    """The Report of a file, after which the evaluator continues from its state."""
+    source = {"kind": "file", "path": str(path), "format": "dsjson" if shape == "dsjson" else "json"}
+    config_file = path.with_name(path.name + ".yaml")
+    config_file.write_text(json.dumps({"source": source, "reward": {"min": 0, "max": 1}, **settings}))
+    config = Config.load(config_file, {})
+    replay = Replay(config)
+    report = replay.read([str(path)])
+    state = msgspec.msgpack.decode(msgspec.msgpack.encode(replay.evaluator.state()))
+    again = Evaluator.from_state(state, config.reward_model, config.policies.candidates)
+    assert msgspec.to_builtins(again.report()) == msgspec.to_builtins(report)
+    return report
+
+
+def check(path: Path, settings: dict[str, Any], count: int, seed: int, mutated: bool) -> None:
+    shape = path.name.partition(".")[0]
+    write(path, shape, count, seed, mutated)
+    report = replayed(path, shape, settings)
+    assert report.events.accepted > 10
+    for place, number in numbers_in(msgspec.to_builtins(report)):
+        assert math.isfinite(number), f"{place} is {number}"
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("candidate", [*CANDIDATES, "all"])
+def test_every_format_works_with_every_kind_of_candidate(file: str, candidate: str, tmp_path: Path) -> None:
+    chosen = CANDIDATES if candidate == "all" else {candidate: CANDIDATES[candidate]}
+    settings = {"policies": {"candidates": chosen}, "estimators": ESTIMATORS, "averages": ["cumulative"]}
+    check(tmp_path / file, settings, count=40, seed=1, mutated=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: each["kind"])
+def test_every_format_works_with_every_estimator_average_and_reward_model(
+    file: str, estimator: dict[str, Any], tmp_path: Path
+) -> None:
+    for seed, model in enumerate(MODELS):
+        for name in CANDIDATES:
+            settings = {
+                "policies": {"candidates": {name: CANDIDATES[name]}},
+                "estimators": [estimator],
+                "averages": AVERAGES,
+                "reward_model": model,
+            }
+            check(tmp_path / file, settings, count=100, seed=seed, mutated=True)
