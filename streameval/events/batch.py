@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,8 +31,51 @@ from streameval.events.validation import (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class EventBatch(Columns):
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch(Columns):
+    """n messages as columns, and the messages rejected with them: see `EventBatch` and `RewardBatch`."""
+
+    EVENTS: ClassVar[Mapping[str, Any]] = dict.fromkeys(("reward", "timestamp", "origin"))
+
+    reward: Array
+    timestamp: Array
+    origin: Origin | None = None
+    rejected: tuple[Rejected, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def take(self, events: Mask | Index | slice) -> Self:
+        """Return the messages where the mask [n] is true, or these rows in this order, with all rejected messages."""
+        return Columns.take(self, events if isinstance(events, slice) else np.arange(len(self))[events])
+
+    def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> Self:
+        """Move messages to `rejected`; `detail` describes the problem of a row."""
+        rows = np.arange(len(self))[events]
+        if not len(rows):
+            return self
+        rejected = [
+            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.place(row))
+            for row in rows.tolist()
+        ]
+        kept = self.take(np.delete(np.arange(len(self)), rows))
+        return replace(kept, rejected=(*self.rejected, *rejected))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RewardBatch(Batch):
+    """n reward messages as columns, and the messages rejected with them.
+
+    reward: [n] the reward of the decision, or a part of it
+    timestamp: [n] time of the reward, in seconds since 1970
+    origin: places of the messages, and fingerprints of the decisions' event ids
+    """
+
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class EventBatch(Batch):
     """n accepted events as columns, and the messages rejected with them.
 
     policies: names of the P columns of `probabilities`
@@ -50,7 +93,7 @@ class EventBatch(Columns):
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {
-        **dict.fromkeys(("probabilities", "propensity", "reward", "timestamp", "sampling_probability", "origin")),
+        **dict.fromkeys(("reward", "timestamp", "origin", "probabilities", "propensity", "sampling_probability")),
         **dict.fromkeys(("action_sets", "slates", "raw_fields"), ...),
         "unit": NO_IDENTITY,
     }
@@ -64,18 +107,11 @@ class EventBatch(Columns):
     policies: tuple[str, ...]
     probabilities: Array
     propensity: Array
-    reward: Array
-    timestamp: Array
     sampling_probability: Array
     action_sets: ActionSets | None = None
     slates: SlateColumns | None = None
     raw_fields: RawFields | None = None
     unit: Identity | None = None
-    origin: Origin | None = None
-    rejected: tuple[Rejected, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.reward)
 
     def __repr__(self) -> str:
         return (
@@ -87,12 +123,8 @@ class EventBatch(Columns):
         start, stop, step = part.indices(len(self))
         if step != 1:
             raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
-        events = Columns.take(self, slice(start, max(start, stop)))
+        events = self.take(slice(start, max(start, stop)))
         return events if start == 0 else replace(events, rejected=())
-
-    def take(self, events: Mask | Index | slice) -> EventBatch:
-        """Return the events where the mask [n] is true, or these rows in this order, with all rejected messages."""
-        return Columns.take(self, np.arange(len(self))[events])
 
     def trimmed(self) -> EventBatch:
         """Return the batch without optional columns that no event fills, as if it had been decoded without them."""
@@ -105,18 +137,6 @@ class EventBatch(Columns):
             slates=slates,
             unit=unit if unit is not None and unit.any() else None,
         )
-
-    def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> EventBatch:
-        """Move events to `rejected`; `detail` describes the problem of a row."""
-        rows = np.arange(len(self))[events]
-        if not len(rows):
-            return self
-        rejected = [
-            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.place(row))
-            for row in rows.tolist()
-        ]
-        kept = self.take(np.delete(np.arange(len(self)), rows))
-        return replace(kept, rejected=(*self.rejected, *rejected))
 
     def faults(self, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True) -> dict[int, Fault]:
         """Return the rows that are not events, each with the first rule that it breaks.
@@ -238,32 +258,3 @@ class EventBatch(Columns):
         tuples = {name: tuple(columns[name]) for name in ("policies", "rejected")}
         batch: EventBatch = super(EventBatch, cls).from_state(columns | tuples)
         return batch
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RewardBatch:
-    """n reward messages as columns, and the messages rejected with them.
-
-    reward: [n] the reward of the decision, or a part of it
-    timestamp: [n] time of the reward, in seconds since 1970
-    origin: places of the messages, and fingerprints of the decisions' event ids
-    """
-
-    reward: Array
-    timestamp: Array
-    origin: Origin
-    rejected: tuple[Rejected, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.reward)
-
-    def take(self, rows: Index | Mask) -> RewardBatch:
-        """Return these rows, in this order, with all rejected messages."""
-        rows = np.arange(len(self))[rows]
-        return RewardBatch(self.reward[rows], self.timestamp[rows], self.origin.take(rows), self.rejected)
-
-    def reject(self, rows: Mask, reason: str, detail: Callable[[int], str]) -> RewardBatch:
-        """Move rewards to `rejected`; `detail` describes the problem of a row."""
-        numbers = np.flatnonzero(rows).tolist()
-        rejected = [Rejected(reason, detail(row), b"", origin=self.origin.place(row)) for row in numbers]
-        return replace(self.take(~rows), rejected=(*self.rejected, *rejected))

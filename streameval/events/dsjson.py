@@ -154,13 +154,9 @@ class DsjsonDecoder(JsonDecoder):
         if not line.outcomes:
             raise _UnusableError("malformed", "_outcomes: empty")
         first = line.outcomes[0]
-        return self._event_type(
-            **self._common_fields(line, first.actions),
-            **self._choice(line, 0, first.actions, first.probabilities),
-            action=first.actions[0],
-            propensity=first.probabilities[0],
-            reward=self._reward(first, "_outcomes[0]."),
-        )
+        fields = self._common_fields(line, first.actions) | self._choice(line, 0, first.actions, first.probabilities)
+        reward = self._reward(first, "_outcomes[0].")
+        return self._event_type(**fields, action=first.actions[0], propensity=first.probabilities[0], reward=reward)
 
     def _bandit(self, line: Interaction) -> Event:
         reward, action = self._reward(line), line.action
@@ -174,11 +170,8 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
         if line.probabilities is not None and len(line.probabilities) != len(line.actions or ()):
             raise _UnusableError("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
-        common, choice = (
-            self._common_fields(line, line.actions),
-            self._choice(line, 0, line.actions, line.probabilities),
-        )
-        return self._event_type(**common, **choice, action=action, propensity=line.probability, reward=reward)
+        fields = self._common_fields(line, line.actions) | self._choice(line, 0, line.actions, line.probabilities)
+        return self._event_type(**fields, action=action, propensity=line.probability, reward=reward)
 
     def _slot(self, line: Interaction, place: int, outcome: Outcome) -> Slot:
         choice = self._choice(line, place, outcome.actions, outcome.probabilities)

@@ -21,6 +21,7 @@ CHANCES = np.random.default_rng(3).uniform(0.1, 0.9, (EVENTS, 3))
 MESSAGE = {"timestamp": 1.5, "context": {"hour": 9}, "actions": ["a", "b"], "propensities": [0.5, 0.5], "action": "b"}
 PEAK = """
 import resource
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from streameval.cli.process import keep_freed_memory
@@ -38,7 +39,7 @@ def events(poll, partition):
         timestamp=poll + np.arange(EVENTS) / EVENTS,
     )
     origin = Origin.of("clicks", [(partition, range(poll * EVENTS, (poll + 1) * EVENTS))])
-    return EventBatch(**{name: getattr(batch, name) for name in batch.__slots__} | {"origin": origin})
+    return replace(batch, origin=origin)
 
 def megabytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
