@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 import structlog
@@ -178,22 +178,19 @@ class Worker(Generic[T]):
             log.warning(self._event, reason=trouble, waiting=status.waiting, dropped=status.dropped)
 
 
-class Closable(Protocol):
-    """A connection; closing it a second time does no harm."""
-
-    def close(self) -> None: ...
-
-
 class ConnectionGroup:
     """Connections that any thread can close together, which wakes every call that is blocked on one of them."""
 
     def __init__(self) -> None:
-        self._connections: WeakSet[Closable] = WeakSet()
+        self._connections: WeakSet[Any] = WeakSet()
         self._is_closed = False
         self._lock = threading.Lock()
 
-    def add(self, connection: Closable) -> None:
-        """Close this connection with the group, unless it is gone by then; at once if the group is closed already."""
+    def add(self, connection: Any) -> None:
+        """Close this connection with the group, unless it is gone by then; at once if the group is closed already.
+
+        A connection has `close`, which does no harm when it is called twice.
+        """
         with self._lock:
             self._connections.add(connection)
             too_late = self._is_closed

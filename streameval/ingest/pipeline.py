@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar
 
@@ -28,15 +27,6 @@ class Decoder(Protocol):
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch: ...
 
 
-@dataclass(frozen=True)
-class PipelineSettings:
-    """The source of the messages, the field of rewards that come separately, and the range of joined rewards."""
-
-    source: SourceSettings | None = None
-    reward_field: str = "reward"
-    reward_range: tuple[float, float] | None = None
-
-
 class EventPipeline:
     """Decodes messages and passes them through the stages that the settings of the source ask for.
 
@@ -46,11 +36,19 @@ class EventPipeline:
     for the first time, and kept.
 
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
+
+    `reward_field`, `reward_range`: the field of rewards that come separately, and the range of joined ones.
     """
 
-    def __init__(self, events: Decoder, settings: PipelineSettings | None = None) -> None:
-        self.events, self._settings = events, settings or PipelineSettings()
-        source = self._settings.source
+    def __init__(
+        self,
+        events: Decoder,
+        source: SourceSettings | None = None,
+        reward_field: str = "reward",
+        reward_range: tuple[float, float] | None = None,
+    ) -> None:
+        self.events, self._source = events, source
+        self._reward_field, self._reward_range = reward_field, reward_range
         rewards = None if source is None else source.reward_topic
         self._duplicates = self._deduplication()
         self._later_duplicates: Deduplication | None = None
@@ -58,11 +56,11 @@ class EventPipeline:
         self._is_decided = False
         self._released = HeldEvents()  # by an order in which events no longer wait
         self._reward_topic = None if rewards is None else rewards.topic
-        self._rewards = None if rewards is None else RewardDecoder(self._settings.reward_field)
+        self._rewards = None if rewards is None else RewardDecoder(reward_field)
 
     def fresh(self) -> EventPipeline:
         """A pipeline with the same stages that has seen nothing."""
-        other = EventPipeline(self.events, self._settings)
+        other = EventPipeline(self.events, self._source, self._reward_field, self._reward_range)
         if self._is_decided:
             other._decide(1 if self._order is None else 2)
         return other
@@ -131,23 +129,20 @@ class EventPipeline:
         state: State = {name: None if stage is None else stage.state() for name, stage in stages.items()}
         return state | {"is_decided": self._is_decided, "released": self._released.state()}
 
-    @classmethod
-    def from_state(cls, state: State, events: Decoder, settings: PipelineSettings | None = None) -> EventPipeline:
-        """Continue from a state with the settings of today.
+    def restore(self, state: State) -> None:
+        """Continue from a state, which may be that of other settings.
 
         Events that are buffered and need not wait any more are passed on with the next ones.
         """
-        pipeline = cls(events, settings)
         order = state["order"]
         if state["is_decided"]:
-            pipeline._decide(1 if order is None else 2)
-        if pipeline._order is None or order is None:
-            pipeline._held.restore(state["released"] if order is None else order["held"])
-        stages = {"duplicates": pipeline._duplicates, "later_duplicates": pipeline._later_duplicates}
-        for name, stage in (stages | {"order": pipeline._order}).items():
+            self._decide(1 if order is None else 2)
+        if self._order is None or order is None:
+            self._held.restore(state["released"] if order is None else order["held"])
+        stages = {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates, "order": self._order}
+        for name, stage in stages.items():
             if stage is not None and state[name] is not None:
                 stage.restore(state[name])
-        return pipeline
 
     @property
     def _held(self) -> HeldEvents:
@@ -155,14 +150,14 @@ class EventPipeline:
 
     def _decide(self, partitions: int) -> None:
         self._is_decided = True
-        if self._settings.source is not None:
-            self._order = self._settings.source.event_order(partitions)
+        if self._source is not None:
+            self._order = self._source.event_order(partitions)
         if self._order is not None:
             self._later_duplicates = self._deduplication()
 
     def _deduplication(self) -> Deduplication | None:
-        source = self._settings.source
-        return Deduplication(source.dedupe_window) if source is not None and source.dedupe_window else None
+        window = 0 if self._source is None else self._source.dedupe_window
+        return Deduplication(window) if window else None
 
     def _decode(self, records: Sequence[Records]) -> EventBatch:
         values = chain.from_iterable(part.values for part in records)
@@ -175,8 +170,8 @@ class EventPipeline:
 
     def _checked(self, due: EventBatch) -> EventBatch:
         """The due events without those whose joined reward is out of range, and without later duplicates."""
-        if self._reward_topic is not None and self._settings.reward_range is not None:
-            due = due.with_rewards_in(*self._settings.reward_range)
+        if self._reward_topic is not None and self._reward_range is not None:
+            due = due.with_rewards_in(*self._reward_range)
         return due if self._later_duplicates is None or not len(due) else self._later_duplicates.take(due)
 
 

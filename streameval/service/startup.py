@@ -19,7 +19,7 @@ from streameval.events import EventBatch
 from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
 from streameval.ingest.kafka.settings import KafkaConnection
-from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies import LOGGING
@@ -65,11 +65,12 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 def start_fresh(config: Config) -> StartState:
     """The state without a snapshot."""
-    return StartState(CohortEvaluator(config.plan()), EventPipeline(config.event_format(), _stages(config)), {})
+    return StartState(CohortEvaluator(config.plan()), _pipeline(config), {})
 
 
-def _stages(config: Config) -> PipelineSettings:
-    return PipelineSettings(config.required_source(), config.reward.field, (config.reward.min, config.reward.max))
+def _pipeline(config: Config) -> EventPipeline:
+    reward = config.reward
+    return EventPipeline(config.event_format(), config.required_source(), reward.field, (reward.min, reward.max))
 
 
 def resume(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> StartState:
@@ -106,7 +107,8 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
         log.warning("restarted_from_zero", reason="production is another policy: every lift and decision depends on it")
     late = evaluator.apply_plan(plan)
     offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
-    pipeline = EventPipeline.from_state(document["pipeline"], config.event_format(), _stages(config))
+    pipeline = _pipeline(config)
+    pipeline.restore(document["pipeline"])
     pipeline.drop_policies(reset_policies)
     log.info(
         "continued",

@@ -208,7 +208,7 @@ class TailedFile:
                 self._failure = "is cut off", "the compressed data ends in the middle"
             else:
                 self.ended = True
-                self._end_line()
+                self._text += b"\n" if self._text else b""
         except (zlib.error, zstandard.ZstdError) as error:
             self._failure = "is damaged", str(error)
         except OSError as error:
@@ -241,16 +241,11 @@ class TailedFile:
         self.lines_to_skip -= skipped
         return lines[skipped:]
 
-    def _end_line(self) -> None:
-        """End the last line, if it lacks its newline."""
-        if self._text:
-            self._text += b"\n"
-
     def _await_growth(self, timeout: float) -> None:
         now, here = _stat(self.path), os.fstat(self._stream.fileno())
         if now is not None and self._is_replaced:
             if self._text:
-                self._end_line()
+                self._text += b"\n"
             else:
                 self._stream.close()
                 self._start(_open(self.path))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 from weakref import finalize
@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Columns)
 MAX_PARTS = 512
 """With more parts than this, neighbours are merged."""
 LEAST_SHARE = 8
-"""A part of which less than one event in so many is left is copied, so that the memory of the others is freed."""
+"""A part of which less than one event in so many is left is copied."""
 
 
 @dataclass
@@ -46,6 +46,12 @@ class PartitionBuffer:
     def left(self) -> EventBatch:
         """The events that have not been taken."""
         return self.events[self.start :]
+
+    def trimmed(self) -> PartitionBuffer:
+        """These events, copied if few are left, so that the memory of the others is freed."""
+        if len(self) * LEAST_SHARE > len(self.events):
+            return self
+        return PartitionBuffer(self.left.take(np.arange(len(self))))
 
 
 class HeldEvents:
@@ -77,18 +83,17 @@ class HeldEvents:
                 part.start = stop
         if not due:
             return EventBatch.concat([])
-        self._keep([_trimmed(part) for part in self._parts if len(part)])
+        self._keep([part.trimmed() for part in self._parts if len(part)])
         return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
 
     def take_beyond(self, time: float) -> EventBatch:
         """Remove and return the events after this time."""
-        beyond, kept = [], []
-        for part in self._parts:
-            left = part.left
-            stop = int(left.timestamp.searchsorted(time, side="right"))
-            beyond.append(left[stop:])
-            kept += [PartitionBuffer(left.take(np.arange(stop)))] if stop else []
-        self._keep(kept)
+        beyond, parts = [], self._parts
+        self._keep([])
+        for part in parts:
+            stop = int(part.left.timestamp.searchsorted(time, side="right"))
+            beyond.append(part.left[stop:])
+            self.add(part.left[:stop])
         return EventBatch.concat(beyond)
 
     def update_from(self, batch: EventBatch) -> Mask:
@@ -99,11 +104,11 @@ class HeldEvents:
         row_of = {batch.origin.place(row): row for row in range(len(batch)) if batch.origin is not None}
         ours = EventBatch.concat([part.left for part in self._parts])
         rows = [row_of.get(ours.origin.place(row), -1) for row in range(len(ours)) if ours.origin is not None]
-        row = np.array(rows, dtype=np.int64)
+        found = np.array(rows, dtype=np.int64)
         self._keep([])
-        self.add(batch.take(row[row >= 0]))
-        self.add(ours.take(row < 0))
-        return np.isin(np.arange(len(batch)), row)
+        self.add(batch.take(found[found >= 0]))
+        self.add(ours.take(found < 0))
+        return np.isin(np.arange(len(batch)), found)
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove the columns of these policies."""
@@ -136,18 +141,12 @@ def in_order(batch: EventBatch) -> EventBatch:
     return batch.take(np.lexsort((batch.origin.offset, batch.origin.partition, batch.timestamp)))
 
 
-def _trimmed(part: PartitionBuffer) -> PartitionBuffer:
-    if len(part) * LEAST_SHARE > len(part.events):
-        return part
-    return PartitionBuffer(part.events.take(np.arange(part.start, len(part.events))))
-
-
 # --- Memory outside the heap ---
 
 LEAST_MAPPED = 16384
 """Bytes: fewer stay on the heap."""
-ALIGNMENT = 64
-"""Bytes: arrays start at multiples of it."""
+ALIGNMENT, ROOM_TO_ALIGN = 64, 64 * 64
+"""Bytes: arrays start at multiples of the first; the second is enough for 64 arrays."""
 LARGEST_KEPT = 1 << 19
 _unused: deque[mmap.mmap] = deque(maxlen=16)
 """Mappings of up to `LARGEST_KEPT` bytes to use again: new ones cost a quarter of the time of `EventOrder`."""
@@ -155,7 +154,7 @@ _unused: deque[mmap.mmap] = deque(maxlen=16)
 
 def off_heap(batch: EventBatch) -> EventBatch:
     """The same events with copies of all their arrays in one mapping, which lives as long as any view of them."""
-    size = sum(map(_aligned, _arrays(batch)))
+    size = batch.nbytes + ROOM_TO_ALIGN
     if size < LEAST_MAPPED:
         return batch
     mapping = _unused.pop() if _unused else None
@@ -168,26 +167,13 @@ def off_heap(batch: EventBatch) -> EventBatch:
     def moved(array: NDArray[Any]) -> NDArray[Any]:
         nonlocal used
         place = memory[used : used + array.nbytes].view(array.dtype)
-        used += _aligned(array)
+        used += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         by_column = array.ndim > 1 and array.strides[0] < array.strides[-1]
         copy = place.reshape(array.T.shape).T if by_column else place.reshape(array.shape)
         np.copyto(copy, array)
         return copy
 
     return _changed(batch, moved)
-
-
-def _aligned(array: NDArray[Any]) -> int:
-    return -(-array.nbytes // ALIGNMENT) * ALIGNMENT
-
-
-def _arrays(columns: Columns) -> Iterator[NDArray[Any]]:
-    for field in fields(columns):
-        value = getattr(columns, field.name)
-        if isinstance(value, np.ndarray):
-            yield value
-        elif isinstance(value, Columns):
-            yield from _arrays(value)
 
 
 def _changed(columns: C, change: Callable[[NDArray[Any]], NDArray[Any]]) -> C:

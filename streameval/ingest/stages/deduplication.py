@@ -23,7 +23,9 @@ class Deduplication:
 
     def take(self, batch: EventBatch) -> EventBatch:
         """The new events; the others are rejected as `duplicate`."""
-        identity = _identity_of(batch)
+        assert batch.origin is not None, "events must be decoded with their origin"
+        assert batch.origin.identity is not None, "events must be decoded as `identified`"
+        identity = batch.origin.identity
         known = identity[identity != NO_IDENTITY]
         new = set(known.tolist())
         if len(new) == len(known) and self._seen.isdisjoint(new):
@@ -60,9 +62,3 @@ class Deduplication:
         remembered: Identity = from_plain(state)["remembered"]
         self._ring[:], self._passed, self._seen = NO_IDENTITY, 0, set()
         self._remember(remembered[-len(self._ring) :])
-
-
-def _identity_of(batch: EventBatch) -> Identity:
-    assert batch.origin is not None, "events must be decoded with their origin"
-    assert batch.origin.identity is not None, "events must be decoded as `identified`"
-    return batch.origin.identity

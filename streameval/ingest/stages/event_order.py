@@ -12,7 +12,7 @@ from streameval.common.arrays import State
 from streameval.events import EventBatch, Rejected, RewardBatch
 from streameval.ingest.stages.buffer import HeldEvents
 from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
-from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks, just_after
+from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
 
 SWEEPS = 16
 """Rewards without a decision are dropped so many times per window."""
@@ -114,7 +114,7 @@ class EventOrder:
         last = self.held.take(read - self._patience)
         if not len(last):
             return due
-        self._released_until = max(self._released_until, just_after(last.timestamp[-1]))
+        self._released_until = max(self._released_until, math.nextafter(last.timestamp[-1], math.inf))
         last = self._joined(last)  # before rewards are swept away
         return EventBatch.concat([due, _rejecting(last, self._sweep(self._released_until))])
 
@@ -177,7 +177,8 @@ class EventOrder:
             rejected += self._rewards.reject_beyond(limit)
         released = EventBatch.concat([])
         if self.held.nbytes > self._max_bytes:
-            self._released_until = max(self._released_until, just_after(self.held.time_of(len(self.held) // 2)))
+            middle = self.held.time_of(len(self.held) // 2)
+            self._released_until = max(self._released_until, math.nextafter(middle, math.inf))
             released = self._joined(self.held.take(self._released_until))
             self.released_early += len(released)
         rejected += self._sweep(self._released_until)

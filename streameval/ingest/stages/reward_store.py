@@ -37,25 +37,25 @@ class SortedRuns:
     """
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self.runs: list[Run] = []
 
     @property
     def nbytes(self) -> int:
         """Memory of the rows."""
-        return sum(column.nbytes for run in self._runs for column in run.values())
+        return sum(column.nbytes for run in self.runs for column in run.values())
 
     def add(self, rows: Mapping[str, Column]) -> None:
         """Add these rows."""
         if not len(rows["identity"]):
             return
-        self._runs.append(_sorted(dict(rows)))
-        while len(self._runs) > 1 and len(self._runs[-2]["identity"]) < GROWTH * len(self._runs[-1]["identity"]):
-            last, before = self._runs.pop(), self._runs.pop()
-            self._runs.append(_sorted(_concatenated([before, last])))
+        self.runs.append(_sorted(dict(rows)))
+        while len(self.runs) > 1 and len(self.runs[-2]["identity"]) < GROWTH * len(self.runs[-1]["identity"]):
+            last, before = self.runs.pop(), self.runs.pop()
+            self.runs.append(_sorted(_concatenated([before, last])))
 
     def find(self, identity: Identity) -> Iterator[tuple[Index, Run, Index]]:
         """All rows with one of these keys, by run: which key [m], the run (it may be changed), and the row [m]."""
-        for run in self._runs:
+        for run in self.runs:
             first = run["identity"].searchsorted(identity, side="left")
             count = run["identity"].searchsorted(identity, side="right") - first
             keys = np.repeat(np.arange(len(identity)), count)
@@ -66,28 +66,19 @@ class SortedRuns:
     def take(self, where: Callable[[Run], Mask]) -> Run:
         """Remove the rows selected by `where`, and return them in the order of their time."""
         taken, kept = [], []
-        for run in self._runs:
+        for run in self.runs:
             wanted = where(run)
             if wanted.any():
                 taken.append({name: column[wanted] for name, column in run.items()})
                 kept.append({name: column[~wanted] for name, column in run.items()})
             else:
                 kept.append(run)
-        self._runs = [run for run in kept if len(run["identity"])]
+        self.runs = [run for run in kept if len(run["identity"])]
         return _sorted(_concatenated(taken), by="timestamp") if taken else {}
 
     def times(self) -> Array:
         """The times of all rows."""
-        return np.concatenate([np.empty(0), *[run["timestamp"] for run in self._runs]])
-
-    def state(self) -> State:
-        """All rows as a plain value."""
-        state: State = to_plain({"runs": self._runs})
-        return state
-
-    def restore(self, state: State) -> None:
-        """Continue from a state."""
-        self._runs = from_plain(state)["runs"]
+        return np.concatenate([np.empty(0), *[run["timestamp"] for run in self.runs]])
 
 
 def _sorted(run: Run, by: str = "identity") -> Run:
@@ -250,10 +241,11 @@ class RewardStore:
 
     def state(self) -> State:
         """All that is remembered, as a plain value."""
-        return {"waiting": self._waiting.state(), "released": self._released.state(), "counts": asdict(self.counts)}
+        runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
+        return {"counts": asdict(self.counts), **to_plain(runs)}
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
-        self._waiting.restore(state["waiting"])
-        self._released.restore(state["released"])
+        self._waiting.runs = from_plain(state["waiting"]["runs"])
+        self._released.runs = from_plain(state["released"]["runs"])
         self.counts = RewardCounts(**state["counts"])

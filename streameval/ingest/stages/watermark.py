@@ -168,8 +168,3 @@ class Watermarks:
             (topic, number): PartitionClock(time, put_forward, new_until, np.array(last))
             for topic, number, time, put_forward, new_until, last in state
         }
-
-
-def just_after(time: float) -> float:
-    """The next larger float."""
-    return math.nextafter(time, math.inf)

@@ -10,7 +10,7 @@ import pytest
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.pipeline import EventPipeline
 from support.strategies import encode
 
 TOPIC = "clicks"
@@ -27,9 +27,9 @@ def messages() -> list[Records]:
 
 @pytest.mark.parametrize("read_before", [0, 1, 57, 99, 100])
 def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before: int) -> None:
-    stages = PipelineSettings(KafkaSettings(topic=TOPIC), "reward")
+    source = KafkaSettings(topic=TOPIC)
     both, early = JsonDecoder(["early", "late"]), JsonDecoder(["early"])
-    live = EventPipeline(early, stages)
+    live = EventPipeline(early, source)
     passed = []
     cuts = [0, read_before, EVENTS // 2]
     for form, (start, stop) in zip((early, both), pairwise(cuts), strict=True):
@@ -38,7 +38,7 @@ def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before
             Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
         ]
         passed.append(live.take(lots, STATUS))
-    again = EventPipeline(both, stages)
+    again = EventPipeline(both, source)
     history = again.take(messages(), STATUS)
     rest = again.buffered_beyond(live)
     waited = live.buffered_beyond(EventPipeline(early))

@@ -13,7 +13,7 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
-from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.pipeline import EventPipeline
 from streameval.service.startup import header, resume, start_fresh
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
@@ -70,15 +70,19 @@ def spread(count: int = EVENTS, copies: int = 0) -> Log:
     return Log(parts)
 
 
+def restarted(intake: EventPipeline, settings: Config) -> EventPipeline:
+    again = EventPipeline(settings.event_format(), settings.required_source(), settings.reward.field)
+    again.restore(msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state())))
+    return again
+
+
 def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bool, seed: int) -> EventBatch:
     """All that comes out, in its order, with all that was rejected."""
     chance, passed = np.random.default_rng(seed), []
     while not log.ended:
         passed.append(intake.take(log.read(chance), log.status()))
         if restarts and chance.random() < 0.3:
-            state = msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state()))
-            stages = PipelineSettings(settings.required_source(), settings.reward.field)
-            intake = EventPipeline.from_state(state, settings.event_format(), stages)
+            intake = restarted(intake, settings)
     passed.append(intake.take([], log.status(ended=True)))
     return EventBatch.concat(passed)
 
@@ -104,9 +108,7 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
         log.positions[place] = EVENTS
         passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.status()))
         if restarts:
-            state = msgspec.msgpack.decode(msgspec.msgpack.encode(intake.state()))
-            stages = PipelineSettings(settings.required_source(), settings.reward.field)
-            intake = EventPipeline.from_state(state, settings.event_format(), stages)
+            intake = restarted(intake, settings)
     out = EventBatch.concat([*passed, intake.take([], log.status(ended=True))])
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
     assert [each.reason for each in out.rejected] == ["duplicate"] * 2 * EVENTS
@@ -190,9 +192,7 @@ def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
     intake = start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
     intake.take(alone.read(np.random.default_rng(9)), alone.status())
-    again = EventPipeline.from_state(
-        intake.state(), config().event_format(), PipelineSettings(config().required_source(), "reward")
-    )
+    again = restarted(intake, config())
     log = spread(30)
     again.take(log.read(np.random.default_rng(9)), log.status())
     assert not again.by_time
@@ -203,12 +203,8 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
     log, chance = spread(60), np.random.default_rng(5)
     intake = start_fresh(before).pipeline
     first = intake.take(log.read(chance), log.status())
-    again = EventPipeline.from_state(
-        intake.state(), after.event_format(), PipelineSettings(after.required_source(), "reward")
-    )
-    saved = EventPipeline.from_state(
-        again.state(), after.event_format(), PipelineSettings(after.required_source(), "reward")
-    )
+    again = restarted(intake, after)
+    saved = restarted(again, after)
     rest = saved.take(log.read(chance), log.status())
     read = sum(log.positions.values())
     assert len(first) + len(rest) == read

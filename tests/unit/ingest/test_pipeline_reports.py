@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.averages import Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -71,10 +71,9 @@ def polls(
         yield records, SourceStatus(True, partitions=tuple(partitions))
 
 
-def stages(rewards: bool) -> PipelineSettings:
+def stages(rewards: bool) -> KafkaSettings:
     late = {"rewards": {"topic": REWARDS, "window": "45s"}} if rewards else {}
-    kafka = KafkaSettings(topic=DECISIONS, duplicates=1000, max_lateness="4s", idle_timeout="5s", **late)
-    return PipelineSettings(kafka)
+    return KafkaSettings(topic=DECISIONS, duplicates=1000, max_lateness="4s", idle_timeout="5s", **late)
 
 
 def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
@@ -90,10 +89,8 @@ def report(written: Logs, seed: int, start: float, every: float, *, rewards: boo
         evaluator.update(intake.take(records, status))
         if restarts and number % 7 == 3:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
-            intake, evaluator = (
-                EventPipeline.from_state(state[0], form, stages(rewards)),
-                Evaluator.from_state(state[1]),
-            )
+            intake, evaluator = EventPipeline(form, stages(rewards)), Evaluator.from_state(state[1])
+            intake.restore(state[0])
     held = intake.buffered()
     assert held is not None
     assert held.events == 0

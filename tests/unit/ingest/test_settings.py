@@ -10,7 +10,7 @@ from streameval.errors import InputError
 from streameval.ingest.base import Source, SourceOffsets, SourceSettings
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.pipeline import EventPipeline, PipelineSettings
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.simulated import SimulatedSettings
 from support.factories import ListSource, NumberFormat, records
 
@@ -34,7 +34,7 @@ class ListSettings(SourceSettings):
 
 def test_three_answers_are_enough_for_a_source_to_be_read_and_read_again() -> None:
     settings = ListSettings()
-    pipeline, source = EventPipeline(NumberFormat(), PipelineSettings(settings)), settings.for_check().open()
+    pipeline, source = EventPipeline(NumberFormat(), settings), settings.for_check().open()
     read = [pipeline.take(source.poll(0.0), source.status()) for _ in range(2)]
     assert [batch.reward.tolist() for batch in read] == [[1.0], [2.0, 3.0]]
     assert not pipeline.by_time
