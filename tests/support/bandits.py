@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streameval.events import EventBatch
+from streameval.ope.averages import Cumulative
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.evaluator.evaluator import Evaluator
 
 Array = NDArray[np.float64]
 
@@ -71,3 +76,11 @@ def random_bandit(seed: int, actions: int = 5, contexts: int = 3, smallest: floa
 def cut(batch: EventBatch, places: ArrayLike) -> list[EventBatch]:
     """The batch in pieces, cut at these places."""
     return [batch[first:last] for first, last in pairwise([0, *np.asarray(places).tolist(), len(batch)])]
+
+
+def values_of(batch: EventBatch, estimators: Sequence[AnyEstimator], **options: Any) -> dict[str, float | None]:
+    """The value of the target by each estimator, over all events."""
+    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()], **options)
+    evaluator.update(batch)
+    report = evaluator.report()
+    return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}

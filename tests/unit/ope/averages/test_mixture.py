@@ -15,7 +15,6 @@ from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import DriftAware
 from streameval.ope.report import Report
-from streameval.simulation import Drift, DriftKind, World, simulate
 from support.reference.slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before
 
 Array = NDArray[np.float64]
@@ -336,31 +335,6 @@ def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_
     assert before.value is not None
     assert after.value == pytest.approx(before.value, abs=0.05)
     assert after.details["horizon_events"] >= before.details["horizon_events"]
-
-
-def horizon(kind: DriftKind, seed: int) -> float:
-    """Mean horizon of the candidates after 150,000 events, the mean of both strata."""
-    world = World.synthetic(31, users=200, items=800, candidates=4, clusters=4)
-    evaluator = Evaluator(world.candidates, estimators=[StratifiedIPS()], averages=[Mixture()])
-    events = [moment.events for moment in simulate(world, Drift(kind, clusters=4, span=40_000), 150_000, seed)]
-    evaluator.update(EventBatch.concat(events))
-    return float(
-        np.mean(
-            [
-                estimate.details["horizon_events"]
-                for estimate in evaluator.report().estimates
-                if estimate.policy in world.candidates
-            ]
-        )
-    )
-
-
-@pytest.mark.slow
-def test_horizons_are_short_in_a_world_that_drifts_and_long_in_one_that_rests() -> None:
-    resting = horizon("stationary", seed=1)
-    assert resting > 70_000
-    assert horizon("abrupt", seed=1) < resting / 2
-    assert horizon("smooth", seed=1) < resting / 2
 
 
 def test_the_interval_is_that_of_the_mixture_alone() -> None:

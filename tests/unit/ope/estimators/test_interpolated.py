@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +34,8 @@ from streameval.ope.estimators.interpolated import Interpolated
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.reward_models import Ridge, Tabular
-from support.bandits import CANDIDATE, Bandit, logging_with, random_bandit
+from streameval.ope.reward_models import Tabular
+from support.bandits import CANDIDATE, random_bandit, values_of
 from support.strategies import examples
 
 Array = NDArray[np.float64]
@@ -227,68 +226,6 @@ def test_no_term_lies_outside_its_range(
     assert np.all(found <= limits.high_offset + limits.high_slope * counted + rounding)
 
 
-def values(batch: EventBatch, estimators: list[AnyEstimator], **options: Any) -> dict[str, float | None]:
-    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()], **options)
-    evaluator.update(batch)
-    report = evaluator.report()
-    return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}
-
-
-UNBIASED: list[AnyEstimator] = [IPS(), DR(), StratifiedDR(), CABDR(cap=math.inf, name="uncapped cab_dr")]
-LOGS, EVENTS = 200, 1_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", [Ridge(), Tabular()], ids=lambda model: model.kind)
-@pytest.mark.parametrize("smallest", [0.2, 0.01, 0.001])
-def test_the_unbiased_ones_meet_the_truth_whatever_is_logged_rarely(smallest: float, model: Ridge | Tabular) -> None:
-    bandit = random_bandit(seed=17, smallest=smallest)
-    found = [
-        values(bandit.log(EVENTS, seed), UNBIASED, reward_model=model, block=50) for seed in range(1_000, 1_000 + LOGS)
-    ]
-    for estimator in UNBIASED:
-        estimates = np.array([each[estimator.label] for each in found], dtype=float)
-        error = estimates.std(ddof=1) / math.sqrt(LOGS)
-        assert abs(estimates.mean() - bandit.value) < 3 * error, estimator.label
-
-
-@pytest.mark.slow
-def test_a_model_lessens_the_noise_and_a_cap_lessens_it_further() -> None:
-    bandit = random_bandit(seed=17, smallest=0.001)
-    estimators: list[AnyEstimator] = [IPS(), DR(), CABDR(cap=10), CAB(cap=10)]
-    found = [values(bandit.log(2_000, seed), estimators) for seed in range(60)]
-    spread = {label: np.std([each[label] for each in found]) for label in found[0]}
-    assert spread["cab_dr"] < spread["dr"] < spread["ips"]
-    assert spread["cab"] < spread["ips"] / 2
-
-
-def third_supported(seed: int) -> Bandit:
-    """Nine actions of which the logging policy takes three; the target prefers others too."""
-    rng = np.random.default_rng(seed)
-    contexts, actions = 3, 9
-    logging = np.zeros((contexts, actions))
-    logging[:, ::3] = logging_with(0.2, 3, contexts)
-    target = rng.dirichlet(np.ones(actions), contexts)
-    return Bandit(logging, target, rng.uniform(0.4, 0.6, (contexts, actions)))
-
-
-@pytest.mark.slow
-def test_where_a_third_of_the_actions_is_supported_only_those_that_ask_the_model_come_near() -> None:
-    bandit = third_supported(seed=5)
-    unsupported = (bandit.target * (bandit.logging == 0)).sum(axis=1).mean()
-    estimators: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5), DR(), Switch(cap=5), CAB(cap=5), CABDR(cap=5), DM()]
-    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()])
-    evaluator.update(bandit.log(20_000, seed=1))
-    report = evaluator.report()
-    error = {e.estimator: abs((e.value or 0) - bandit.value) for e in report.estimates if e.policy == CANDIDATE}
-    assert error["ips"] > 0.9 * unsupported * 0.4
-    assert error["clipped_ips"] > 0.9 * unsupported * 0.4
-    for label in ("switch", "cab", "dr", "cab_dr", "dm"):
-        assert error[label] < error["ips"] / 3, label
-    told = report.get(CANDIDATE, "cab", "cumulative").details["unsupported_probability"]
-    assert told == pytest.approx(unsupported, abs=0.02)
-
-
 def described(**gone: bool) -> EventBatch:
     """A hundred events; every other one lacks what is named."""
     batch = random_bandit(seed=3, smallest=0.1).log(100, seed=3)
@@ -331,14 +268,14 @@ def test_an_event_is_missing_for_those_alone_who_need_what_it_lacks(gone: str, w
 
 
 def test_the_mean_of_every_action_needs_no_features() -> None:
-    found = values(described(features=True), FAMILY, reward_model=Tabular())
-    assert found == values(described(), FAMILY, reward_model=Tabular())
+    found = values_of(described(features=True), FAMILY, reward_model=Tabular())
+    assert found == values_of(described(), FAMILY, reward_model=Tabular())
     assert None not in found.values()
 
 
 def test_events_that_know_of_the_logged_action_alone_leave_the_family_unknown_and_ips_known() -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
-    found = values(batch, FAMILY)
+    found = values_of(batch, FAMILY)
     assert {label for label, value in found.items() if value is not None} == {"ips", "clipped_ips"}
 
 
