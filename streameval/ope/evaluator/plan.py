@@ -30,7 +30,7 @@ from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies, target_probabilities
-from streameval.ope.promotion import Promotion, PromotionMonitor
+from streameval.ope.promotion import Promotion, PromotionMonitor, RuleContext
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 
 PUBLISHED_ESTIMATORS: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
@@ -262,16 +262,15 @@ class Plan:
         """The monitor of promotion that decides by these lifts; None when there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
-        return PromotionMonitor(
-            promotion=self.promotion,
-            policies=self.policies,
-            ranks=tuple(self.candidate_order[name] for name in self.policies[1:]),
-            logged=self.policies[0] == LOGGING,
-            reward_range=self.reward_range,
+        context = RuleContext(
+            margin=self.promotion.margin,
             confidence=self.confidence,
+            errors=self.errors[1:],
+            reward_range=self.reward_range,
             block=self.block,
-            lifts=tuple(f"{estimator} on {average}" for estimator, average in lifts),
+            logged=self.policies[0] == LOGGING,
         )
+        return PromotionMonitor(self.promotion, self.policies, context, tuple(map(" on ".join, lifts)))
 
     @property
     def errors(self) -> Array:

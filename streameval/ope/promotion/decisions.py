@@ -62,12 +62,12 @@ def _checks(
     monitor: PromotionMonitor, state: State, estimates: Sequence[Estimate], stream: Sequence[tuple[str, bool, str]]
 ) -> Iterator[TrustCheck]:
     """All checks of all policies that have events."""
-    recent = trust_checks.recent(state["trust"], monitor.block)
+    recent = trust_checks.recent(state["trust"], monitor.context.block)
     for place, policy in enumerate(monitor.policies):
         if recent.events[place]:
             rows = [each for each in estimates if each.policy == policy]
             weights = trust_checks.weight_checks(recent, place, monitor.promotion.trust)
-            for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.reward_range)):
+            for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, per_block, take_columns
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.tracker import error_shares
 from streameval.ope.promotion import lift, trust_checks
 from streameval.ope.promotion.lift import Lift
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
@@ -34,32 +33,18 @@ class PromotionMonitor:
     All decisions are made at block ends, from what is known then: reading them changes nothing. In the state,
     candidates (under `trust` and `memory`: policies) are axis 0 of every array.
 
-    Args:
-        ranks: [candidates], the order in which the candidates were first added, from 1.
-        logged: whether production is the policy that took the logged actions.
-        lifts: names of the lifts that may decide, the preferred one first.
+    `lifts`: names of the lifts that may decide, the preferred one first.
     """
 
     promotion: Promotion
     policies: tuple[str, ...]
-    ranks: tuple[int, ...]
-    logged: bool
-    reward_range: tuple[float, float]
-    confidence: float
-    block: int
+    context: RuleContext
     lifts: tuple[str, ...] = ("lift",)
 
     @cached_property
     def rules(self) -> Mapping[str, PromotionRule]:
         """The rules by label, in the order in which they are configured."""
         return {rule.label: rule for rule in self.promotion.rules}
-
-    @cached_property
-    def context(self) -> RuleContext:
-        """The settings that hold for every rule and every block."""
-        errors = error_shares(1.0 - self.confidence, self.ranks, self.promotion.family_size)
-        margin = self.promotion.margin
-        return RuleContext(margin, self.confidence, errors, self.reward_range, self.block, self.logged)
 
     def start(self) -> State:
         """The state before the first event."""
@@ -95,7 +80,7 @@ class PromotionMonitor:
     def _requirements(self, rule: PromotionRule) -> dict[str, Any]:
         """The settings that decide what a candidate must pass."""
         shared = {key: value for key, value in self.promotion.settings().items() if key not in ("rule", "trust")}
-        return {**shared, **asdict(rule), "confidence": self.confidence}
+        return {**shared, **asdict(rule), "confidence": self.context.confidence}
 
     def fold(
         self, state: State, evidence: Evidence, lifts: Sequence[Lift], timestamp: Array, propensity: Array
@@ -161,7 +146,7 @@ class PromotionMonitor:
         after = {
             "held": path[-1],
             "times": state["times"] + np.count_nonzero(~promotable[:-1] & promotable[1:], axis=0),
-            "total": state["total"] + self.block * np.count_nonzero(promotable[1:], axis=0),
+            "total": state["total"] + self.context.block * np.count_nonzero(promotable[1:], axis=0),
             "since": since,
             "first": first,
             "later": state["later"] + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
@@ -171,12 +156,12 @@ class PromotionMonitor:
     def _follow(self, state: State, lifts: Sequence[Lift], blocks: int) -> tuple[Lift, Index, Mask, State]:
         """The lift that decides, the last choice, where another lift took over, and the state of all lifts."""
         if not lifts:
-            shape = blocks, len(self.ranks)
+            shape = blocks, len(self.policies) - 1
             unknown, never = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
             return Lift(unknown, unknown, unknown, np.zeros(shape)), state["by"], never, state["lifts"]
         pairs = zip(self.lifts, lifts, strict=True)
         every, recent, after = zip(
-            *(lift.follow(path, state["lifts"][name], self.block) for name, path in pairs), strict=True
+            *(lift.follow(path, state["lifts"][name], self.context.block) for name, path in pairs), strict=True
         )
         by, switched = lift.choose(np.stack(recent), state["by"])
         if (by == by[0, 0]).all():
@@ -190,7 +175,7 @@ class PromotionMonitor:
         """Of each block the number of its last event, and the newest event time until then (NaN: unknown)."""
         newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
         times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
-        return state["events"] + self.block * np.arange(1, blocks + 1), times
+        return state["events"] + self.context.block * np.arange(1, blocks + 1), times
 
     def resume(self, state: State) -> State:
         """A state that may have been written under other settings, continued under these.
@@ -214,7 +199,7 @@ class PromotionMonitor:
         policies = [0, *(1 + candidate for candidate in candidates)]
 
         def taken(part: Any) -> Any:
-            return take_columns(part, len(self.ranks), candidates)
+            return take_columns(part, len(self.policies) - 1, candidates)
 
         rules = {}
         for label, kept in state["rules"].items():

@@ -18,7 +18,6 @@ from streameval.ope.report import Estimate
 SPAN = 200_000
 """Events after which a new run starts. The checks are about the run before it: the last 200,000 to 400,000 events."""
 
-
 ARRIVALS_HORIZON = 100_000.0
 """Horizon in events of the share of rejected events."""
 NOT_COUNTED = "duplicate"

@@ -20,7 +20,8 @@ from streameval.events import EventBatch
 from streameval.events.validation import rejection
 from streameval.ingest.files.source import read_events
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, Trust, decide
+from streameval.ope.intervals.sequences.tracker import error_shares
+from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, RuleContext, Trust, decide
 from streameval.ope.promotion.monitor import held
 from support.factories import make_estimate
 from support.paths import ROOT
@@ -40,8 +41,13 @@ def make_monitor(
     """Decisions on this number of candidates against the logging policy, under all rules that need no sequences."""
     given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
     policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
-    ranks = tuple(range(1, candidates + 1))
-    return PromotionMonitor(Promotion(**given_), policies, ranks, logged, (0.0, 1.0), 0.95, BLOCK)
+    return monitor_of(Promotion(**given_), policies, logged)
+
+
+def monitor_of(promotion: Promotion, policies: Sequence[str], logged: bool = True) -> PromotionMonitor:
+    errors = error_shares(0.05, range(1, len(policies)), promotion.family_size)
+    context = RuleContext(promotion.margin, 0.95, errors, (0.0, 1.0), BLOCK, logged)
+    return PromotionMonitor(promotion, tuple(policies), context)
 
 
 class Log:
@@ -584,7 +590,7 @@ def open_bandit_checks(planted: float | None) -> dict[str, Any]:
         propensity[5000] = planted
     batch = replace(batch, propensity=propensity).with_policies(["random"])
     policies = ("logging", "random")
-    monitor = PromotionMonitor(Promotion(), policies, (1,), True, (0.0, 1.0), 0.95, BLOCK)
+    monitor = monitor_of(Promotion(), policies)
     evidence = Evidence.from_batch(batch, policies, BLOCK)
     state = monitor.fold(monitor.start(), evidence, [], batch.timestamp, batch.propensity)
     return checks_of(monitor, state, "random")
@@ -604,7 +610,7 @@ def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Ar
     """After how many events each of many streams is blamed for its mean weight, propensities being `wrong` times
     what they should be; infinite where it never is."""
     rng, first = np.random.default_rng(seed), np.full(streams, np.inf)
-    monitor = replace(make_monitor(candidates=streams - 1, rule="bsea", trust=Trust()), logged=False)
+    monitor = make_monitor(candidates=streams - 1, rule="bsea", trust=Trust(), logged=False)
     state, nothing = monitor.start(), np.full(6000, np.nan)
     for done in range(6000, events + 1, 6000):
         weight, propensity = make(rng, 6000, streams)
