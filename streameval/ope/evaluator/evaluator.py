@@ -415,7 +415,7 @@ class Evaluator:
             evaluator._state["promotion"] = monitor.resume(from_plain(saved["promotion"]))
         evaluator._state["predictions"] = online.from_state(plan.reward_model, saved["predictions"], trusted)
         grids = zip(evaluator._grids, saved["grids"], strict=True)
-        evaluator._state["grids"] = [grid.from_state(state, plan.block) for grid, state in grids]
+        evaluator._state["grids"] = [grid.from_state(state) for grid, state in grids]
         if evaluator._drift is not None:
             evaluator._drift = evaluator._drift.resumed(from_plain(saved["drift"]))
         evaluator._pending = [] if saved["pending"] is None else [EventBatch.from_state(saved["pending"])]

@@ -178,7 +178,7 @@ class Grid:
         plain: State = to_plain({**state, "kinds": kinds})
         return plain
 
-    def from_state(self, saved: State, block: int) -> State:
+    def from_state(self, saved: State) -> State:
         """The inverse of `to_state`. A confidence sequence that was not kept, or as another kind, starts now."""
         state = from_plain(saved)
         kinds = state.pop("kinds")

@@ -72,19 +72,15 @@ def choose(recent: Array, before: Index) -> tuple[Index, Mask]:
     >>> by.ravel(), switched.ravel()
     (array([1, 1, 1, 0, 0, 1]), array([False, False, False,  True, False,  True]))
     """
-    most, first = recent.max(axis=0), before[0]
-    same, better = first >= 0 and (before == first).all(), recent[: max(first, 0)]
-    if same and (recent[first] >= TOO_FEW * most).all() and not (better >= ENOUGH * most).any():  # the usual case
-        return np.full(most.shape, first), np.zeros(most.shape, dtype=bool)
+    most = recent.max(axis=0)
     fit = np.argmax(recent >= ENOUGH * most, axis=0)
     by = np.repeat(before[None], len(most), axis=0)
-    if not _changes(recent, most, fit, by).any():
-        return by, np.zeros(by.shape, dtype=bool)
-    now = before
-    for place in range(len(by)):
-        here = slice(place, place + 1)
-        changes = _changes(recent[:, here], most[here], fit[here], now[None])[0]
-        now = by[place] = np.where(changes, fit[place], now)
+    if _changes(recent, most, fit, by).any():
+        now = before
+        for place in range(len(by)):
+            here = slice(place, place + 1)
+            changes = _changes(recent[:, here], most[here], fit[here], now[None])[0]
+            now = by[place] = np.where(changes, fit[place], now)
     path = np.concatenate([before[None], by])
     return by, (path[1:] != path[:-1]) & (path[:-1] >= 0)
 

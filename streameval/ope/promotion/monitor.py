@@ -79,7 +79,7 @@ class PromotionMonitor:
 
     def _requirements(self, rule: PromotionRule) -> dict[str, Any]:
         """The settings that decide what a candidate must pass."""
-        shared = {key: value for key, value in self.promotion.settings().items() if key not in ("rule", "trust")}
+        shared = {key: value for key, value in asdict(self.promotion).items() if key not in ("rule", "trust")}
         return {**shared, **asdict(rule), "confidence": self.context.confidence}
 
     def fold(

@@ -119,10 +119,5 @@ class Promotion:
         for rule in self.rules:
             rule.check(block)
 
-    def settings(self) -> dict[str, Any]:
-        """The settings as a plain value, which `of` accepts."""
-        plain: dict[str, Any] = _PROMOTION.dump_python(self, mode="json")
-        return plain
-
 
 _PROMOTION: TypeAdapter[Promotion] = TypeAdapter(Promotion)

@@ -79,8 +79,7 @@ class WeightFigures(NamedTuple):
     def of(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
         """From the sums [..., runs, 6, policies] and maxima [..., runs, 2, policies] of both runs.
 
-        The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet; `started`: how many have been
-        replaced.
+        The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet; `started`: complete spans.
         """
         events, q, weight, weight_square, term_size, gain = np.moveaxis(totals[..., 0, :, :], -2, 0)
         largest_weight, largest_term = np.moveaxis(peaks[..., 0, :, :], -2, 0)

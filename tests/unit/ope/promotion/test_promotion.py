@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import msgspec
@@ -683,5 +683,5 @@ def test_a_rule_with_its_own_parameters_decides_as_with_the_shared_ones() -> Non
     )]  # fmt: skip
     promotions = {name: Promotion(**options) for name, options in log}
     assert promotions["own"].rules == promotions["shared"].rules != promotions["none"].rules
-    settings = promotions["own"].settings()
+    settings = asdict(promotions["own"])
     assert Promotion.of(settings).rules == promotions["own"].rules
