@@ -117,7 +117,7 @@ class Evaluator:
         self._pending_events = 0
         self._state: State = {
             "events": {"accepted": 0, "rejected": {}, "newest": None, "arrivals": Arrivals()},
-            "failures": {},
+            "failures": {},  # of policies in code: by policy and reason, the number of events and an example
             "counts": {name: np.zeros(len(plan.policies)) for name in COUNTS},
             **self._start_learning(),
             "promotion": None if self._monitor is None else self._monitor.start(),

@@ -37,8 +37,7 @@ class Grid:
     such an event where every average mixes components, as its clock stands still meanwhile. (An average that forgets by
     a window must see the blocks that push the evidence out.)
 
-    A state holds dictionaries: of estimators, averages and trackers by label, of drift rates by the place of their
-    estimator.
+    A state holds dictionaries: of estimators, averages and trackers by label, of drift rates by the estimator's name.
     """
 
     estimators: tuple[AnyEstimator, ...]

@@ -226,12 +226,12 @@ class Plan:
             intervals = tuple(self.interval(average) for average in averages)
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 group = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
-                logged = self.policies[0] == LOGGING
-                possible = {
-                    average.label: interval.tracker(average, group, self.reward_range, self.block, logged)
-                    for average, interval in zip(averages, intervals, strict=True)
-                }
-                trackers = {label: tracker for label, tracker in possible.items() if tracker is not None}
+                trackers = {}
+                for average, interval in zip(averages, intervals, strict=True):
+                    logged = self.policies[0] == LOGGING
+                    tracker = interval.tracker(average, group, self.reward_range, self.block, logged)
+                    if tracker is not None:
+                        trackers[average.label] = tracker
                 optional = self.default_estimators and bool(needs)
                 grids.append(Grid(group, averages, intervals, candidates, needs, trackers, optional))
         return tuple(grids)
