@@ -92,7 +92,7 @@ def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
 
 
 MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square", "past", "drift")
-MAY_BE_UNKNOWN += ("lift", "lower", "more", "since", "first")  # of promotion
+MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # of promotion
 """Names in a state under which NaN says that something is not known yet."""
 
 
