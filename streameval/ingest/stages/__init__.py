@@ -1,8 +1,7 @@
 """Stages that events pass between decoding and the evaluator: duplicates, event time, rewards that come separately.
 
-A stage takes batches with their `origin` and returns batches, with what it rejects in their `rejected`. It is a value:
-`state()` holds everything it remembers and buffers, and a stage made with other settings continues from it by
-`restore(state)`. No stage reads a clock: times are those of events, or arguments.
+A stage takes batches with their `origin` and returns batches, with what it rejects in their `rejected`. `state()` holds
+all that it remembers, and a stage made with other settings continues by `restore(state)`. No stage reads a clock.
 
 The results depend on what the log holds, not on when it was read, as long as no event comes later than `max_lateness`
 in its own partition, nor than `max_lateness + idle_timeout` after those of the other partitions.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -76,9 +76,9 @@ class SortedRuns:
         self.runs = [run for run in kept if len(run["identity"])]
         return _sorted(_concatenated(taken), by="timestamp") if taken else {}
 
-    def times(self) -> Array:
-        """The times of all rows."""
-        return np.concatenate([np.empty(0), *[run["timestamp"] for run in self.runs]])
+    def median_time(self) -> float:
+        """The median of the times of all rows."""
+        return float(np.median(np.concatenate([run["timestamp"] for run in self.runs])))
 
 
 def _sorted(run: Run, by: str = "identity") -> Run:
@@ -172,14 +172,14 @@ class RewardStore:
             beyond = (after > self.window) & (after <= REMEMBERED_WINDOWS * self.window)
             fate, counted = rewards["fate"], rows[inside]
             newly = np.unique(counted[fate[counted] != JOINED])
-            self.counts = replace(self.counts, joined=self.counts.joined + len(newly))
+            self.count(joined=len(newly))
             fate[rows[beyond]] = np.maximum(fate[rows[beyond]], LATE)
             fate[newly] = JOINED
             which.append(decision[inside])
             joined.append({name: column[rows[inside]] for name, column in rewards.items()})
         self._released.add({"identity": identity, "timestamp": timestamp})
         if self._released.nbytes > self._max_remembered_bytes:
-            self._forget(float(np.median(self._released.times())))
+            self._forget(self._released.median_time())
         reward = np.full(len(identity), self._default)
         if which:
             self._combine_into(reward, np.concatenate(which), _concatenated(joined))
@@ -217,7 +217,7 @@ class RewardStore:
 
     def reject_older_half(self) -> tuple[Rejected, ...]:
         """Drop rewards for which a decision may still come, because the memory is full."""
-        middle = float(np.median(self._waiting.times()))
+        middle = self._waiting.median_time()
         gone = self._waiting.take(lambda run: run["timestamp"] <= middle)
         gone["fate"] = np.maximum(gone["fate"], LATE)
         return self._rejected(gone)
@@ -234,10 +234,10 @@ class RewardStore:
             for reward, timestamp, *place in zip(*columns, strict=True)
         )
 
-    def count(self, late: int = 0, unmatched: int = 0) -> None:
-        """Count rewards that did not wait."""
+    def count(self, joined: int = 0, late: int = 0, unmatched: int = 0) -> None:
+        """Count rewards by their outcome."""
         counts = self.counts
-        self.counts = replace(counts, late=counts.late + late, unmatched=counts.unmatched + unmatched)
+        self.counts = RewardCounts(counts.joined + joined, counts.late + late, counts.unmatched + unmatched)
 
     def state(self) -> State:
         """All that is remembered, as a plain value."""
