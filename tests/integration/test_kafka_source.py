@@ -21,7 +21,7 @@ from streameval.errors import SourceError
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
-from streameval.ingest.kafka.source import CONNECT_TIMEOUT
+from streameval.ingest.kafka.source import CONNECT_TIMEOUT, PROBE_INTERVAL
 from streameval.service.logging import discreet
 from support.factories import crowding, quickest, wait_until
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
@@ -338,11 +338,49 @@ def test_a_log_that_was_cut_and_has_grown_beyond_us_since_is_read_from_the_cut(
         reader.poll_until(lambda: reader.seen.total() >= 400)
         bookmark = Offsets.from_state(reader.source.offsets()[topic].to_state())
     assert bookmark.epochs.keys() == set(range(4))
-    real_kafka.stop()
-    real_kafka.lose_messages(topic)
-    real_kafka.start()
+    lose_all_messages(real_kafka, topic)
     produce(numbers(800, begin=1000), topic, real_kafka.connection)
     with reading(real_kafka.connection, topic, bookmark=bookmark) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 800)
+        assert reader.status.gaps == {"cut": 4}
+    assert reader.seen == Counter(numbers(800, begin=1000))
+
+
+def lose_all_messages(broker: RealBroker, topic: str) -> None:
+    broker.stop()
+    broker.lose_messages(topic)
+    broker.start()
+
+
+def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(real_kafka: RealBroker, topic: str) -> None:
+    """Between two cuts is a life in which nothing comes; it keeps the epochs that an earlier one has seen."""
+    bookmark = None
+    for life in range(1, 4):
+        sent = numbers(400 * life, begin=10_000 * life)
+        produce(sent, topic, real_kafka.connection)
+        with reading(real_kafka.connection, topic, bookmark) as reader:
+            reader.poll_until(lambda: reader.seen.total() >= len(sent))  # noqa: B023 - used in this turn only
+            assert reader.status.gaps == ({"cut": 4} if life > 1 else {})
+            bookmark = bookmark_of(reader, topic)
+        assert reader.seen == Counter(sent)
+        with reading(real_kafka.connection, topic, bookmark) as idle:
+            idle.poll_until(lambda: idle.status.lag == 0)
+            idle.poll_for(PROBE_INTERVAL + 1.0)
+            assert bookmark_of(idle, topic).epochs == bookmark.epochs
+            bookmark = bookmark_of(idle, topic)
+        lose_all_messages(real_kafka, topic)
+
+
+def test_a_log_that_is_cut_while_nothing_comes_is_read_from_the_cut(real_kafka: RealBroker, topic: str) -> None:
+    """In one life, whose client has fetched nothing for a while and then finds other messages."""
+    produce(numbers(400), topic, real_kafka.connection)
+    with reading(real_kafka.connection, topic) as first:
+        first.poll_until(lambda: first.seen.total() >= 400)
+    with reading(real_kafka.connection, topic, bookmark_of(first, topic)) as reader:
+        reader.poll_until(lambda: reader.status.lag == 0)
+        reader.poll_for(1.0)
+        lose_all_messages(real_kafka, topic)
+        produce(numbers(800, begin=1000), topic, real_kafka.connection)
         reader.poll_until(lambda: reader.seen.total() >= 800)
         assert reader.status.gaps == {"cut": 4}
     assert reader.seen == Counter(numbers(800, begin=1000))

@@ -22,6 +22,7 @@ class FakeCluster:
     `up`: brokers answer. `deaf`: partitions whose fetches are never sent. `hidden`: messages at the end of each
     partition inside an open transaction. `markers`: offsets after the last message that hold no messages. `faults`:
     raised by the next polls, one each. `epochs`: by partition that of each message, where brokers report it.
+    `forgetful`: a client forgets the epoch of a partition when a fetch finds no message, as kafka-python by itself.
     """
 
     logs: dict[int, list[bytes]] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class FakeCluster:
     clients: list[FakeClient] = field(default_factory=list)
     attempts: int = 0
     epochs: dict[int, list[int]] = field(default_factory=dict)
+    forgetful: bool = False
     before_connect: Callable[[], object] = lambda: None
 
     def connect(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> Any:
@@ -119,6 +121,8 @@ class FakeClient:
         self.positions[partition] = max(begin, end)
         if end > begin and partition in self.cluster.epochs:
             self.read[partition] = self.cluster.epochs[partition][end - 1]
+        elif self.cluster.forgetful:
+            self.read.pop(partition, None)
         return Records(TOPIC, partition, range(begin, end), self.cluster.logs[partition][begin:end])
 
     def position(self, partition: int) -> int:

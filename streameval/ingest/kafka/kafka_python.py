@@ -10,6 +10,7 @@ from threading import RLock
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import Fetcher
 from kafka.errors import (
     KafkaConnectionError,
     KafkaError,
@@ -178,6 +179,7 @@ class KafkaPythonClient:
         with translated_errors():
             self._consumer, self._network = connected(KafkaConsumer, consumer_options(settings), timeout, connections)
             self._cluster = self._network.cluster
+            self._consumer._fetcher.PartitionRecords = self._partition_records
 
     def topic_id(self) -> str | None:
         """The id that distinguishes the topic from a later one of its name; None when the broker does not give one."""
@@ -243,6 +245,16 @@ class KafkaPythonClient:
             )
             for key, messages in polled.items()
         ]
+
+    def _partition_records(self, offset: int, key: TopicPartition, *arguments: Any, **options: Any) -> Any:
+        """The messages of a fetch.
+
+        The library (3.0.12) starts them with an unknown leader epoch, and gives it to the position after a fetch
+        without messages; a truncation is then not noticed.
+        """
+        records = Fetcher.PartitionRecords(offset, key, *arguments, **options)
+        records.leader_epoch = self._consumer._subscription.assignment[key].position.leader_epoch
+        return records
 
     def _drop_empty_fetch(self) -> None:
         """Drop a fetch that was returned completely, so that one of a paused partition can be put back in its place.

@@ -67,9 +67,9 @@ class PartitionProgress:
     ended_at: float | None = None
 
     def move(self, offset: int, now: float) -> None:
-        """The partition has been read up to `offset`."""
+        """The partition has been read up to `offset`; an epoch of earlier messages is not that of this position."""
         if offset > self.position:
-            self.position, self.moved_at, self.ended_at = offset, now, None
+            self.position, self.moved_at, self.epoch, self.ended_at = offset, now, None, None
 
     @property
     def lag(self) -> int | None:
@@ -207,7 +207,7 @@ class KafkaSource:
         self._newcomers = "earliest"
         self._left_at = None
         client.pause(self._paused)
-        self._place(positions)
+        self._place(positions, self._epochs())
         self._see_epochs(client)
         now = self._opened_at = self._answered_at = self._clock()
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
@@ -303,14 +303,14 @@ class KafkaSource:
         return {number: progress.epoch for number, progress in self._partitions.items() if progress.epoch is not None}
 
     def _see_epochs(self, client: KafkaPythonClient) -> None:
-        epochs = client.epochs()
-        for number, progress in self._partitions.items():
-            progress.epoch = epochs.get(number)
+        """Take over the epochs that the client knows; those of positions that have not moved stay known."""
+        for number, epoch in client.epochs().items():
+            self._partitions[number].epoch = epoch
 
-    def _place(self, positions: Mapping[int, int]) -> None:
+    def _place(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
         """Move partitions to these offsets; the ends of their logs are then unknown."""
-        now = self._stall_clock()
-        self._partitions |= {number: PartitionProgress(position, now) for number, position in positions.items()}
+        now, known = self._stall_clock(), epochs or {}
+        self._partitions |= {number: PartitionProgress(at, now, known.get(number)) for number, at in positions.items()}
 
     def _check_broker(self, client: KafkaPythonClient) -> None:
         """Raises ClientError when the broker has not answered, or a partition has not moved, for the stall timeout."""

@@ -278,6 +278,33 @@ def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
     assert bench.seen_of(1) == (cluster.logs[1] if between == "two clients" else [])
 
 
+def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(cluster: FakeCluster) -> None:
+    """Between two cuts is a life in which nothing comes; it keeps the epochs that an earlier one has seen."""
+    cluster.forgetful = True
+    bookmark = Offsets({})
+    for life in range(1, 4):
+        cluster.logs = {}
+        cluster.epochs = {0: [life] * 10 * life, 1: [life] * 10 * life}
+        cluster.fill(0, 10 * life, begin=100 * life)
+        cluster.fill(1, 10 * life, begin=100 * life)
+        bench = Bench(cluster, bookmark)
+        assert bench.poll(20).gaps == ({"cut": 2} if life > 1 else {})
+        assert sorted(bench.seen) == sorted(cluster.logs[0] + cluster.logs[1])
+        _, bookmark = read_a_while(cluster, polls=5, bookmark=bench.source.offsets()[TOPIC])
+        assert bookmark == Offsets({0: 10 * life, 1: 10 * life}, "id-1", {0: life, 1: life})
+
+
+def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
+    """Brokers stopped to report epochs; an old one would make the messages since then look lost."""
+    cluster.epochs, cluster.forgetful = {0: [4] * 10, 1: [4] * 10}, True
+    bench = Bench(cluster)
+    bench.poll(8)
+    cluster.epochs = {}
+    cluster.fill(0, 10, begin=10)
+    bench.poll(8)
+    assert bench.source.offsets()[TOPIC] == Offsets({0: 20, 1: 10}, "id-1", {1: 4})
+
+
 def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(10)
@@ -355,8 +382,8 @@ def test_given_positions_win_over_the_configured_start(cluster: FakeCluster) -> 
     assert bench.seen_of(1) == cluster.logs[1]  # a partition that came while we were away
 
 
-def read_a_while(cluster: FakeCluster, polls: int = 2) -> tuple[Bench, Offsets]:
-    bench = Bench(cluster)
+def read_a_while(cluster: FakeCluster, polls: int = 2, bookmark: Offsets | None = None) -> tuple[Bench, Offsets]:
+    bench = Bench(cluster, bookmark)
     bench.poll(polls)
     bench.source.close()
     return bench, bench.source.offsets()[TOPIC]
