@@ -13,6 +13,9 @@ from streameval.common.component import Component, strict
 from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
 
+Range = tuple[float, float]
+"""A lower and a higher number, such as the lowest and the highest reward."""
+
 
 class Terms(NamedTuple):
     """The columns to average, [events, policies]: the value is `mean(numerator)`, or the ratio of both means.
@@ -58,12 +61,7 @@ class TermRange(NamedTuple):
 
     @classmethod
     def between(
-        cls,
-        offsets: tuple[float, float],
-        slopes: tuple[float, float],
-        heaviest: Array,
-        width: Array,
-        controlled: bool = True,
+        cls, offsets: Range, slopes: Range, heaviest: Array, width: Array, controlled: bool = True
     ) -> TermRange:
         """The same lines for every column: their lower and higher offsets, and their lower and higher slopes."""
         lines = (np.full_like(heaviest, number) for number in (offsets[0], slopes[0], offsets[1], slopes[1]))
@@ -71,9 +69,7 @@ class TermRange(NamedTuple):
         return cls._make((*lines, heaviest, np.full(shape, controlled), width, np.zeros(shape, dtype=bool)))
 
     @classmethod
-    def by_column(
-        cls, estimators: Sequence[Estimator], reward_range: tuple[float, float], max_weight: Array
-    ) -> TermRange:
+    def by_column(cls, estimators: Sequence[Estimator], reward_range: Range, max_weight: Array) -> TermRange:
         """Those of all columns; `max_weight`: [policies, ...]. Estimators vary fastest."""
         ranges = [
             each.term_range(reward_range, max_weight)._replace(ratio=np.full(max_weight.shape, each.ratio))
@@ -95,11 +91,8 @@ class TermRange(NamedTuple):
         """The range of the differences to production, whose terms the first `estimators` columns are.
 
         A difference may be off by production's term at any weight of the policy: only the slopes are the policy's own.
-
-        Args:
-            estimators: number of estimators
-            heaviest: the largest importance weight of production, 1 where that is the logging policy
-            width: [columns] the widths of all terms in the units of the estimates
+        `heaviest`: the largest importance weight of production, 1 where that is the logging policy. `width` [columns]:
+        the widths of all terms in the units of the estimates.
 
         >>> five = np.array([5.0, 5.0])
         >>> reward = TermRange.between((0.0, 0.0), (0.0, 1.0), np.array([np.inf, np.inf]), five)
@@ -148,13 +141,11 @@ class Estimator(Component):
         """The terms of these events, and the state after their last complete block."""
         raise NotImplementedError
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """The range of a term; here that of `w r`, which no weight is too heavy for.
 
-        Args:
-            reward_range: lowest and highest reward
-            max_weight: [policies] the weight that none exceeds as far as is known; the heaviest one of terms without
-                a limit of their own
+        `max_weight` [policies]: the weight that none exceeds as far as is known; the heaviest one of terms without a
+        limit of their own.
         """
         low, high = reward_range
         width = max_weight * (max(high, 0.0) - min(low, 0.0))

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, TermRange, Terms
+from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
 
@@ -29,7 +29,7 @@ class SelfNormalised(Estimator):
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward, evidence.importance_weight), state
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """As of `ips`; the linearised term is `w (r - value)`, and the value lies inside the reward range."""
         width = max_weight * (reward_range[1] - reward_range[0])
         return super().term_range(reward_range, max_weight)._replace(width=width)
@@ -83,7 +83,7 @@ class PseudoInverse(Estimator):
     def terms(self, evidence: Evidence, state: State) -> tuple[Terms, State]:
         return Terms(evidence.weighted_reward), state
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """That of `r G`, where `G` lies between plus and minus `max_weight`."""
         width = 2 * max_weight * max(map(abs, reward_range))
         return super().term_range(reward_range, max_weight)._replace(width=width)
@@ -104,7 +104,7 @@ class WeightedPseudoInverse(SelfNormalised):
     preference: ClassVar[int] = 4
     kind: Literal["weighted_pseudo_inverse"] = field(default="weighted_pseudo_inverse", kw_only=True, repr=False)
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """As of `snips`, where the weight may be negative as well."""
         terms = super().term_range(reward_range, max_weight)
         return terms._replace(width=2 * terms.width)
@@ -140,20 +140,14 @@ class ControlVariate(Estimator):
         beta, after = lagged_slope(evidence, evidence.weighted_reward, state["slope"])
         return Terms(evidence.weighted_reward - beta * (evidence.importance_weight - 1.0)), {"slope": after}
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)
 
 
 def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, Array]:
-    """`beta = cov(term, w) / var(w)` over the last 100,000 events, and the sums after these events.
+    """`beta = cov(term, w) / var(w)` as known one block before each event, [n, P], 0 where `w` does not vary.
 
-    Args:
-        evidence: the events
-        term: [n, P]
-        sums: [P, 5] recent sums of `1, w, term, w w, term w` before them
-
-    Returns:
-        `beta` of each event as known one block before it, [n, P], 0 where `w` does not vary; and the sums.
+    `sums` [P, 5]: recent sums of `1, w, term, w w, term w` before these events; those after them are returned too.
     """
     weight = evidence.importance_weight
     path = evidence.recent_sums((None, weight, term, weight * weight, term * weight), sums)
@@ -164,7 +158,7 @@ def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, A
     return evidence.spread_over_events(np.where(variance > 1e-12 * square * count, slope, 0.0)), path[-1]
 
 
-def controlled_range(reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
     """The range of `beta + w (r - beta)` for any `beta` inside the reward range, and for the 0 at the start.
 
     Its slope may go either way, so that an infinite weight could be anything: the heaviest is the largest seen. A beta

@@ -35,7 +35,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, TermRange, Terms
+from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
 
@@ -83,7 +83,7 @@ class Interpolated(Estimator):
             term = term + _times(1.0 - beta, actions.expected_reward)
         return Terms(term), state
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """The model's part, wherever the weight lies, and the reward or a correction by it up to the limit.
 
         The model's part lies inside the reward range, or at 0. Only `ips` relies on a mean weight of 1. The terms of

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
 from streameval.common.component import strict
-from streameval.ope.estimators.base import Estimator, TermRange, Terms
+from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.estimators.importance import controlled_range, lagged_slope
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.evidence import Evidence
@@ -60,7 +60,7 @@ class StratifiedIPS(Estimator):
         after = {"control": controlled, "means": remembered}
         return Terms(low.numerator + high.numerator, components=(low, high)), after
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         return controlled_range(reward_range, max_weight)
 
 
@@ -106,7 +106,7 @@ class StratifiedDR(Estimator):
         )
         return Terms(low + modelled + correction, components=components), {"means": remembered}
 
-    def term_range(self, reward_range: tuple[float, float], max_weight: Array) -> TermRange:
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """A small weight times the reward, or the model's part, inside the reward range, and a correction by weight
         times reward range to either side."""
         low, high = reward_range

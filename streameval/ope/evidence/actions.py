@@ -48,9 +48,9 @@ def field_of(need: Requirement, policy: str) -> str:
 class Actions:
     """The available actions of n events, as rows laid end to end.
 
-    `sets`: the rows of each event. `probability` [rows, P] and `propensity` [rows]: the distributions of the policies
-    and of the logging policy, 0 where unknown. `targets_known` [n, P], `logging_known` [n]: whether an event has the
-    full distribution. `prediction` [rows]: the reward model's prediction before it saw the event, 0 without one.
+    `probability` [rows, P] and `propensity` [rows]: the distributions of the policies and of the logging policy, 0
+    where unknown. `targets_known` [n, P], `logging_known` [n]: whether an event has the full distribution. `prediction`
+    [rows]: the reward model's prediction before it saw the event, 0 without one.
     """
 
     sets: ActionSets

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask
+from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.slates import LISTED, UNIFORM_RANKING, SlateColumns
 from streameval.ope.policies import LOGGING
 
 SLOTS_SHOWN = 20
-"""Of so many slots the mean ratios are kept; of further ones they are not."""
-_ENTRIES_AT_ONCE = 2_000_000
-"""So many entries of matrices `Gamma` are held in memory together."""
-_SMALLEST_EIGENVALUE = 1e-10
+"""The number of slots whose mean ratios are kept."""
+ENTRIES_AT_ONCE = 2_000_000
+"""The number of entries of matrices `Gamma` that are held in memory together."""
+SMALLEST_EIGENVALUE = 1e-10
 """Relative to the largest: smaller eigenvalues count as 0 when `Gamma` is inverted."""
 
 
@@ -55,7 +55,6 @@ def pseudo_inverse_weights(slates: SlateColumns) -> Array:
 
 
 def _of_rankings(slates: SlateColumns) -> Array:
-    """`G` where a ranking was drawn uniformly."""
     slots = slates.sizes[:, None]
     actions = slates.actions.sizes[slates.offsets[:-1]][:, None]
     hit = slates.per_event(slates.probabilities)
@@ -93,19 +92,19 @@ def _met(slates: SlateColumns) -> Array:
 
 
 def _of_listed(slates: SlateColumns) -> Array:
-    """`G` where the logging policy's slates are listed: `Gamma` is made from them, and solved; events of one shape at
-    once.
-    """
+    """`G` where the logging policy's slates are listed; events of one shape at once."""
     rows_of_event = np.diff(slates.actions.offsets[slates.offsets])
     weights = np.empty((len(slates.logging), slates.probabilities.shape[1]))
     shapes = np.stack([rows_of_event, slates.sizes], axis=1)
     for shape in np.unique(shapes, axis=0):
         same = np.flatnonzero((shapes == shape).all(axis=1))
-        at_once = max(1, _ENTRIES_AT_ONCE // int(shape[0]) ** 2)
+        at_once = max(1, ENTRIES_AT_ONCE // int(shape[0]) ** 2)
         for some in np.split(same, np.arange(at_once, len(same), at_once)):
             part = slates.take(some)
             target = part.actions.probabilities.T.reshape(-1, len(some), shape[0])
-            dual = solved(_covariance(part, *shape), _indicator(part, shape[0]))
+            shown = np.zeros(len(part.actions.propensities))
+            shown[part.actions.logged[1]] = 1.0
+            dual = solved(_covariance(part, *shape), shown.reshape(-1, shape[0]))
             weights[some] = np.einsum("pnr,nr->np", target, dual)
     return weights
 
@@ -121,20 +120,13 @@ def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
     return gamma
 
 
-def _indicator(slates: SlateColumns, rows: int) -> Array:
-    """`1_s` of each event, [n, rows]."""
-    indicator = np.zeros(len(slates.actions.propensities))
-    indicator[slates.actions.logged[1]] = 1.0
-    return indicator.reshape(-1, rows)
-
-
 def solved(covariance: Array, indicator: Array) -> Array:
     """`Gamma^+ 1_s`, [n, rows] from [n, rows, rows] and [n, rows].
 
     >>> solved(np.array([[[0.5, 0.0], [0.0, 0.0]]]), np.array([[1.0, 0.0]])).round(9)
     array([[2., 0.]])
     """
-    inverse = np.linalg.pinv(covariance, rcond=_SMALLEST_EIGENVALUE, hermitian=True)
+    inverse = np.linalg.pinv(covariance, rcond=SMALLEST_EIGENVALUE, hermitian=True)
     return np.asarray(np.einsum("nrs,ns->nr", inverse, indicator))
 
 
@@ -158,15 +150,11 @@ def fold_ratios(
     for row, policy in enumerate(policies):
         target = slates.propensity if policy == LOGGING else slates.probabilities[:, batch.policies.index(policy)]
         ratio = target / slates.propensity
-        present: Mask = np.isfinite(ratio)
-        faded[row] += _by_slot(position, present, weight, np.where(present, ratio, 0.0))
+        present = weight * np.isfinite(ratio)
+        used = np.minimum(position, SLOTS_SHOWN - 1)
+        faded[row, :, 0] += np.bincount(used, present, SLOTS_SHOWN)
+        faded[row, :, 1] += np.bincount(used, present * np.nan_to_num(ratio, posinf=0.0), SLOTS_SHOWN)
     return faded
-
-
-def _by_slot(position: Index, present: Mask, weight: Array, ratio: Array) -> Array:
-    used = np.minimum(position, SLOTS_SHOWN - 1)
-    sums = [np.bincount(used, present * weight * column, SLOTS_SHOWN) for column in (np.ones_like(ratio), ratio)]
-    return np.stack(sums, axis=-1)
 
 
 def mean_ratios(sums: Array) -> list[float]:

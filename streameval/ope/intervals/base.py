@@ -13,6 +13,7 @@ from streameval.common.component import Component, strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import Estimator, TermRange
+from streameval.ope.estimators.base import Range
 from streameval.ope.intervals.sequences.tracker import SequenceTracker
 
 FEWEST_NONZERO = 10
@@ -61,11 +62,8 @@ class IntervalMethod(Component):
     ) -> tuple[Array, Array]:
         """The lower and upper bound of each column, not cut to any range; NaN where the interval is withheld.
 
-        Args:
-            reading: the average now
-            terms: the range of the terms of each column
-            confidence: of the two-sided interval, between 0 and 1
-            tracked: [4, columns] the bounds of a `SequenceTracker`, where the interval has one
+        `confidence`: of the two-sided interval, between 0 and 1. `tracked` [4, columns]: the bounds of a
+        `SequenceTracker`, where the interval has one.
         """
         lower, upper = self.sampling_bounds(reading, terms, confidence)
         bias = reading.bias if self.drift == "include" else 0.0
@@ -86,12 +84,7 @@ class IntervalMethod(Component):
             raise ValueError(f"the average {average.label!r} does not measure drift: its interval cannot include it")
 
     def tracker(
-        self,
-        average: AnyAverage,
-        estimators: Sequence[Estimator],
-        reward_range: tuple[float, float],
-        block: int,
-        logging: bool,
+        self, average: AnyAverage, estimators: Sequence[Estimator], reward_range: Range, block: int, logging: bool
     ) -> SequenceTracker | None:
         """The state that follows the stream for this interval on an average; None where the reading suffices.
 
@@ -107,18 +100,14 @@ class IntervalMethod(Component):
 def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
     """Whether a column is a ratio whose terms have always been the same and not 0: then its interval is the value.
 
-    The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are. Rewards that have
-    never occurred are not considered.
+    The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are.
     """
     seen = reading.spread.nonzero >= FEWEST_NONZERO - 0.5
     return np.asarray(ratio & seen & reading.spread.never_varied)
 
 
 def standard_error(reading: Reading, variance: Array, count: Array, ratio: Mask) -> Array:
-    """`sqrt(s2 / n_eff)` with the design effect, from the variance of a term and the number of events behind it.
-
-    NaN where one event is all there is: it has no variance.
-    """
+    """`sqrt(s2 / n_eff)` with the design effect; NaN where one event is all there is: it has no variance."""
     with np.errstate(divide="ignore", invalid="ignore"):
         unbiased = np.where(count > 1 + 1e-9, variance * count / (count - 1), np.nan)
         independent = np.where(ratio, variance, unbiased) / reading.moments.count

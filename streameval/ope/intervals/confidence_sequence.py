@@ -16,6 +16,7 @@ from streameval.common.component import strict
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.estimators import Estimator, TermRange
+from streameval.ope.estimators.base import Range
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.intervals.sequences.observations import ObservationScale
@@ -27,8 +28,6 @@ from streameval.ope.intervals.sequences.tracker import (
     TrackedGroup,
 )
 from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTailed
-
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True, config=strict)
@@ -70,12 +69,7 @@ class ConfidenceSequence(IntervalMethod):
         _span(average, block)
 
     def tracker(
-        self,
-        average: AnyAverage,
-        estimators: Sequence[Estimator],
-        reward_range: Range,
-        block: int,
-        logging: bool,
+        self, average: AnyAverage, estimators: Sequence[Estimator], reward_range: Range, block: int, logging: bool
     ) -> SequenceTracker:
         """The confidence sequences of these estimators on `cumulative` or a `window`.
 
@@ -86,7 +80,11 @@ class ConfidenceSequence(IntervalMethod):
         >>> [(group.label, type(group.process).__name__, group.estimators) for group in tracker.groups]
         [('value', 'HeavyTailed', (0, 1)), ('term of clipped_ips', 'BernsteinWealth', (2,))]
         """
-        unbiased = tuple(place for place, estimator in enumerate(estimators) if _estimates_the_value(estimator))
+        unbiased = tuple(  # slates may have negative weights
+            place
+            for place, estimator in enumerate(estimators)
+            if not estimator.is_biased_by_design and Requirement.SLOTS not in estimator.needs
+        )
         groups = [self._of_the_value(reward_range, logging, unbiased)] if unbiased else []
         for place, estimator in enumerate(estimators):
             limits = self._limits(estimator, reward_range)
@@ -126,13 +124,7 @@ class ConfidenceSequence(IntervalMethod):
         return lower - farther * (lower_estimate - lower), upper + farther * (upper - upper_estimate)
 
 
-def _estimates_the_value(estimator: Estimator) -> bool:
-    """Whether it estimates the value of the policy, and importance weights are never negative."""
-    return not estimator.is_biased_by_design and Requirement.SLOTS not in estimator.needs
-
-
 def _span(average: AnyAverage, block: int) -> RestartSchedule:
-    """The stretch of the stream that a sequence on this average is about; ValueError where there is none."""
     events = average.last_events
     if events is None:
         raise ValueError(f"{average.label!r} {average.weighting}: confidence_sequence fits cumulative and window only")

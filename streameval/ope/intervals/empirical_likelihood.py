@@ -61,9 +61,9 @@ class Means(NamedTuple):
 
 
 class Extra(NamedTuple):
-    """One more event: its weight, and the lowest and highest term; where the weight is infinite, these per weight.
+    """One more event, or any of several on the first axis: its weight, and the lowest and highest term.
 
-    With an axis before the columns it is any one of several.
+    Where the weight is infinite, the terms are per weight.
     """
 
     weight: Array

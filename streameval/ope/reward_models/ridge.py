@@ -14,14 +14,18 @@ from streameval.common.component import strict
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
+LARGEST_FEATURE = 1e30
+"""Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
+ROUNDING = 1e-12
+"""Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
+
 
 @dataclass(frozen=True, config=strict)
 class Ridge(RewardModel):
     """Online ridge regression of the reward on `[1, features of the action]`, over all logged events.
 
     Old events decay with `horizon` (events), `penalty` keeps coefficients small while there are few events. The
-    coefficients change at block ends only, so no reward affects its own prediction. Predictions are finite and inside
-    the reward range.
+    coefficients change at block ends only, so no reward affects its own prediction.
 
     Source: Hoerl & Kennard 1970; with exponential forgetting, Haykin, Adaptive filter theory, ch. 10.
     """
@@ -49,7 +53,10 @@ class Ridge(RewardModel):
         events, rows = sets.logged
         learned = np.zeros((len(reward), design.shape[1]))
         learned[events] = design[rows] * known[rows, None]
-        squares, products = _block_products(learned, reward, log.weight, log.blocks)
+        by_block = learned.reshape(log.blocks, -1, design.shape[1])
+        weighted = (learned * log.weight[:, None]).reshape(by_block.shape)
+        squares = np.matmul(weighted.swapaxes(1, 2), by_block)
+        products = np.einsum("bnd,bn->bd", weighted, reward.reshape(log.blocks, -1))
         coefficients, state = self._follow(state, squares, products, log.block)
         prediction = np.empty(len(design))
         for part, solution in zip(log.rows, coefficients, strict=True):
@@ -81,14 +88,6 @@ def _design(features: Array, state: State) -> Array:
     return np.where(np.abs(design) <= LARGEST_FEATURE, design, np.nan)
 
 
-LARGEST_FEATURE = 1e30
-"""Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
-
-
-ROUNDING = 1e-12
-"""Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
-
-
 def _solved(squares: Array, products: Array) -> Array:
     """The coefficients of each of some regressions, from [blocks, d, d] and [blocks, d].
 
@@ -99,11 +98,3 @@ def _solved(squares: Array, products: Array) -> Array:
     correlations = squares / (scale[:, :, None] * scale[:, None, :]) + ROUNDING * np.eye(scale.shape[1])
     solution = np.linalg.solve(correlations, (products / scale)[..., None])[..., 0]
     return np.asarray(solution / scale, dtype=np.float64)
-
-
-def _block_products(design: Array, reward: Array, weight: Array, blocks: int) -> tuple[Array, Array]:
-    by_block = design.reshape(blocks, -1, design.shape[1])
-    weighted = (design * weight[:, None]).reshape(by_block.shape)
-    squares = np.matmul(weighted.swapaxes(1, 2), by_block)
-    products = np.einsum("bnd,bn->bd", weighted, reward.reshape(blocks, -1))
-    return squares, products

@@ -41,8 +41,7 @@ ROUNDING = 1e-6
 
 
 class ObservationScale(NamedTuple):
-    """How means of observations become bounds: the range [low, high] of the estimate, and the observation that a
-    bounded wealth process calls 1, for values and for lifts."""
+    """The range [low, high] of the estimate, and the observation that a bounded wealth process calls 1."""
 
     low: float
     high: float
@@ -51,15 +50,9 @@ class ObservationScale(NamedTuple):
 
     def bounds(self, means: Array) -> Array:
         """From lower bounds of the four means, [policies, sides], to the bounds themselves, [sides, policies]."""
-        span = self.high - self.low
-        return np.stack(
-            [
-                self.low + span * self.value * means[:, VALUE_LOWER],
-                self.high - span * self.value * means[:, VALUE_UPPER],
-                span * (self.lift * means[:, LIFT_LOWER] - 1),
-                span * (1 - self.lift * means[:, LIFT_UPPER]),
-            ]
-        )
+        span, (value_low, value_high, lift_low, lift_high) = self.high - self.low, np.moveaxis(means, 1, 0)
+        value = self.low + span * self.value * value_low, self.high - span * self.value * value_high
+        return np.stack([*value, span * (self.lift * lift_low - 1), span * (1 - self.lift * lift_high)])
 
 
 class Observations(NamedTuple):
@@ -156,7 +149,7 @@ def fold_sampling(state: State, sample_weight: Array) -> State:
 
 
 def sampling_path(state: State, sample_weight: Array, blocks: int) -> tuple[Mask, State]:
-    """Whether sampling was uneven up to the end of each block, [blocks, policies]; and the state after all of them."""
+    """Whether sampling was uneven up to the end of each block, [blocks, policies]; and the state after them."""
     path = []
     for weights in np.split(sample_weight, blocks):
         state = fold_sampling(state, weights)

@@ -208,12 +208,9 @@ class SequenceTracker:
         return {**state, "groups": {group.label: state["groups"][group.label] for group in self.groups}}
 
     def read(self, state: State, tail: tuple[Evidence, Sequence[Terms]] | None, error: Array) -> TrackedBounds:
-        """The intervals now.
+        """The intervals now; `tail`: evidence and terms of the unfinished block.
 
-        Args:
-            state: the state after the whole blocks
-            tail: evidence and terms of the unfinished block, None without one
-            error: [policies] the chance that the two-sided interval of a policy ever misses
+        `error` [policies]: the chance that the two-sided interval of a policy ever misses.
         """
         both = np.full((2, len(SIDES), len(error), self.estimators), np.nan)
         bounds, estimates = both

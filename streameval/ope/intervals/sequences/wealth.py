@@ -102,11 +102,8 @@ class HeavyTailed:
     def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
         """The costs of observations, [parts, policies, sides, width - 2].
 
-        Args:
-            seen: the observations, [blocks, policies, sides, events]
-            deviation: their distances from centres in [0, 1]; 0 for those that do not count. May be overwritten.
-            part: [blocks] the part that each block belongs to, counted from 0
-            shared: whether all observations of a block have the same centre
+        `deviation`: their distances from centres in [0, 1]; 0 for those that do not count; may be overwritten. `part`
+        [blocks]: the part that each block belongs to. `shared`: all observations of a block have the same centre.
         """
         flat, places = deviation.reshape(-1), np.empty(0, dtype=np.int64)
         if not shared:  # an unknown deviation is not large, and makes the sums unknown
@@ -275,19 +272,11 @@ WealthProcess: TypeAlias = HeavyTailed | BernsteinWealth
 
 
 def measure(process: WealthProcess, seen: Observations, before: Array, parts: Sequence[int]) -> tuple[Array, Array]:
-    """The sums of consecutive parts of so many blocks, and the counts and totals after all of them.
+    """The sums of consecutive parts of so many blocks, [parts, policies, sides, width].
 
     The centre of a block is `min(1, (S + 1/2) / (count + 1))` of the count and total S before it. Observations of a row
     that had fewer than `FRESH` of them before the block have their own centres, from the observations before each.
-
-    Args:
-        process: what the sums are for
-        seen: the observations, [blocks, policies, sides, events]
-        before: [policies, sides, 2] counts and totals before the first block
-        parts: numbers of blocks
-
-    Returns:
-        The sums, [parts, policies, sides, width], and the counts and totals, [policies, sides, 2].
+    `before` [policies, sides, 2]: the counts and totals before the first block; those after the last are returned too.
     """
     counts, totals = seen.counts, seen.values @ np.ones(seen.values.shape[-1])
     count, total = (
