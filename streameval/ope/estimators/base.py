@@ -144,8 +144,8 @@ class Estimator(Component):
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """The range of a term; here that of `w r`, which no weight is too heavy for.
 
-        `max_weight` [policies]: the weight that none exceeds as far as is known; the heaviest one of terms without a
-        limit of their own.
+        `max_weight` [policies]: the weight that none exceeds as far as is known; the heaviest one where terms have no
+        other limit.
         """
         low, high = reward_range
         width = max_weight * (max(high, 0.0) - min(low, 0.0))

@@ -71,15 +71,7 @@ class ConfidenceSequence(IntervalMethod):
     def tracker(
         self, average: AnyAverage, estimators: Sequence[Estimator], reward_range: Range, block: int, logging: bool
     ) -> SequenceTracker:
-        """The confidence sequences of these estimators on `cumulative` or a `window`.
-
-        >>> from streameval.ope.averages import Cumulative
-        >>> from streameval.ope.estimators import IPS, SNIPS, ClippedIPS
-        >>> estimators = [IPS(), SNIPS(), ClippedIPS(cap=10)]
-        >>> tracker = ConfidenceSequence().tracker(Cumulative(), estimators, (0.0, 1.0), 100, True)
-        >>> [(group.label, type(group.process).__name__, group.estimators) for group in tracker.groups]
-        [('value', 'HeavyTailed', (0, 1)), ('term of clipped_ips', 'BernsteinWealth', (2,))]
-        """
+        """One sequence for all estimators of the value, and one for each biased estimator whose terms are bounded."""
         unbiased = tuple(  # slates may have negative weights
             place
             for place, estimator in enumerate(estimators)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.common.arrays import Array, State
 from streameval.common.component import Component, strict
 from streameval.events import ActionSets, RawFields
 from streameval.ope.evidence.actions import NOTHING, Requirements
@@ -88,11 +88,9 @@ class RewardModel(Component):
         return {}
 
     def to_state(self, state: State) -> State:
-        """The state as a plain value."""
-        plain: State = to_plain(state)
-        return plain
+        """The state as arrays and plain values."""
+        return state
 
     def from_state(self, saved: State) -> State:
         """The inverse of `to_state`."""
-        state: State = from_plain(saved)
-        return state
+        return saved

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
+from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import ActionSets
@@ -79,7 +79,7 @@ class ExternalModel(RewardModel):
         return dict(state["failures"])
 
     def to_state(self, state: State) -> State:
-        """The state as a plain value, with the model pickled: only a caller who names the model may load it."""
+        """The state with the model pickled: only a caller who names the model may load it."""
         try:
             pickled = None if state["model"] is None else pickle.dumps(state["model"])
         except Exception as error:
@@ -87,11 +87,10 @@ class ExternalModel(RewardModel):
                 f"the reward model {self.label} cannot be saved: {type(error).__name__}: {error}",
                 hint="a model whose state is to be kept must be one that pickle can store",
             ) from error
-        return {**to_plain({**state, "model": None}), "model": pickled}
+        return {**state, "model": pickled}
 
     def from_state(self, saved: State) -> State:
-        state = from_plain({**saved, "model": None})
-        return {**state, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
+        return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
 
 
 def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Array:

@@ -95,7 +95,8 @@ def read(model: AnyRewardModel, state: State) -> RewardModelAccuracy:
 
 def to_state(model: AnyRewardModel, state: State) -> State:
     """The state as a plain value."""
-    return {"model": model.to_state(state["model"]), "errors": to_plain(state["errors"])}
+    plain: State = to_plain({**state, "model": model.to_state(state["model"])})
+    return plain
 
 
 def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | None) -> State:
@@ -109,4 +110,5 @@ def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | No
             f"the state holds the reward model {model.label!r}, which is code: it is loaded only for who names it",
             hint="give from_state the reward_model that the configuration names",
         )
-    return {"model": model.from_state(saved["model"]), "errors": from_plain(saved["errors"])}
+    state = from_plain(saved)
+    return {**state, "model": model.from_state(state["model"])}

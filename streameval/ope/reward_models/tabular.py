@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State, decayed_path, from_plain, to_plain
+from streameval.common.arrays import Array, State, decayed_path
 from streameval.common.component import strict
 from streameval.events.action_sets import Index
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
@@ -80,12 +80,10 @@ class Tabular(RewardModel):
         return means
 
     def to_state(self, state: State) -> State:
-        plain: State = to_plain({**state, "names": json.dumps(list(state["names"]))})  # JSON knows integers of any size
-        return plain
+        return {**state, "names": json.dumps(list(state["names"]))}  # JSON knows integers of any size
 
     def from_state(self, saved: State) -> State:
-        state = from_plain(saved)
-        return {**state, "names": {name: row for row, name in enumerate(json.loads(state["names"]))}}
+        return {**saved, "names": {name: row for row, name in enumerate(json.loads(saved["names"]))}}
 
 
 def _coded(known: Mapping[Any, int], log: LoggedActions) -> tuple[Mapping[Any, int], Index]:

@@ -178,9 +178,6 @@ def normal_rho(v: float, error: float, sides: int = 2) -> float:
     """The width `rho`, in units of `V`, with which a mixture is about tightest at intrinsic time `v`.
 
     `v / (2 ln(1/e) + ln(1 + 2 ln(1/e)))`, with `e` the error, doubled for one side.
-
-    >>> round(normal_rho(100, 0.05), 5)
-    12.60056
     """
     log_inverse = -np.log(error * (2 / sides))
     return float(v / (2 * log_inverse + np.log1p(2 * log_inverse)))
@@ -228,12 +225,9 @@ class BernsteinWealth:
 
 
 def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float, c: float = 1.0) -> Array:
-    """The boundary for sub-exponential sums of scale `c > 0`, found by halving, never below the true one.
+    """The boundary for sub-exponential sums of scale `c > 0`, where the mixture, increasing in `S`, is `1 / error`.
 
-    It is where the mixture, increasing in `S`, reaches `1 / error`.
-
-    >>> gamma_exponential_mixture(100, 0.05, normal_rho(100, 0.05, sides=1), c=2).round(5)
-    np.float64(33.02017)
+    Found by halving, never below the true one.
     """
     v, threshold = np.broadcast_arrays(np.asarray(v, dtype=float), -np.log(error))
     low, high = np.zeros(v.shape), np.sqrt(v + 1.0)
