@@ -154,8 +154,8 @@ def lagged_slope(evidence: Evidence, term: Array, sums: Array) -> tuple[Array, A
     count, total, reward, square, product = np.moveaxis(np.concatenate([sums[None], path[:-1]]), -1, 0)
     variance = square * count - total * total
     with np.errstate(divide="ignore", invalid="ignore"):
-        slope = (product * count - reward * total) / variance
-    return evidence.spread_over_events(np.where(variance > 1e-12 * square * count, slope, 0.0)), path[-1]
+        slope = np.where(variance > 1e-12 * square * count, (product * count - reward * total) / variance, 0.0)
+    return np.repeat(slope.T, len(weight) // evidence.blocks, axis=1).T, path[-1]
 
 
 def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:

@@ -233,10 +233,6 @@ class Evidence:
         sums = np.stack([self.block_sums(column) for column in columns], axis=-1)
         return decayed_path(before, sums, fading_of(self.block))
 
-    def spread_over_events(self, values: Array) -> Array:
-        """Values per block [blocks, P] repeated for each of its events, [n, P]."""
-        return np.repeat(values.T, len(self.reward) // self.blocks, axis=1).T
-
 
 def _taken(columns: Array | None, events: Index) -> Array | None:
     """These events of columns [n, ...], which stay contiguous."""

@@ -30,28 +30,20 @@ def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
 
     The logging policy's is 1.
     """
-    weights = np.full((len(policies), len(batch)), np.nan)
-    if batch.slates is not None:
-        known = pseudo_inverse_weights(batch.slates)
-        known[batch.slates.sizes == 0] = np.nan
-        for row, policy in enumerate(policies):
-            weights[row] = 1.0 if policy == LOGGING else known[:, batch.policies.index(policy)]
-        weights[:, batch.slates.sizes == 0] = np.nan
-    return weights.T
-
-
-def pseudo_inverse_weights(slates: SlateColumns) -> Array:
-    """`G` of each slate for each policy of the columns, [n, P]; without slots it means nothing."""
+    slates = batch.slates
+    if slates is None:
+        return np.full((len(batch), len(policies)), np.nan)
     with np.errstate(over="ignore"):
         ratios = slates.probabilities / slates.propensity[:, None]
-    weights = slates.per_event(ratios) - (slates.sizes[:, None] - 1.0)
-    rankings = np.flatnonzero(slates.logging == UNIFORM_RANKING)
-    if len(rankings):
-        weights[rankings] = _of_rankings(slates.take(rankings))
-    listed = np.flatnonzero(slates.logging == LISTED)
-    if len(listed):
-        weights[listed] = _of_listed(slates.take(listed))
-    return weights
+    known = slates.per_event(ratios) - (slates.sizes[:, None] - 1.0)
+    for logging, weights_of in ((UNIFORM_RANKING, _of_rankings), (LISTED, _of_listed)):
+        events = np.flatnonzero(slates.logging == logging)
+        if len(events):
+            known[events] = weights_of(slates.take(events))
+    weights = [
+        np.ones(len(batch)) if policy == LOGGING else known[:, batch.policies.index(policy)] for policy in policies
+    ]
+    return np.where(slates.sizes > 0, np.stack(weights), np.nan).T
 
 
 def _of_rankings(slates: SlateColumns) -> Array:

@@ -27,7 +27,7 @@ from streameval.ope.intervals.sequences.tracker import (
     SinceStart,
     TrackedGroup,
 )
-from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTailed
+from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTailed, WealthProcess
 
 
 @dataclass(frozen=True, config=strict)
@@ -77,7 +77,12 @@ class ConfidenceSequence(IntervalMethod):
             for place, estimator in enumerate(estimators)
             if not estimator.is_biased_by_design and Requirement.SLOTS not in estimator.needs
         )
-        groups = [self._of_the_value(reward_range, logging, unbiased)] if unbiased else []
+        process: WealthProcess = HeavyTailed()
+        scale = ObservationScale(*reward_range)
+        if self.method == "empirical_bernstein" and self.max_weight is not None:
+            heaviest = max(self.max_weight, 1.0) if logging else self.max_weight  # a lift lies between both its weights
+            process, scale = BernsteinWealth(), scale._replace(value=self.max_weight, lift=heaviest)
+        groups = [TrackedGroup("value", process, scale, unbiased)] if unbiased else []
         for place, estimator in enumerate(estimators):
             limits = self._limits(estimator, reward_range)
             if limits is not None:
@@ -85,13 +90,6 @@ class ConfidenceSequence(IntervalMethod):
                 label = f"term of {estimator.label}"
                 groups.append(TrackedGroup(label, BernsteinWealth(), scale, (place,), of=place))
         return SequenceTracker(tuple(groups), _span(average, block), len(estimators))
-
-    def _of_the_value(self, reward_range: Range, logging: bool, estimators: tuple[int, ...]) -> TrackedGroup:
-        if self.method == "robust" or self.max_weight is None:
-            return TrackedGroup("value", HeavyTailed(), ObservationScale(*reward_range), estimators)
-        heaviest = max(self.max_weight, 1.0) if logging else self.max_weight  # a lift lies between both its weights
-        scale = ObservationScale(*reward_range, value=self.max_weight, lift=heaviest)
-        return TrackedGroup("value", BernsteinWealth(), scale, estimators)
 
     def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
         """The lowest and the highest possible term of a biased estimator; None where it has none, or is a ratio."""

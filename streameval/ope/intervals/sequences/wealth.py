@@ -174,12 +174,12 @@ def _log_sum(exponents: Array, values: Array | float = 1.0) -> tuple[Array, Arra
     return np.log(total) + highest[..., 0], (terms * values).sum(axis=-1) / total
 
 
-def normal_rho(v: float, error: float, sides: int = 2) -> float:
-    """The width `rho`, in units of `V`, with which a mixture is about tightest at intrinsic time `v`.
+def normal_rho(v: float, error: float) -> float:
+    """The width with which a one-sided mixture is about tightest at intrinsic time `v`.
 
-    `v / (2 ln(1/e) + ln(1 + 2 ln(1/e)))`, with `e` the error, doubled for one side.
+    `v / (2 ln(1/e) + ln(1 + 2 ln(1/e)))` with `e` twice the error, in units of `v`.
     """
-    log_inverse = -np.log(error * (2 / sides))
+    log_inverse = -np.log(error * 2.0)
     return float(v / (2 * log_inverse + np.log1p(2 * log_inverse)))
 
 
@@ -200,7 +200,7 @@ class BernsteinWealth:
     of Statistics 2021, theorem 4.
     """
 
-    rho: float = normal_rho(100, 0.025, sides=1)
+    rho: float = normal_rho(100, 0.025)
     """About 12.6: tightest at an intrinsic time of 100, or 10,000 observations with a standard deviation of .1."""
 
     @property
@@ -224,15 +224,15 @@ class BernsteinWealth:
         return np.asarray((sums[..., TOTAL] - gamma_exponential_mixture(sums[..., SQUARES], error, self.rho)) / count)
 
 
-def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float, c: float = 1.0) -> Array:
-    """The boundary for sub-exponential sums of scale `c > 0`, where the mixture, increasing in `S`, is `1 / error`.
+def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float) -> Array:
+    """The boundary for sub-exponential sums of scale 1, where the mixture, increasing in `S`, is `1 / error`.
 
-    Found by halving, never below the true one.
+    Found by halving, never below the true one. With scale c it is `c u(v / c^2)` of the width `rho / c^2`.
     """
     v, threshold = np.broadcast_arrays(np.asarray(v, dtype=float), -np.log(error))
     low, high = np.zeros(v.shape), np.sqrt(v + 1.0)
     for _ in range(DOUBLINGS):
-        short = log_gamma_exponential(high, v, rho, c) < threshold
+        short = log_gamma_exponential(high, v, rho) < threshold
         if not short.any():
             break
         low, high = np.where(short, high, low), np.where(short, 2 * high, high)
@@ -240,26 +240,24 @@ def gamma_exponential_mixture(v: Array | float, error: Array | float, rho: float
         middle = (low + high) / 2
         if ((middle <= low) | (middle >= high) | np.isnan(middle)).all():
             break
-        short = log_gamma_exponential(middle, v, rho, c) < threshold
+        short = log_gamma_exponential(middle, v, rho) < threshold
         low, high = np.where(short, middle, low), np.where(short, high, middle)
     return np.where(np.isnan(v), np.nan, high)[()]
 
 
-def log_gamma_exponential(s: Array, v: Array, rho: float, c: float = 1.0) -> Array:
+def log_gamma_exponential(s: Array, v: Array, rho: float) -> Array:
     """Logarithm of the mixture: the evidence against `S` being centred.
 
-    With `r = rho / c^2`, `a = (v + rho) / c^2`, `x = (c s + v + rho) / c^2` and the lower incomplete gamma function
-    `g(a, x)`: `ln(r^r / g(r, r)) + ln g(a, x) - a ln x + x - r`. Minus infinity where `x <= 0`.
+    With `r = rho`, `a = v + r`, `x = s + v + r` and the lower incomplete gamma function `g(a, x)`:
+    `ln(r^r / g(r, r)) + ln g(a, x) - a ln x + x - r`. Minus infinity where `x <= 0`.
     """
     from scipy.special import gammainc, gammaln  # slow to import
 
-    r = rho / c**2
-    a = (v + rho) / c**2
-    x = np.maximum((c * s + v + rho) / c**2, 1e-300)
-    normaliser = r * np.log(r) - gammaln(r) - np.log(gammainc(r, r))
+    a, x = v + rho, np.maximum(s + v + rho, 1e-300)
+    normaliser = rho * np.log(rho) - gammaln(rho) - np.log(gammainc(rho, rho))
     with np.errstate(divide="ignore"):
         inside = np.log(gammainc(a, x))
-    return np.asarray(normaliser + gammaln(a) + inside - a * np.log(x) + x - r)
+    return np.asarray(normaliser + gammaln(a) + inside - a * np.log(x) + x - rho)
 
 
 WealthProcess: TypeAlias = HeavyTailed | BernsteinWealth

@@ -136,9 +136,9 @@ def test_the_gamma_exponential_boundary_is_the_published_one() -> None:
     case = "confseq_boundaries"
     given = CASES[case]["inputs"]
     v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
-    two, one = normal_rho(v_opt, error), normal_rho(v_opt, error, sides=1)
-    assert two == published(case, "normal_rho_two_sided")
-    assert float(gamma_exponential_mixture(v, error, one, c)) == published(case, "gamma_exponential")
+    assert normal_rho(v_opt, error / 2) == published(case, "normal_rho_two_sided")
+    boundary = c * float(gamma_exponential_mixture(v / c**2, error, normal_rho(v_opt, error) / c**2))
+    assert boundary == published(case, "gamma_exponential")
 
 
 CYCLE = np.tile(CASES["vw_cs_4000"]["inputs"]["w_and_r_cycle"], CASES["vw_cs_4000"]["inputs"]["repeats"])
