@@ -4,81 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval import IPS, SNIPS, Cumulative, Estimate, Evaluator, EventBatch
-from streameval.common.arrays import Array
+from streameval import IPS, SNIPS, EventBatch
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.power import (
     USUAL,
-    EventsNeeded,
     LogSummary,
-    PowerReport,
     TargetLift,
     events_needed,
-    forecast_power,
     smallest_lift,
 )
+from support.power_worlds import CANDIDATE, MILD, RARE, estimate_of, events_for, forecast_of
 
-CANDIDATE = "challenger"
 SURE = {"confidence": 0.95, "power": 0.8}
-NORMAL = {"cumulative": "normal"}
-
-
-class World(NamedTuple):
-    """Actions with their probabilities under the log and under the candidate, and mean rewards."""
-
-    logging: Array
-    target: Array
-    reward: Array
-
-    @property
-    def lift(self) -> float:
-        return float((self.target - self.logging) @ self.reward)
-
-    def log(self, events: int, seed: int, rate: float = 10.0) -> EventBatch:
-        rng = np.random.default_rng(seed)
-        action = rng.choice(len(self.logging), p=self.logging, size=events)
-        return EventBatch.from_arrays(
-            reward=(rng.random(events) < self.reward[action]).astype(float),
-            propensity=self.logging[action],
-            policies={CANDIDATE: self.target[action]},
-            timestamp=np.arange(events) / rate,
-        )
-
-
-MILD = World(np.array([0.5, 0.3, 0.2]), np.array([0.3, 0.3, 0.4]), np.array([0.25, 0.3, 0.4]))
-HEAVY = World(np.array([0.6, 0.38, 0.02]), np.array([0.2, 0.2, 0.6]), np.array([0.3, 0.3, 0.6]))
-RARE = World(np.array([0.59, 0.4, 0.01]), np.array([0.3, 0.2, 0.5]), np.array([0.1, 0.1, 0.15]))
-
-
-def seen(events: EventBatch, estimator: AnyEstimator) -> Estimate:
-    evaluator = Evaluator([CANDIDATE], [estimator], [Cumulative()], intervals=NORMAL, drift=None)
-    evaluator.update(events)
-    return evaluator.report().get(CANDIDATE, estimator.label, "cumulative")
-
-
-def looked_at(
-    events: EventBatch, wishes: list[TargetLift], estimator: AnyEstimator | None = None, **wanted: float
-) -> PowerReport:
-    chosen = estimator or SNIPS()
-    evaluator = Evaluator([CANDIDATE], [chosen], [Cumulative()], intervals=NORMAL, drift=None)
-    evaluator.update(events)
-    log = LogSummary(evaluator.policies, {}, (0.0, 1.0))
-    log.update(events)
-    power, horizons = wanted.get("power", 0.8), {"window": 10_000.0}
-    return forecast_power(evaluator.report(), log, {chosen.label: chosen}, wishes, power, horizons)
-
-
-def needed(events: EventBatch, lift: float, estimator: AnyEstimator) -> EventsNeeded:
-    (candidate,) = looked_at(events, [TargetLift(lift)], estimator).candidates
-    assert candidate.reason is None
-    return candidate.needed[0]
 
 
 @given(st.floats(0.01, 100), st.floats(0.5, 20), st.floats(1e-4, 1), st.floats(0.5, 0.999), st.floats(0.5, 0.99))
@@ -93,30 +36,10 @@ def test_half_the_lift_takes_four_times_the_events() -> None:
     assert events_needed(1.0, 1.0, 0.01, **SURE) == pytest.approx(4 * events_needed(1.0, 1.0, 0.02, **SURE))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
-@pytest.mark.parametrize("world", [MILD, HEAVY], ids=["mild weights", "heavy weights"])
-def test_the_events_it_takes_show_the_lift_as_often_as_promised(world: World, estimator: AnyEstimator) -> None:
-    runs = 300
-    events = round(needed(world.log(200_000, seed=1), world.lift, estimator).events)
-    assert 300 < events < 10_000
-    shown = [seen(world.log(events, seed), estimator).lift_lower for seed in range(100, 100 + runs)]
-    power = np.mean([lower is not None and lower > 0 for lower in shown])
-    assert power == pytest.approx(0.8, abs=3 * np.sqrt(0.8 * 0.2 / runs) + 0.03)
-
-
-@pytest.mark.slow
-def test_where_no_lift_is_hardly_any_is_shown() -> None:
-    nothing = MILD._replace(reward=np.full(3, 0.3))
-    events = round(needed(nothing.log(100_000, seed=1), 0.03, SNIPS()).events)
-    shown = [seen(nothing.log(events, seed), SNIPS()).lift_lower for seed in range(200)]
-    assert np.mean([lower is not None and lower > 0 for lower in shown]) < 0.07
-
-
 def test_alike_events_count_less_by_the_design_effect() -> None:
     once = MILD.log(4_000, seed=2)
     repeated = once.take(np.repeat(np.arange(4_000), 10))
-    alone, alike = (needed(log, 0.05, SNIPS()).events for log in (MILD.log(40_000, seed=2), repeated))
+    alone, alike = (events_for(log, 0.05, SNIPS()).events for log in (MILD.log(40_000, seed=2), repeated))
     assert alike / alone == pytest.approx(10, rel=0.25)
 
 
@@ -126,10 +49,10 @@ def test_events_that_stand_for_different_numbers_of_events_count_less(estimator:
     log, every = MILD.log(80_000, seed=3), np.arange(80_000)
     rare = every % 2 == 1
     log = replace(log, sampling_probability=np.where(rare, 0.05, 1.0)).take(~rare | (every % 40 == 1))
-    estimate = seen(log, estimator)
+    estimate = estimate_of(log, estimator)
     assert estimate.lift_lower is not None
     assert estimate.lift is not None
-    (candidate,) = looked_at(log, [TargetLift(0.01)], estimator).candidates
+    (candidate,) = forecast_of(log, [TargetLift(0.01)], estimator).candidates
     error = (estimate.lift - estimate.lift_lower) / NormalDist().inv_cdf(0.975)
     shown = error * (NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8))
     assert candidate.detectable == pytest.approx(shown, rel=0.02)
@@ -138,14 +61,14 @@ def test_events_that_stand_for_different_numbers_of_events_count_less(estimator:
 
 def test_days_follow_from_the_rate_of_the_events_that_carry_the_candidate() -> None:
     log = MILD.log(20_000, seed=3, rate=4.0)
-    whole = needed(log, 0.02, SNIPS())
+    whole = events_for(log, 0.02, SNIPS())
     assert whole.seconds == pytest.approx(whole.events / 4.0, rel=1e-3)
     half = log.probabilities.copy()
     half[::2] = np.nan
     fewer = EventBatch.from_arrays(
         reward=log.reward, propensity=log.propensity, policies={CANDIDATE: half[:, 0]}, timestamp=log.timestamp
     )
-    partly = needed(fewer, 0.02, SNIPS())
+    partly = events_for(fewer, 0.02, SNIPS())
     assert partly.seconds == pytest.approx(2 * partly.events / 4.0, rel=1e-3)
 
 
@@ -155,13 +78,13 @@ def test_without_times_there_is_no_duration() -> None:
         reward=log.reward, propensity=log.propensity, policies={CANDIDATE: log.probabilities[:, 0]}
     )
     assert np.isnan(timeless.timestamp).all()
-    found = looked_at(timeless, [TargetLift(0.01)])
+    found = forecast_of(timeless, [TargetLift(0.01)])
     assert found.events_per_second is None
     assert found.candidates[0].needed[0].seconds is None
 
 
 def test_lifts_are_parts_of_what_production_earns_unless_they_are_numbers() -> None:
-    found = looked_at(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
+    found = forecast_of(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
     assert found.value is not None
     parts = {round(share * found.value, 9) for share in (0.02, 0.05, 0.1, 0.2)}
     assert {round(lift, 9) for lift in found.lifts} == parts | {0.01}
@@ -179,7 +102,7 @@ def test_what_is_no_lift_is_refused(wrong: str) -> None:
 
 
 def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
-    (candidate,) = looked_at(MILD.log(20_000, seed=5), [TargetLift(0.01)]).candidates
+    (candidate,) = forecast_of(MILD.log(20_000, seed=5), [TargetLift(0.01)]).candidates
     (limit,) = candidate.limits
     assert candidate.deviation is not None
     assert limit.lift == pytest.approx(smallest_lift(candidate.deviation, 1.0, 10_000, **SURE), rel=0.1)
@@ -187,7 +110,7 @@ def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
 
 def test_the_exploration_that_is_said_to_halve_the_events_does() -> None:
     log = RARE.log(200_000, seed=6)
-    (candidate,) = looked_at(log, [TargetLift(0.01)]).candidates
+    (candidate,) = forecast_of(log, [TargetLift(0.01)]).candidates
     relief = candidate.relief
     assert relief is not None
     assert relief.over == 32.0
@@ -196,12 +119,12 @@ def test_the_exploration_that_is_said_to_halve_the_events_does() -> None:
     more = RARE.logging * np.array([1.0, 1.0, relief.times])
     more[:2] *= (1 - more[2]) / more[:2].sum()
     better = RARE._replace(logging=more)
-    before, after = (needed(each.log(200_000, seed=7), 0.01, SNIPS()).events for each in (RARE, better))
+    before, after = (events_for(each.log(200_000, seed=7), 0.01, SNIPS()).events for each in (RARE, better))
     assert after / before == pytest.approx(0.5, rel=0.1)
 
 
 def test_of_noise_that_comes_from_everywhere_nothing_is_said() -> None:
-    (candidate,) = looked_at(MILD.log(50_000, seed=8), [TargetLift(0.01)]).candidates
+    (candidate,) = forecast_of(MILD.log(50_000, seed=8), [TargetLift(0.01)]).candidates
     assert candidate.reason is None
     assert candidate.relief is None
 
@@ -248,7 +171,7 @@ def test_a_policy_without_events_counts_as_sampled_evenly() -> None:
     ],
 )
 def test_who_cannot_be_planned_for_is_told_why(events: EventBatch, reason: str) -> None:
-    (candidate,) = looked_at(events, [TargetLift(0.01)]).candidates
+    (candidate,) = forecast_of(events, [TargetLift(0.01)]).candidates
     assert candidate.reason is not None
     assert reason in candidate.reason
     assert candidate.needed == ()
@@ -265,5 +188,5 @@ def test_what_is_never_logged_is_no_question_of_how_many_events() -> None:
         policies={CANDIDATE: np.tile([0.45, 0.45, 0.1], (events, 1))},
         timestamp=np.arange(events) / 10,
     )
-    (candidate,) = looked_at(batch, [TargetLift(0.01)]).candidates
+    (candidate,) = forecast_of(batch, [TargetLift(0.01)]).candidates
     assert candidate.reason == "10.0% of what it does is never logged: no number of events shows what that earns"

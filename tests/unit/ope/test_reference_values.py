@@ -31,7 +31,7 @@ from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals import empirical_likelihood as likelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means
 from streameval.ope.report import Estimate
-from support.extra_events import any_of
+from support.likelihood_worlds import any_of
 from support.paths import DATA
 from support.streams import CANDIDATE, Stream, from_weights
 

@@ -2,146 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import NormalDist
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
 from streameval.common.arrays import Array
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, distance, likely, reach
-from support.extra_events import any_of
-
-CHI_SQUARED = NormalDist().inv_cdf(0.975) ** 2
-RUNS = 4_000
-Pair = tuple[Array, Array]
-
-
-class World(NamedTuple):
-    """Weights, how often each comes (they average to 1), and by how much each one's reward exceeds the mean's."""
-
-    weights: Sequence[float]
-    shares: Sequence[float]
-    leaning: float = 0.0
-
-    def table(self, value: float) -> tuple[Array, Array, Array, float]:
-        """Weights, their probabilities, the mean reward of each, and the true value."""
-        share = np.array(self.shares) / np.sum(self.shares)
-        weight = np.array(self.weights) / (np.array(self.weights) @ share)
-        reward = value * (1 + np.linspace(-self.leaning, self.leaning, len(weight)))
-        return weight, share, reward, float((weight * share) @ reward)
-
-
-WORLDS = {
-    "production": World([1.0], [1.0]),
-    "close": World([0.99, 1.01], [0.5, 0.5]),
-    "mild": World([0.0, 0.5, 2.0], [0.25, 0.5, 0.25]),
-    "mild, better where it differs": World([0.0, 0.5, 2.0], [0.25, 0.5, 0.25], leaning=0.8),
-    "mild, worse where it differs": World([0.0, 0.5, 2.0], [0.25, 0.5, 0.25], leaning=-0.8),
-    "heavy": World([0.0, 0.5, 50.0], [0.1, 0.89, 0.011]),
-    "heavy, better where it differs": World([0.0, 0.5, 50.0], [0.1, 0.89, 0.011], leaning=0.8),
-    "heavy, worse where it differs": World([0.0, 0.5, 50.0], [0.1, 0.89, 0.011], leaning=-0.8),
-    "hardly ever heavy": World([0.1, 0.9, 50.0], [0.3, 0.6986, 0.0014]),
-    "all sorts": World([0.0, 0.3, 1.0, 5.0, 20.0, 50.0], [0.5, 0.25, 0.15, 0.06, 0.03, 0.01]),
-}
-
-
-def extras(means: Means, low: float = 0.0, high: float = 1.0, heaviest: float = np.inf) -> Extra:
-    """No weight, a weight of 1, and the heaviest, for the terms `w r` of rewards between `low` and `high`."""
-    one = np.ones_like(means.events)
-    per_weight = 1.0 if np.isinf(heaviest) else heaviest
-    return any_of(
-        [
-            Extra(0 * one, 0 * one, 0 * one),
-            Extra(one, low * one, high * one),
-            Extra(heaviest * one, low * per_weight * one, high * per_weight * one),
-        ]
-    )
-
-
-def interval(means: Means, heaviest: float = np.inf) -> Pair:
-    points = extras(means, heaviest=heaviest)
-    return reach(means, points, likely(means, points, CHI_SQUARED))
-
-
-def means_of(weight: Array, reward: Array, q: Array | None = None) -> Means:
-    """The means of events along the last axis, each counting `q`."""
-    q = np.ones(np.shape(weight)[-1]) if q is None else q
-    term = weight * reward
-    columns = (weight, weight**2, term, term * weight, term**2)
-    count = np.full(np.shape(weight)[:-1], q.sum() ** 2 / (q**2).sum())
-    return Means(count, *((column @ q) / q.sum() for column in columns))
-
-
-def simulated(world: World, value: float, events: int, seed: int) -> tuple[Means, float]:
-    """The means of many logs of 0/1 rewards at once, and the true value."""
-    rng = np.random.default_rng(seed)
-    weight, share, chance, truth = world.table(value)
-    seen = rng.multinomial(events, share, size=RUNS)
-    rewarded = rng.binomial(seen, chance)
-    sums = (seen @ weight, seen @ weight**2, rewarded @ weight, rewarded @ weight**2, rewarded @ weight**2)
-    return Means(np.full(RUNS, float(events)), *(each / events for each in sums)), truth
-
-
-def missed(bounds: Pair, truth: float) -> float:
-    lower, upper = bounds
-    return float(np.mean((lower > truth + 1e-12) | (upper < truth - 1e-12)))
-
-
-PROMISED = 0.05 + 3 * np.sqrt(0.05 * 0.95 / RUNS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("events", [300, 2_000, 20_000])
-@pytest.mark.parametrize("value", [0.3, 0.03])
-@pytest.mark.parametrize("world", WORLDS)
-def test_one_look_misses_no_more_often_than_promised(world: str, value: float, events: int) -> None:
-    means, truth = simulated(WORLDS[world], value, events, seed=7)
-    assert missed(interval(means), truth) <= PROMISED
+from support.likelihood_worlds import (
+    CHI_SQUARED,
+    PROMISED,
+    RUNS,
+    WORLDS,
+    World,
+    any_of,
+    extras,
+    interval,
+    means_of,
+    missed,
+    simulated,
+)
 
 
 @pytest.mark.parametrize("world", ["mild", "heavy", "hardly ever heavy"])
 def test_one_more_event_of_the_largest_weight_there_is_will_do_too(world: str) -> None:
     means, truth = simulated(WORLDS[world], 0.03, 300, seed=8)
     assert missed(interval(means, heaviest=max(WORLDS[world].weights)), truth) <= PROMISED
-
-
-def gaussian(means: Means) -> Pair:
-    width = np.sqrt(CHI_SQUARED * np.maximum(means.term_square - means.term**2, 0) / (means.events - 1))
-    return means.term - width, means.term + width
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("world", "value", "at_least"), [("heavy", 0.03, 0.7), ("heavy", 0.3, 0.3), ("mild", 0.03, 0.1)]
-)
-def test_the_gaussian_interval_fails_where_it_holds(world: str, value: float, at_least: float) -> None:
-    means, truth = simulated(WORLDS[world], value, 300, seed=7)
-    assert missed(gaussian(means), truth) > at_least
-    assert missed(interval(means), truth) <= PROMISED
-
-
-@pytest.mark.slow
-def test_it_is_not_wider_than_the_gaussian_one_by_much_where_that_holds() -> None:
-    means, _ = simulated(WORLDS["mild, better where it differs"], 0.3, 20_000, seed=7)
-    ours, other = interval(means), gaussian(means)
-    assert np.mean(ours[1] - ours[0]) < np.mean(other[1] - other[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.997, 0.9995])
-@pytest.mark.parametrize("world", ["production", "mild", "heavy", "hardly ever heavy"])
-def test_decayed_sums_hold_what_is_promised_too(world: str, alpha: float) -> None:
-    runs, events = 1_500, round(6 / (1 - alpha))
-    rng = np.random.default_rng(9)
-    weight, share, chance, truth = WORLDS[world].table(0.03)
-    kind = rng.choice(len(weight), p=share, size=(runs, events))
-    reward = (rng.random((runs, events)) < chance[kind]).astype(float)
-    means = means_of(weight[kind], reward, alpha ** np.arange(events)[::-1])
-    assert means.events[0] == pytest.approx(2 / (1 - alpha), rel=0.01)
-    assert missed(interval(means), truth) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
 
 
 def simulated_lift(world: World, value: float, events: int, seed: int, production: Array) -> tuple[Means, float]:

@@ -14,7 +14,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import AnyInterval, EmpiricalLikelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means, likely, reach
 from streameval.ope.report import Estimate
-from support.extra_events import any_of
+from support.likelihood_worlds import any_of
 from support.reference import brute_force
 from support.streams import CANDIDATE, Stream, evaluated, from_weights
 
