@@ -37,5 +37,9 @@ class StateError(InputError):
     """A state cannot be continued: another schema version, or another configuration."""
 
 
+class DamagedError(StateError):
+    """The content of a state is wrong: it was truncated or changed, or a key, type or shape does not fit."""
+
+
 class SourceError(StreamevalError):
     """Events cannot be read, and waiting will not help (a topic that lost its offsets, a missing file)."""

@@ -15,9 +15,9 @@ from rich.text import Text
 from streameval.cli.tables import events_line, facts, new_table, report_table
 from streameval.common.arrays import State, from_plain
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
-from streameval.errors import InputError
+from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
-from streameval.service.snapshots import DamagedError, evaluator_from, found_in, read_document
+from streameval.service.snapshots import evaluator_from, found_in, read_document
 
 IDS = {
     "duplicates": "ids of events, to recognise duplicates",

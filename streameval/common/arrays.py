@@ -148,3 +148,46 @@ def from_plain(value: Any) -> Any:
             return np.frombuffer(value["data"], dtype=value[_MARK]).reshape(value["shape"]).copy()
         return {key: from_plain(item) for key, item in value.items()}
     return [from_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def misfit(found: Any, fresh: Any, path: str = "") -> str:
+    """The first place at which a plain value lacks a key, type or array shape of a fresh one; empty if there is none.
+
+    An entry that is empty or None in the fresh value may be anything; so may the length of an axis that is 0 there.
+
+    >>> misfit({"sums": to_plain(np.zeros(3)), "events": 1}, {"sums": to_plain(np.zeros(2)), "events": 0})
+    'sums is an array <f8 [3], expected an array <f8 [2]'
+    >>> misfit({"sums": [1]}, {"sums": [0], "events": 0})
+    'events is missing'
+    """
+    if fresh is None or (isinstance(fresh, Mapping | list | tuple) and not fresh):
+        return ""
+    if _kind(found) != _kind(fresh) and not _has_grown(found, fresh):
+        return f"{path} is {_kind(found)}, expected {_kind(fresh)}"
+    if isinstance(fresh, list | tuple):
+        found, fresh = dict(enumerate(found)), dict(enumerate(fresh))
+    if not isinstance(fresh, Mapping) or _MARK in fresh:
+        return ""
+    for key, expected in fresh.items():
+        place = f"{path}.{key}" if path else str(key)
+        problem = misfit(found[key], expected, place) if key in found else f"{place} is missing"
+        if problem:
+            return problem
+    return ""
+
+
+def _has_grown(found: Any, fresh: Any) -> bool:
+    """Whether both are arrays of one type, which differ in axes of length 0 in the fresh one only."""
+    if not (isinstance(found, Mapping) and isinstance(fresh, Mapping) and found.get(_MARK) == fresh.get(_MARK, "")):
+        return False
+    shapes = found["shape"], fresh["shape"]
+    same = len(shapes[0]) == len(shapes[1])
+    return same and all(expected in (0, length) for length, expected in zip(*shapes, strict=True))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"an array {value[_MARK]} {value['shape']}" if value.keys() == {_MARK, "shape", "data"} else "a table"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return "a number" if isinstance(value, int | float) else type(value).__name__

@@ -70,7 +70,8 @@ class Offsets:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Offsets:
         """The inverse of `to_state`."""
-        return cls(dict(state["positions"]), state["identity"], dict(state["epochs"]))
+        positions, epochs = ({int(key): int(value) for key, value in state[name]} for name in ("positions", "epochs"))
+        return cls(positions, state["identity"], epochs)
 
 
 SourceOffsets: TypeAlias = Mapping[str, Offsets]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ import zstandard
 from pydantic import TypeAdapter
 
 from streameval.common.arrays import State
-from streameval.errors import StateError, StreamevalError
+from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.background import Background
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import require_schema
@@ -43,12 +43,11 @@ FORMAT = b" 1\n"
 CHECKSUM = 32
 """Bytes of the BLAKE2b at the end, over everything before it."""
 CHUNK = 1 << 20
+OLDER = "use an older snapshot"
+
+T = TypeVar("T")
 
 log = structlog.get_logger("streameval.snapshots")
-
-
-class DamagedError(Exception):
-    """The file is not what was written: truncated or changed."""
 
 
 def write_document(file: BinaryIO, document: State, begun: Callable[[], None] = lambda: None) -> None:
@@ -75,15 +74,15 @@ def read_document(path: Path) -> State:
     """The document that `write_document` wrote.
 
     Raises:
-        DamagedError: The content is another one.
+        DamagedError: The content is not what was written.
         StateError: A later version wrote the file.
     """
     content = memoryview(path.read_bytes())
     if not content[: len(MAGIC)] == MAGIC:
-        raise DamagedError("its first bytes are not those of a snapshot")
+        raise DamagedError("its first bytes are not those of a snapshot", hint=OLDER)
     body, checksum = content[:-CHECKSUM], content[-CHECKSUM:]
     if blake2b(body, digest_size=CHECKSUM).digest() != checksum:
-        raise DamagedError("its checksum does not match its content")
+        raise DamagedError("its checksum does not match its content", hint=OLDER)
     if body[len(MAGIC) : len(MAGIC + FORMAT)] != FORMAT:
         raise StateError(f"{path} was written by a later version", hint="use that version, or another state.dir")
     compressed = body[len(MAGIC + FORMAT) :]
@@ -96,7 +95,7 @@ def reached(step: str) -> None:
 
 
 class SnapshotStore:
-    """A directory of snapshots, locked until `close` or the end of the process.
+    """A directory of snapshots, locked until `close` or the end of the process; `damaged` ones were set aside.
 
     Raises:
         StateError: Another process has locked the directory.
@@ -106,6 +105,7 @@ class SnapshotStore:
     def __init__(self, directory: Path, step: Callable[[str], None] | None = None) -> None:
         self.directory = directory
         self.step = step or reached
+        self.damaged = 0
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(directory / "lock")
@@ -118,12 +118,16 @@ class SnapshotStore:
         paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in found_in(directory, suffix)]
         self._next = max((int(path.stem) for path in paths), default=0) + 1
 
-    def newest(self) -> tuple[Path, State] | None:
-        """The newest snapshot that is whole. Newer ones that are damaged are set aside, with a warning."""
+    def newest(self, read: Callable[[Path, State], T]) -> T | None:
+        """`read` of the newest snapshot that is whole; None without one.
+
+        Newer ones that are damaged, or where `read` raises DamagedError, are set aside with a warning.
+        """
         for path in reversed(found_in(self.directory)):
             try:
-                return path, read_document(path)
+                return read(path, read_document(path))
             except DamagedError as damage:
+                self.damaged += 1
                 self._set_damaged_aside(path, damage)
             except OSError as error:
                 hint = "check its permissions and the disk; without this file, the snapshot before it is used"
@@ -242,7 +246,7 @@ class SnapshotWriter:
         after: Callable[[State], None] = lambda _: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.status = SnapshotStatus(written_at)
+        self.status = SnapshotStatus(written_at, damaged=store.damaged)
         self._store, self._interval, self.after, self._clock = store, interval, after, clock
         self._header = header or {}
         self._due = -math.inf

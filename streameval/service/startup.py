@@ -10,11 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 
 from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
-from streameval.errors import ConfigError, InputError, StateError
+from streameval.errors import ConfigError, DamagedError, InputError, StateError
 from streameval.events import EventBatch
 from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
@@ -22,14 +23,22 @@ from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
-from streameval.service.snapshots import SnapshotStore, SnapshotWriter, evaluator_from
+from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, evaluator_from, found_in
 
 SCHEMA = 3
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
+
+WRONG_CONTENT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+"""Errors of a document with other keys, types or values than those of a snapshot."""
+LOST = (
+    "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
+    "with `start: latest`, events since the last snapshot are not counted"
+)
 
 log = structlog.get_logger("streameval")
 
@@ -77,9 +86,22 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
     """The state of a snapshot, with the changes of the configuration.
 
     Raises:
-        StateError: The snapshot has another schema or fingerprint, or cannot be read.
+        StateError: The snapshot has another schema or fingerprint.
+        DamagedError: Its content is not that of a snapshot.
         InputError: A policy to reset does not exist.
     """
+    pipeline, plan = _pipeline(config), config.plan()  # a mistake in these is not one of the snapshot
+    _require_policies(reset_policies, plan.policies)
+    try:
+        return _resume(config, path, document, plan, pipeline, reset_policies)
+    except WRONG_CONTENT as error:
+        reason = f"its content is not that of a snapshot: {type(error).__name__}: {error}"
+        raise DamagedError(reason, hint=WAYS_OUT) from error
+
+
+def _resume(
+    config: Config, path: Path, document: State, plan: Plan, pipeline: EventPipeline, reset_policies: Collection[str]
+) -> StartState:
     if document.get("schema") != SCHEMA:
         raise StateError(
             f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
@@ -95,10 +117,9 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
         raise StateError(
             f"the snapshot {path} was computed with a different configuration: {'; '.join(differing)}", hint=WAYS_OUT
         )
-    plan = config.plan()
     evaluator = evaluator_from(document["evaluator"], config.reward_model, config.policies.candidates)
+    evaluator.report()  # reads every part of the state
     parts = evaluator.parts
-    _require_policies(reset_policies, plan.policies)
     for policy in reset_policies:
         evaluator.reset_policy(policy)
     reset: Collection[str] = reset_policies
@@ -107,7 +128,6 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
         log.warning("restarted_from_zero", reason="production is another policy: every lift and decision depends on it")
     late = evaluator.apply_plan(plan)
     offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
-    pipeline = _pipeline(config)
     pipeline.restore(document["pipeline"])
     pipeline.drop_policies(reset_policies)
     log.info(
@@ -182,8 +202,11 @@ def daemon(
     try:
         if reset:
             store.set_aside()
-        found = store.newest()
-        start = start_fresh(config) if found is None else resume(config, *found, reset_policies)
+        start = store.newest(lambda path, document: resume(config, path, document, reset_policies))
+        if start is None:
+            if not reset and found_in(kept.dir, DAMAGED):
+                log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.damaged)
+            start = start_fresh(config)
         return _assemble(
             path, config, start, backfill, SnapshotWriter(store, kept.interval, header(config), start.written_at)
         )

@@ -152,11 +152,15 @@ NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """Time of the newest snapshot (epoch seconds), seconds that writing took, and the number of failed snapshots."""
+    """Time of the newest snapshot (epoch seconds), seconds that writing took, and the number of failed snapshots.
+
+    `damaged`: snapshots that this process found damaged when it started.
+    """
 
     written_at: float | None = None
     durations: Histogram = NO_SNAPSHOTS
     failures: int = 0
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True)

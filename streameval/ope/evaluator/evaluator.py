@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, take_columns, to_plain
-from streameval.errors import StateError
+from streameval.common.arrays import Array, Mask, State, from_plain, misfit, take_columns, to_plain
+from streameval.errors import DamagedError, StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.variance import start_signs, unit_signs
@@ -399,9 +399,13 @@ class Evaluator:
 
         Raises:
             StateError: the state is of another version, or holds code that the caller does not name
+            DamagedError: a key, type or shape is not that of a state with these settings
         """
         require_schema(state)
-        return cls._resumed(Plan.from_settings(state["settings"], candidates), state, reward_model)
+        plan = Plan.from_settings(state["settings"], candidates)
+        if problem := misfit(state, {**cls.from_plan(plan).state(), "settings": None}):
+            raise DamagedError(f"the state does not fit its settings: {problem}", hint="use an older state")
+        return cls._resumed(plan, state, reward_model)
 
     @classmethod
     def _resumed(cls, plan: Plan, saved: State, trusted: AnyRewardModel | None) -> Evaluator:

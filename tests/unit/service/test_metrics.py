@@ -73,7 +73,7 @@ policy_lift policy_lift_lower policy_lift_upper policy_lipschitz_per_event polic
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
 policy_window_events ready reward_model_baseline_squared_error reward_model_failures_total
 reward_model_squared_error rewards_late_share rewards_total rewards_window_seconds snapshot_duration_seconds
-snapshot_failures_total snapshot_timestamp_seconds watermark_timestamp_seconds
+snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
 """Every metric after `streameval_`: dashboards and alerts of users ask for these names."""
 

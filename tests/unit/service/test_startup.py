@@ -6,19 +6,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from structlog.testing import capture_logs
 
 from streameval.cli.show import contents, load
+from streameval.common.arrays import to_plain
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
-from streameval.service.snapshots import SnapshotStore, found_in
+from streameval.service.metrics import metrics_text
+from streameval.service.snapshots import DAMAGED, SnapshotStore, found_in
 from streameval.service.startup import daemon as daemon_of
 from support.factories import running, wait_until
 
@@ -250,6 +254,7 @@ def test_what_is_said_about_numbers_may_change(place: Place, changes: Any) -> No
 
 STARTED = """
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from streameval.config.model import Config
 from streameval.service.startup import daemon
@@ -301,6 +306,72 @@ def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
     with pytest.raises(StateError, match="schema 99, this version reads 3"):
         place.daemon()
     assert len(found_in(place.state)) == 1
+
+
+def first_evaluator(document: Any) -> Any:
+    return document["evaluator"]["cohorts"][0]["evaluator"]
+
+
+def present(document: Any) -> Any:
+    return first_evaluator(document)["counts"]["present"]
+
+
+WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
+    "a key is missing": lambda document: first_evaluator(document)["counts"].pop("present"),
+    "an array has another shape": lambda document: present(document).update(to_plain(np.zeros(7))),
+    "an array has another type": lambda document: present(document).update({"__array__": "<i8"}),
+    "an array has too few bytes": lambda document: present(document).update({"data": b"12345678"}),
+    "a number is a text": lambda document: first_evaluator(document)["events"].update(accepted="many"),
+    "a list is too short": lambda document: first_evaluator(document)["grids"].clear(),
+    "settings are other ones": lambda document: first_evaluator(document)["settings"].update(products=7),
+    "there are no cohorts": lambda document: document["evaluator"].update(cohorts="none"),
+    "there is no fingerprint": lambda document: document.pop("fingerprint"),
+    "offsets are no numbers": lambda document: document["offsets"].update(log={"positions": [["a", "b"]]}),
+    "there are no stages": lambda document: document["pipeline"].clear(),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CONTENTS)
+def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(place: Place, wrong: str) -> None:
+    place.run(0, 250)
+    _, document = load(place.state)
+    WRONG_CONTENTS[wrong](document)
+    snapshots = SnapshotStore(place.state)
+    path = snapshots.write(document)
+    snapshots.close()
+    with capture_logs() as logs:
+        report = place.run(250, 300)
+    assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
+    (damage,) = [entry for entry in logs if entry["event"] == "snapshot_damaged"]
+    assert damage["path"] == str(path)
+    assert found_in(place.state, DAMAGED) == [path.with_suffix(DAMAGED)]
+
+
+@pytest.mark.parametrize("wrong", [None, "a key is missing"])
+def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Place, wrong: str | None) -> None:
+    place.run(0, 250)
+    for path in found_in(place.state):
+        _, document = load(path)
+        path.unlink()
+        snapshots = SnapshotStore(place.state)
+        path = snapshots.write(document if wrong is None else (WRONG_CONTENTS[wrong](document), document)[1])
+        snapshots.close()
+        if wrong is None:
+            path.write_bytes(path.read_bytes()[:-1])
+    with capture_logs() as logs:
+        daemon = place.daemon()
+        with running(daemon):
+            wait_until(lambda: daemon.published.accepted == 250)
+    (lost,) = [entry for entry in logs if entry["event"] == "state_lost"]
+    assert lost["log_level"] == "error"
+    assert "`start: latest`" in lost["reason"]
+    damaged = len(found_in(place.state, DAMAGED))
+    assert damaged > 0
+    assert lost["damaged"] == damaged
+    assert f"streameval_snapshots_damaged_total {damaged}.0" in metrics_text(daemon.published).decode()
+    with capture_logs() as logs:
+        place.run(250, 260)
+    assert "state_lost" not in [entry["event"] for entry in logs]
 
 
 def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
