@@ -86,6 +86,11 @@ class Http(StrictModel):
     tls_keyfile: ExistingFile | None = Field(None, description="PEM file of the private key, not encrypted")
     token_file: ExistingFile | None = Field(None, description="a file of bearer tokens, one per line")
     users_file: ExistingFile | None = Field(None, description="a file of users, one NAME:HASH per line")
+    allowed_hosts: list[str] = Field(
+        [],
+        description="host names by which browsers may ask without a login, beside localhost and addresses; with any "
+        "given, all other names are refused",
+    )
     insecure: bool = Field(False, description="true opens an address of the network without a login")
 
     @model_validator(mode="after")
@@ -99,6 +104,14 @@ class Http(StrictModel):
             hint = "set http.token_file or http.users_file, or http.insecure: true to let everyone read"
             refuse([Problem(("http", "host"), message, hint)])
         return self
+
+    @property
+    def checks_host(self) -> bool:
+        """Whether a request must name a known host: always without a login on this machine, else with `allowed_hosts`.
+
+        Otherwise a page from the internet whose own name resolves to 127.0.0.1 could read the answers.
+        """
+        return bool(self.allowed_hosts) or (_is_loopback(self.host) and not self.has_login)
 
     @property
     def has_login(self) -> bool:

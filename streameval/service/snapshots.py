@@ -5,6 +5,7 @@ A file is one msgpack document, compressed, between a first line and a checksum.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import math
 import os
@@ -43,6 +44,8 @@ FORMAT = b" 1\n"
 CHECKSUM = 32
 """Bytes of the BLAKE2b at the end, over everything before it."""
 CHUNK = 1 << 20
+OWNER = 20
+"""Bytes of the number of the process in the file `lock`."""
 OLDER = "use an older snapshot"
 
 T = TypeVar("T")
@@ -115,8 +118,7 @@ class SnapshotStore:
         with suppress(OSError):  # a file that stays does no harm; a read-only directory fails at the first write
             for unfinished in directory.glob(f"*{WRITING}"):
                 unfinished.unlink()
-        paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in found_in(directory, suffix)]
-        self._next = max((int(path.stem) for path in paths), default=0) + 1
+        self._next = self._unused()
 
     def newest(self, read: Callable[[Path, State], T]) -> T | None:
         """`read` of the newest snapshot that is whole; None without one.
@@ -145,7 +147,51 @@ class SnapshotStore:
             log.warning("snapshot_damaged", path=str(path), reason=str(damage), not_set_aside=error.strerror)
 
     def write(self, document: State) -> Path:
-        """Write a document to disk before returning; OSError when that fails, and the snapshots before it stay."""
+        """Write a document to disk before returning.
+
+        On a full disk, older snapshots than the newest make room.
+
+        Raises:
+            OSError: Writing fails; the newest snapshot before it stays.
+            StateError: The directory was replaced by one that another process has locked.
+        """
+        self._keep_locked()
+        try:
+            return self._write(document)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room():
+                raise
+            return self._write(document)
+
+    def _keep_locked(self) -> None:
+        """Lock the directory again if it was deleted or replaced: another process may have locked the new one."""
+        path = self.directory / "lock"
+        try:
+            if os.path.samestat(os.fstat(self._lock), os.lstat(path)):
+                return
+        except FileNotFoundError:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        lock, before = _locked(path), self._lock
+        self._lock, self._next = lock, max(self._next, self._unused())
+        os.close(before)
+
+    def _unused(self) -> int:
+        """A number above those of all snapshots in the directory."""
+        paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in found_in(self.directory, suffix)]
+        return max((int(path.stem) for path in paths), default=0) + 1
+
+    def _make_room(self) -> bool:
+        """Delete the snapshots that are not needed, and return whether there were any."""
+        unneeded = [*found_in(self.directory, DAMAGED), *found_in(self.directory)[:-1]]
+        for path in unneeded:
+            path.unlink(missing_ok=True)
+        if unneeded:
+            log.warning(
+                "snapshots_deleted", reason="the disk is full", directory=str(self.directory), count=len(unneeded)
+            )
+        return bool(unneeded)
+
+    def _write(self, document: State) -> Path:
         path = self.directory / f"{self._next:012d}{SUFFIX}"
         unfinished = path.with_suffix(WRITING)
         try:
@@ -198,12 +244,15 @@ def found_in(directory: Path, suffix: str = SUFFIX) -> list[Path]:
 
 
 def _locked(path: Path) -> int:
-    """The descriptor of a file that no other process has locked; the lock goes with the process, however that ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """The descriptor of a file that no other process has locked; the lock goes with the process, however that ends.
+
+    A link is not followed, and content that is not the number of a process is not changed.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    owner = os.pread(descriptor, OWNER, 0).decode(errors="replace").strip()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        owner = os.read(descriptor, 20).decode(errors="replace").strip()
         os.close(descriptor)
         if not isinstance(error, BlockingIOError):
             raise
@@ -211,9 +260,9 @@ def _locked(path: Path) -> int:
             f"{path.parent} is in use by another streameval (process {owner or 'unknown'})",
             hint="stop that process, or give each daemon its own state.dir",
         ) from None
-    with suppress(OSError):  # informational; a daemon must start again on a disk that is full
-        os.truncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+    if not owner or owner.isdecimal():
+        with suppress(OSError):  # informational; a daemon must start again on a disk that is full
+            os.pwrite(descriptor, f"{os.getpid():<{OWNER - 1}}\n".encode(), 0)
     return descriptor
 
 
@@ -295,7 +344,7 @@ class SnapshotWriter:
         started = time.perf_counter()
         try:
             path = self._store.write(document)
-        except (OSError, MemoryError) as error:
+        except (OSError, MemoryError, StateError) as error:
             self._failed(error)
             return True
         seconds = time.perf_counter() - started

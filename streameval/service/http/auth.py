@@ -7,13 +7,16 @@ import hmac
 import re
 import secrets
 import ssl
+import stat
 from base64 import b64decode, b64encode
 from binascii import Error
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -173,8 +176,20 @@ class Security:
     def __init__(self, http: Http) -> None:
         self._http = http
         self.access = Access.of_files(http.token_file, http.users_file)
+        for path in readable_by_others(http):
+            log.warning("secret_readable", path=path, hint="chmod o-r: every user of this machine can read it")
         self.context = make_context(http.tls_certfile, http.tls_keyfile)
         self._stamps = self._look()
+
+    def admits(self, host: str) -> bool:
+        """Whether a `Host` header names this server: by an address, as localhost, or by one of `http.allowed_hosts`."""
+        if not self._http.checks_host or not host:
+            return True
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in ("localhost", *map(str.lower, self._http.allowed_hosts)) or bool(ip_address(name))
+        except ValueError:
+            return False
 
     async def renew(self) -> None:
         """Read files that have changed; one that cannot be used is logged, and changes nothing."""
@@ -196,6 +211,12 @@ class Security:
         http = self._http
         paths = (http.tls_certfile, http.tls_keyfile, http.token_file, http.users_file)
         return [_stamp(Path(path)) for path in paths if path]
+
+
+def readable_by_others(http: Http) -> list[str]:
+    """The files of secrets that every user of this machine can read."""
+    paths = [path for path in (http.token_file, http.users_file, http.tls_keyfile) if path]
+    return [path for path in paths if Path(path).stat().st_mode & stat.S_IROTH]
 
 
 def make_context(certfile: str | None, keyfile: str | None) -> ssl.SSLContext | None:

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -42,6 +43,7 @@ KEPT_FOR = 75  # seconds without a request after which a connection is closed; l
 LARGEST_REQUEST = 16 * 1024  # bytes of the request line and headers
 STOPS_WITHIN = 2  # seconds that an open request may still take
 DESCRIPTORS = 8192
+OTHER_HOST = "this is the name of another host; the administrator can add it to http.allowed_hosts\n"
 OPEN = ("/healthz", "/readyz")
 """Paths without a login: they report that the process lives, and nothing else; probes have no password."""
 MOST_STREAMS = 64
@@ -151,17 +153,25 @@ class Pages:
 class Login:
     """Answers 401 unless the client logs in or the path is in `OPEN`.
 
-    `access` is called for each request, so that its files may change.
+    Before that, it answers 431 to a request that is too large, and 403 to one with the host name of another site.
     """
 
-    def __init__(self, app: ASGIApp, access: Callable[[], Access | None]) -> None:
-        self._app, self._access = app, access
+    def __init__(self, app: ASGIApp, security: Security) -> None:
+        self._app, self._security = app, security
         self._one_at_a_time = asyncio.Semaphore(1)  # a hash takes time and memory, which the events need more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        access = self._access()
-        authorization = Headers(scope=scope).get("authorization", "")
+        """Pass the request on, or refuse it."""
+        headers = Headers(scope=scope)
+        if len(scope["raw_path"]) + len(scope["query_string"]) + sum(map(len, chain(*headers.raw))) > LARGEST_REQUEST:
+            # The HTTP parser limits only headers that come in pieces.
+            await PlainTextResponse("the request is too large", 431)(scope, receive, send)
+            return
+        if not self._security.admits(headers.get("host", "")):
+            await PlainTextResponse(OTHER_HOST, 403)(scope, receive, send)
+            return
+        access = self._security.access
+        authorization = headers.get("authorization", "")
         if access is None or scope["path"] in OPEN or (authorization and await self._accepts(access, authorization)):
             await self._app(scope, receive, send)
             return
@@ -189,7 +199,7 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
     ]
-    app = Starlette(routes=routes, middleware=[Middleware(Login, access=lambda: security.access)])
+    app = Starlette(routes=routes, middleware=[Middleware(Login, security=security)])
     app.router.redirect_slashes = False  # `/metrics/` is 404
     return app
 

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -137,16 +138,71 @@ def test_two_processes_cannot_have_one_directory(snapshots: SnapshotStore) -> No
     SnapshotStore(snapshots.directory).close()
 
 
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    precious, state = tmp_path / "precious", tmp_path / "state"
+    precious.write_text("do not touch")
+    state.mkdir()
+    (state / "lock").symlink_to(precious)
+    with pytest.raises(StreamevalError, match="cannot be used for snapshots"):
+        SnapshotStore(state)
+    (state / "lock").unlink()
+    os.link(precious, state / "lock")
+    SnapshotStore(state).close()
+    assert precious.read_text() == "do not touch"
+
+
+@pytest.mark.parametrize("is_locked", [True, False], ids=["locked by another daemon", "not locked"])
+def test_a_directory_that_was_deleted_meanwhile_is_locked_again_before_a_write(tmp_path: Path, is_locked: bool) -> None:
+    first = SnapshotStore(tmp_path / "state")
+    writer = SnapshotWriter(first, interval=0.0)
+    writer.write_last(lambda: {"number": 1})
+    shutil.rmtree(tmp_path / "state")
+    if is_locked:
+        second = SnapshotStore(tmp_path / "state")
+        second.write({"number": 2})
+    with capture_logs() as logs:
+        writer.write_last(lambda: {"number": 3})
+    if is_locked:
+        assert "in use by another streameval" in logs[0]["reason"]
+        assert newest(second) == {"number": 2}
+        assert numbers(second) == [1]
+        second.close()
+        writer.write_last(lambda: {"number": 4})
+        assert numbers(first) == [1, 2], "no number is used twice"
+    with pytest.raises(StateError, match="in use by another streameval"):
+        SnapshotStore(tmp_path / "state")
+    writer.close()
+
+
+def test_on_a_full_disk_older_snapshots_make_room(tmp_path: Path) -> None:
+    def fail_while_many(at: str) -> None:
+        if at == "opened" and len(found_in(tmp_path)) + len(found_in(tmp_path, DAMAGED)) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    snapshots = SnapshotStore(tmp_path)
+    for number in range(4):
+        path = snapshots.write({"number": number})
+    path.write_bytes(b"")
+    assert newest(snapshots) == {"number": 2}
+    snapshots.step = fail_while_many
+    with capture_logs() as logs:
+        snapshots.write({"number": 4})
+    assert numbers(snapshots) == [3, 5]
+    assert numbers(snapshots, DAMAGED) == []
+    assert [(entry["event"], entry["count"]) for entry in logs] == [("snapshots_deleted", 2)]
+
+
 def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
     snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots.write({"number": 1})
     snapshots.close()
 
-    def full(_descriptor: int, _data: bytes) -> int:
+    def full(_descriptor: int, _data: bytes, _offset: int) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "write", full)
+    (snapshots.directory / "lock").write_bytes(b"")
+    monkeypatch.setattr(os, "pwrite", full)
     begun = SnapshotStore(snapshots.directory)
     assert newest(begun) == {"number": 1}
     with pytest.raises(StateError, match=r"in use by another streameval .process unknown"):

@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from streameval.config.errors import problems_of
 from streameval.config.model import Config, Http
@@ -233,6 +234,48 @@ def test_a_new_token_file_counts_soon_and_a_broken_one_changes_nothing(tmp_path:
         assert ask(server, "/metrics", f"Bearer {OTHER_TOKEN}").status_code == 200
 
 
+def test_a_file_of_secrets_that_every_user_can_read_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(TOKEN)
+    for mode, reported in ((0o640, []), (0o644, [str(path)])):
+        path.chmod(mode)
+        with capture_logs() as logs:
+            Security(Http(token_file=str(path)))
+        assert [entry["path"] for entry in logs if entry["event"] == "secret_readable"] == reported
+
+
+def status_for(server: HttpServer, host: str) -> int:
+    answer = raw(server, f"GET /api/v1/report HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+    return int(answer.split(b" ")[1])
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:9108", "localhost:9108", "LOCALHOST", "[::1]:9108", "10.0.0.7"]
+)
+def test_addresses_and_localhost_may_ask_without_a_login(host: str) -> None:
+    with served(Http(port=0)) as server:
+        assert status_for(server, host) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["rebound.example.org", "127.0.0.1.example.org", "localhost.example.org:9108", "[::1", "x"]
+)
+def test_a_page_whose_name_resolves_to_this_machine_reads_nothing(host: str) -> None:
+    with served(Http(port=0)) as server:
+        assert status_for(server, host) in (400, 403)
+
+
+def test_names_that_are_allowed_may_ask_and_with_any_allowed_no_others(folder: Path) -> None:
+    with served(Http(port=0, allowed_hosts=["Metrics.example.org"])) as server:
+        assert status_for(server, "metrics.example.org:443") == 200
+        assert status_for(server, "other.example.org") == 403
+    names = Http(port=0, token_file=str(folder / "tokens"))
+    with served(names) as server:
+        assert status_for(server, "anything.example.org") == 401, "a login protects by itself"
+    with served(names.model_copy(update={"allowed_hosts": ["metrics.example.org"]})) as server:
+        assert status_for(server, "anything.example.org") == 403
+
+
 def test_https_is_spoken_and_insisted_on(pair: tuple[str, str]) -> None:
     http = Http(port=0, tls_certfile=pair[0], tls_keyfile=pair[1])
     trusting = ssl.create_default_context(cafile=pair[0])
@@ -345,6 +388,8 @@ def test_a_token_file_without_good_tokens_is_refused_and_not_repeated(tmp_path: 
         ("ada sesame", "line 1: expected scrypt"),
         ("ada:scrypt$1073741824$8$1$c2FsdA==$sesame", "line 1: expected scrypt"),
         (f"ada:{PREFIX}sesame!$c2FsdA==", "line 1: expected scrypt"),
+        (f"ada:{HASHED}".replace("$16384$8$5$", "$1024$8$5$"), "line 1: expected scrypt"),
+        (f"ada:{HASHED}".replace("$16384$8$5$", "$16384$1$1$"), "line 1: expected scrypt"),
         ("ada:{0}\nada:{0}", "line 2: expected another name"),
         (":{0}", "line 1: expected another name"),
     ],

@@ -21,7 +21,7 @@ from streameval.service.http.server import HttpServer
 from support.certificates import make_certificate
 from support.factories import View, make_published, make_report, quickest, wait_until
 
-REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(http_server, "KEPT_FOR", 1)
     with served() as server:
         with connected(server) as silent, connected(server) as known:
-            known.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            known.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert known.recv(12) == b"HTTP/1.1 200"
             assert ended(silent)
             assert ended(known)
@@ -127,13 +127,31 @@ def test_headers_without_end_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    "large",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Filler: " + b"x" * 40_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+        + b"".join(b"X-%d: y\r\n" % number for number in range(4000))
+        + b"\r\n",
+        b"GET /?" + b"x" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+    ids=["one header", "many headers", "the query"],
+)
+def test_a_large_request_in_one_piece_is_refused(large: bytes) -> None:
+    with served() as server, connected(server) as client:
+        client.sendall(large)
+        assert client.recv(12, socket.MSG_WAITALL) in (b"HTTP/1.1 431", b"HTTP/1.1 400")
+        assert still_answers(server)
+
+
+@pytest.mark.parametrize(
     "body",
     [b"Content-Length: 5000000\r\n\r\n" + b"x" * 100_000, b"Transfer-Encoding: chunked\r\n\r\nfffffff\r\nx"],
     ids=["of a length", "in chunks"],
 )
 def test_nobody_waits_for_a_body(body: bytes) -> None:
     with served() as server, connected(server) as client:
-        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n" + body)
+        client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + body)
         assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
         assert still_answers(server)
 
