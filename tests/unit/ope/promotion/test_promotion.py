@@ -1,4 +1,4 @@
-"""Promotion: rules against plain loops over events, holding, trust, and how often it is wrong in simulated worlds."""
+"""Promotion: rules against plain loops over events, holding, and trust."""
 
 from __future__ import annotations
 
@@ -20,34 +20,16 @@ from streameval.events import EventBatch
 from streameval.events.validation import rejection
 from streameval.ingest.files.source import read_events
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.tracker import error_shares
-from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, RuleContext, Trust, decide
+from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, Trust, decide
 from streameval.ope.promotion.monitor import held
 from support.factories import make_estimate
 from support.paths import ROOT
+from support.promotion import BLOCK, LENIENT, make_monitor, monitor_of, smooth_weights, trust_figures
 from support.strategies import examples
 
 Array = NDArray[np.float64]
 
-BLOCK = 100
 OPEN_BANDIT = ROOT / "examples" / "open_bandit" / "data" / "bts_men.ndjson.gz"
-LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
-"""Trust checks that never fail, for tests of the rules alone."""
-
-
-def make_monitor(
-    candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
-) -> PromotionMonitor:
-    """Decisions on this number of candidates against the logging policy, under all rules that need no sequences."""
-    given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
-    policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
-    return monitor_of(Promotion(**given_), policies, logged)
-
-
-def monitor_of(promotion: Promotion, policies: Sequence[str], logged: bool = True) -> PromotionMonitor:
-    errors = error_shares(0.05, range(1, len(policies)), promotion.family_size)
-    context = RuleContext(promotion.margin, 0.95, errors, (0.0, 1.0), BLOCK, logged)
-    return PromotionMonitor(promotion, tuple(policies), context)
 
 
 class Log:
@@ -78,14 +60,9 @@ class Log:
         return monitor.fold(state, evidence, [path], self.timestamp[events], self.propensity[events])
 
 
-def seen(**more: Any) -> dict[str, Any]:
-    """The moment of a Report in good order."""
-    return {"arrivals": Arrivals(), "newest": None, "now": None, "estimates": (), **more}
-
-
 def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """The decisions by candidate and rule."""
-    decisions = decide(monitor, state, **seen(**more))[0]
+    decisions = decide(monitor, state, **trust_figures(**more))[0]
     return {(each.policy, each.rule): each for each in decisions}
 
 
@@ -353,48 +330,6 @@ def test_without_a_mixture_paired_says_that_no_lift_is_known() -> None:
     assert "no lift is known" in decision.reason
 
 
-def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
-    """Weights of 0, 1.2 or 125, of greedy candidates in an epsilon-greedy log; and the propensities of a column."""
-    agrees = rng.random((n, streams)) < 0.3
-    propensity = np.where(agrees, 0.808, 0.008)
-    hit = rng.random((n, streams)) < propensity
-    other = np.where(rng.random((n, streams)) < 0.808, 0.808, 0.008)
-    return np.where(hit, 1 / propensity, 0.0), np.where(hit, propensity, other)[:, 0]
-
-
-def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
-    """Weights of variance 0.2: two actions, and policies that do not differ much."""
-    propensity, target = rng.uniform(0.3, 0.7, (n, streams)), rng.uniform(0.2, 0.8, (n, streams))
-    first = rng.random((n, streams)) < propensity
-    weight = np.where(first, target / propensity, (1 - target) / (1 - propensity))
-    return weight, np.where(first, propensity, 1 - propensity)[:, 0]
-
-
-def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> Lift:
-    """A path that leaves no doubt about the present lift."""
-    value, nothing = np.broadcast_to(np.asarray(lift), (blocks, candidates)), np.zeros((blocks, candidates))
-    return Lift(value, nothing, nothing, nothing)
-
-
-def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
-    """The share of streams promoted by `anytime`, each as the only candidate; rewards do not depend on the action."""
-    rng = np.random.default_rng(seed)
-    monitor = make_monitor(candidates=streams, rule="anytime", family_size=1)
-    state = monitor.start()
-    for _ in range(0, events, 6000):
-        weight, propensity = make(rng, 6000, streams)
-        rewards = (rng.random(6000) < 0.3) * 1.0
-        evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
-        state = monitor.fold(state, evidence, [sure_path(60, streams)], np.full(6000, np.nan), propensity)
-    return float((state["rules"]["anytime"]["hold"]["times"] > 0).mean())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [smooth_weights, greedy_weights])
-def test_another_policy_of_the_same_value_is_promoted_by_anytime_no_more_often_than_promised(make: Any) -> None:
-    assert ever_promoted(make, 24_000, streams=500, seed=17) <= 0.05
-
-
 def test_anytime_equals_its_confidence_sequence() -> None:
     log = Log(blocks=60, candidates=2, seed=18)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
@@ -453,7 +388,7 @@ def test_all_candidates_ever_added_share_one_error() -> None:
 
 def checks_of(monitor: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
     """The trust checks of a policy by name."""
-    return {each.check: each for each in decide(monitor, state, **seen(**more))[1] if each.policy == policy}
+    return {each.check: each for each in decide(monitor, state, **trust_figures(**more))[1] if each.policy == policy}
 
 
 def test_a_sound_log_passes_every_check() -> None:
@@ -606,28 +541,6 @@ def test_one_propensity_of_a_millionth_in_a_real_log_is_pointed_out() -> None:
     assert planted["mean_weight"].ok  # that one event is unlikely, not impossible
 
 
-def tripped(make: Any, events: int, streams: int, wrong: float, seed: int) -> Array:
-    """After how many events each of many streams is blamed for its mean weight, propensities being `wrong` times
-    what they should be; infinite where it never is."""
-    rng, first = np.random.default_rng(seed), np.full(streams, np.inf)
-    monitor = make_monitor(candidates=streams - 1, rule="bsea", trust=Trust(), logged=False)
-    state, nothing = monitor.start(), np.full(6000, np.nan)
-    for done in range(6000, events + 1, 6000):
-        weight, propensity = make(rng, 6000, streams)
-        evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
-        state = monitor.fold(state, evidence, [], nothing, np.minimum(propensity * wrong, 1.0))
-        blamed = [not each.ok for each in decide(monitor, state, **seen())[1] if each.check == "mean_weight"]
-        first = np.where(np.array(blamed) & np.isinf(first), done, first)
-    return first
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("make", "events"), [(smooth_weights, 30_000), (greedy_weights, 120_000)])
-def test_sound_logs_are_blamed_no_more_often_than_promised(make: Any, events: int) -> None:
-    blamed = np.isfinite(tripped(make, events, streams=200, wrong=1.0, seed=14))
-    assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
-
-
 def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -647,26 +560,6 @@ def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_a
     assert all(said[:20])
     assert not all(said[20:24]), "propensities wrong by a fifth are found within a span or two"
     assert all(said[30:])
-
-
-@pytest.mark.slow
-def test_sound_logs_are_blamed_no_more_often_over_many_spans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 1_000)
-    blamed = np.isfinite(tripped(smooth_weights, 30_000, streams=200, wrong=1.0, seed=22))
-    assert blamed.mean() <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 200)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", [0.9, 1.1])
-def test_propensities_wrong_by_a_tenth_are_found_within_six_thousand_events(wrong: float) -> None:
-    assert np.isfinite(tripped(smooth_weights, 6_000, streams=100, wrong=wrong, seed=15)).mean() >= 0.95
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wrong", [0.9, 1.1])
-def test_with_weights_up_to_125_it_takes_some_hundred_thousand_events(wrong: float) -> None:
-    first = tripped(greedy_weights, 240_000, streams=60, wrong=wrong, seed=16)
-    assert 60_000 < np.median(first) < 240_000
 
 
 def test_a_rule_has_parameters_of_its_own_and_takes_the_shared_ones_where_it_has_none() -> None:
