@@ -11,7 +11,6 @@ from worlds import Floats
 
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow
 from streameval.ope.averages import variance as spreads
-from streameval.ope.averages.adaptive import INITIAL_WINDOW
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import SHORTEST, DriftRate
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
@@ -65,7 +64,7 @@ def _spreads(blocks: Blocks, horizon: Floats, every: int) -> dict[str, Floats]:
 
 def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
     """Moments at the looks, horizon of the spread at all blocks, and the kernel."""
-    limits = np.where(np.isnan(rate.per_event), INITIAL_WINDOW, average.choose(rate))
+    limits = average.choose(rate)
     lengths = limits.copy()
     for index in range(len(lengths)):
         lengths[index] = np.minimum(limits[index], (lengths[index - 1] if index else 0.0) + BLOCK)
@@ -88,7 +87,7 @@ def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: 
 def _on_decay(average: AdaptiveDecay, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:
     """As for the window."""
     events = BLOCK * np.arange(1.0, len(blocks) + 1)
-    chosen = np.where(np.isnan(rate.per_event), DEFAULT_ALPHA, average.choose(rate, events))
+    chosen = average.choose(rate, events)
     alpha = np.concatenate([np.full_like(chosen[:1], DEFAULT_ALPHA), chosen[:-1]])
     new, factors = fade(blocks.decayed(alpha), 1 - alpha), alpha**BLOCK
     state, moments = nothing(alpha.shape[1]), []

@@ -14,21 +14,12 @@ from streameval.common.component import strict
 from streameval.ope.averages import drift_rate, ring
 from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.drift_rate import (
-    DRIFT_SPAN,
-    LONGEST,
-    PUBLISHED_UNIT,
-    SHORTEST,
-    DriftRate,
-    DriftRateEstimator,
-)
+from streameval.ope.averages.drift_rate import LONGEST, SHORTEST, Bias, DriftRate, DriftRateEstimator, Smoothing
 from streameval.ope.averages.fixed import DEFAULT_ALPHA
 from streameval.ope.averages.moments import fade, fold, merge, nothing, total
 
 INITIAL_WINDOW = 10_000
 PUBLISHED_BIAS_WEIGHT = 5e-5
-
-Objective = Literal["mse", "published"]
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -40,10 +31,14 @@ class Adaptive(KernelAverage):
     weight 5e-5), which ignores the variance.
     """
 
-    merges: ClassVar[bool] = False
+    smoothing: ClassVar[Smoothing]
     bias_weight: PositiveFloat | None = None
-    drift_span: Annotated[int, Field(ge=1)] = DRIFT_SPAN
-    objective: Objective = "mse"
+    drift_span: Annotated[int, Field(ge=1)] = drift_rate.DRIFT_SPAN
+    objective: Literal["mse", "published"] = "mse"
+
+    @property
+    def drift(self) -> DriftRateEstimator:
+        return DriftRateEstimator(self.smoothing, self.drift_span)
 
     @property
     def weight(self) -> float:
@@ -59,21 +54,13 @@ class AdaptiveWindow(Adaptive):
 
     `growth`: `by_event` lets a window that shrank grow back by one event per event, because events before a change stay
     stale; `immediate` lets it reach back at once. Kept as buckets of one block each.
-
-    Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
     """
 
     growth: Literal["by_event", "immediate"] = "by_event"
+    smoothing: ClassVar[Smoothing] = "window"
+    weighting: ClassVar[str] = "chooses its length by the data"
     preference: ClassVar[int] = 1
     kind: Literal["adaptive_window"] = field(default="adaptive_window", kw_only=True, repr=False)
-
-    @property
-    def drift(self) -> DriftRateEstimator:
-        return DriftRateEstimator("window", self.drift_span)
-
-    @property
-    def weighting(self) -> str:
-        return "chooses its length by the data"
 
     def start_kernel(self, columns: int, block: int) -> State:
         return {
@@ -84,7 +71,7 @@ class AdaptiveWindow(Adaptive):
         }
 
     def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
-        tau = np.where(np.isnan(rate.per_event), INITIAL_WINDOW, self.choose(rate))
+        tau = self.choose(rate)
         lengths = tau
         if self.growth == "by_event":
             grown = blocks.size * np.arange(1, len(tau) + 1)[:, None]
@@ -93,29 +80,25 @@ class AdaptiveWindow(Adaptive):
         return after, np.maximum(lengths, SHORTEST)
 
     def choose(self, rate: DriftRate) -> Array:
-        """The window for this drift rate (per event) and variance of the term, within its limits."""
+        """The window for this drift rate, within its limits."""
         if self.objective == "published":
-            tau = drift_rate.published_window(self.weight * PUBLISHED_UNIT * rate.per_event)
+            tau = drift_rate.published_window(self.weight * drift_rate.PUBLISHED_UNIT * rate.per_event)
         else:
             tau = drift_rate.mse_window(rate.per_event, rate.variance, self.weight)
         return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
         late = 0 if tail is None else tail.size
-        moments, events = self._inside(state, late)
+        block, kept = state["block"], min(state["written"], state["capacity"])
+        grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
+        counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
+        counts = np.clip(counts, late == 0, kept)  # finished blocks inside the window of each column
+        inside = [ring.newest(state, count, slice(place, place + 1)) for place, count in enumerate(counts)]
+        moments, events = np.concatenate([total(part) for part in inside]), counts * block + float(late)
         if tail is not None:
             moments = merge(moments, tail.moments[0])
         details = {"window_events": events, "lipschitz_per_event": rate}
         return moments, drift_rate.window_bias(rate, events), details
-
-    def _inside(self, state: State, late: int) -> tuple[Array, Array]:
-        """Moments of the finished blocks inside each column's window, and the events in it with the `late` ones."""
-        block, kept = state["block"], min(state["written"], state["capacity"])
-        grown = state["length"] + late if self.growth == "by_event" else np.full_like(state["tau"], LONGEST)
-        counts = np.floor((np.minimum(grown, state["tau"]) - late) / block).astype(int)
-        counts = np.clip(counts, late == 0, kept)
-        inside = [ring.newest(state, count, slice(place, place + 1)) for place, count in enumerate(counts)]
-        return np.concatenate([total(part) for part in inside]), counts * block + float(late)
 
 
 @dataclass(frozen=True, config=strict)
@@ -125,32 +108,27 @@ class AdaptiveDecay(Adaptive):
     Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code: after alpha has fallen, newer
     events outweigh older ones within one new horizon. `bias`: the published bound on the bias, which explodes for small
     t, or the exact one (better early).
-
-    Source: Jagerman, Markov & de Rijke, WSDM 2019; thesis section 5.3.5.
     """
 
-    bias: Literal["published", "exact"] = "published"
+    bias: Bias = "published"
+    smoothing: ClassVar[Smoothing] = "decay"
     preference: ClassVar[int] = 2
     kind: Literal["adaptive_decay"] = field(default="adaptive_decay", kw_only=True, repr=False)
-
-    @property
-    def drift(self) -> DriftRateEstimator:
-        return DriftRateEstimator("decay", self.drift_span)
 
     def start_kernel(self, columns: int, block: int) -> State:
         return {"events": 0, "moments": nothing(columns), "alpha": np.full(columns, DEFAULT_ALPHA)}
 
     def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
         events = state["events"] + blocks.size * np.arange(1, len(blocks) + 1)
-        chosen = np.where(np.isnan(rate.per_event), DEFAULT_ALPHA, self.choose(rate, events))
+        chosen = self.choose(rate, events)
         alpha = np.concatenate([state["alpha"][None], chosen[:-1]])
         moments = fold(state["moments"], fade(blocks.decayed(alpha), 1 - alpha), alpha**blocks.size)
         return {"events": int(events[-1]), "moments": moments, "alpha": chosen[-1]}, 1 / (1 - alpha)
 
     def choose(self, rate: DriftRate, events: Array) -> Array:
-        """The alpha for this drift rate (per event) and variance of the term, both [blocks, columns]."""
+        """The alpha for this drift rate after this number of events [blocks], within its limits."""
         if self.objective == "published":
-            alpha = drift_rate.published_decay(self.weight * PUBLISHED_UNIT * rate.per_event)
+            alpha = drift_rate.published_decay(self.weight * drift_rate.PUBLISHED_UNIT * rate.per_event)
         else:
             alpha = drift_rate.mse_decay(rate.per_event, rate.variance, self.weight, events.astype(float), self.bias)
         return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)

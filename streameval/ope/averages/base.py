@@ -18,6 +18,8 @@ from streameval.ope.averages.drift_rate import DriftRate, DriftRateEstimator
 from streameval.ope.averages.moments import Moments
 from streameval.ope.averages.variance import LONGER, VarianceMoments
 
+DEPENDS_ON_ORDER = "the average depends on the order of events: two of its states cannot be merged"
+
 
 class ColumnLayout(NamedTuple):
     """Columns are policy by policy; within a policy estimator by estimator, or component by component.
@@ -34,13 +36,9 @@ class ColumnLayout(NamedTuple):
         return len(self.candidates)
 
     @property
-    def estimators(self) -> int:
-        return len(self.components)
-
-    @property
     def columns(self) -> int:
         """Columns of terms: policies times estimators."""
-        return self.policies * self.estimators
+        return self.policies * len(self.components)
 
     @property
     def parts(self) -> int:
@@ -62,6 +60,10 @@ class MixturePath(NamedTuple):
     sampling_variance: Array
     memory_spread: Array
     drift_variance: Array
+
+
+FoldedState: TypeAlias = tuple[State, MixturePath | None]
+"""The state of an average, and the path of the lifts where the average mixes components."""
 
 
 class Reading:
@@ -119,12 +121,14 @@ class Average(Component):
 
     `default_interval`: the kind of interval that the coverage study recommends. `mixes_components`: the average keeps
     the components of a term apart, starts from recent evidence, and reports a path of lifts that promotion can use.
-    `preference`: plots show the average with the lowest number.
+    `preference`: plots show the average with the lowest number. `weighting`: how events are weighted where
+    `last_events` is unknown, as the predicate of a sentence about the average.
     """
 
     default_interval: ClassVar[str] = "empirical_likelihood"
     mixes_components: ClassVar[bool] = False
     preference: ClassVar[int] = 3
+    weighting: ClassVar[str] = "forgets gradually"
 
     @property
     def drift(self) -> DriftRateEstimator | None:
@@ -141,11 +145,6 @@ class Average(Component):
         """The number of equally weighted events with the same variance, if it is fixed and finite."""
         return None
 
-    @property
-    def weighting(self) -> str:
-        """How events are weighted, as the predicate of a sentence about the average."""
-        return "forgets gradually"
-
     def check(self, block: int) -> None:
         """ValueError when the average cannot work with blocks of this many events."""
 
@@ -153,13 +152,8 @@ class Average(Component):
         """The state before the first event; `block` is the number of events in a block."""
         raise NotImplementedError
 
-    def fold(
-        self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate
-    ) -> tuple[State, MixturePath | None]:
-        """The state after whole blocks; and the path of the lifts, where the average mixes components.
-
-        `rate`: that of `drift`, at the end of each block.
-        """
+    def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
+        """The state after whole blocks; `rate`: that of `drift` at the end of each block."""
         raise NotImplementedError
 
     def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
@@ -169,14 +163,9 @@ class Average(Component):
     def merge(self, earlier: State, later: State) -> State:
         """The state of two consecutive parts of a stream that were folded apart.
 
-        Only averages whose weights are fixed beforehand can merge; an adaptive one depends on the order of events.
-
-        Raises
-        ------
-        TypeError: the average cannot merge.
-        ValueError: the earlier part ends within a bucket.
+        TypeError unless weights are fixed beforehand; ValueError if the earlier part ends within a bucket.
         """
-        raise TypeError(f"{self.kind} depends on the order of events: two of its states cannot be merged")
+        raise TypeError(DEPENDS_ON_ORDER)
 
     def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
         """The state for some of the policies and estimators of `layout`; production stays the first policy."""
@@ -196,7 +185,7 @@ class Kernel:
         raise NotImplementedError
 
     def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
-        """The state after whole blocks, and the horizon in events: a number, or [blocks, columns]."""
+        """The state after whole blocks, and the horizon in events: a number, [blocks] or [blocks, columns]."""
         raise NotImplementedError
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
@@ -205,17 +194,12 @@ class Kernel:
 
     def merge_kernels(self, earlier: State, later: State) -> tuple[State, float, float]:
         """The state of two parts of a stream, and the length of the later one and the horizon in the same unit."""
-        raise NotImplementedError
+        raise TypeError(DEPENDS_ON_ORDER)
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class KernelAverage(Average, Kernel):
-    """An average of whole terms under one kernel; their variance comes from a horizon ten times longer.
-
-    `merges`: the weights are fixed beforehand, so that states of parts of a stream can be merged.
-    """
-
-    merges: ClassVar[bool] = True
+    """An average of whole terms under one kernel; their variance comes from a horizon ten times longer."""
 
     @property
     def kernel(self) -> Kernel:
@@ -226,9 +210,7 @@ class KernelAverage(Average, Kernel):
         kernel = self.kernel.start_kernel(layout.columns, block)
         return {"kernel": kernel, "spread": variance.start(layout.columns)}
 
-    def fold(
-        self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate
-    ) -> tuple[State, MixturePath | None]:
+    def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
         kernel, horizon = self.kernel.fold_kernel(state["kernel"], blocks, rate)
         return {"kernel": kernel, "spread": variance.fold(state["spread"], blocks, LONGER * horizon)}, None
 
@@ -237,8 +219,6 @@ class KernelAverage(Average, Kernel):
         return Reading(Moments(found), VarianceMoments(state["spread"]), tail, bias, details)
 
     def merge(self, earlier: State, later: State) -> State:
-        if not self.merges:
-            return super().merge(earlier, later)
         kernel, since, horizon = self.kernel.merge_kernels(earlier["kernel"], later["kernel"])
         spread = variance.merge(earlier["spread"], later["spread"], since, LONGER * horizon)
         return {"kernel": kernel, "spread": spread}

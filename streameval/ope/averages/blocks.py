@@ -35,10 +35,7 @@ SAMPLED = 97
 
 
 class ProductTable:
-    """Products of numbers per event, [events, policies], each kept once however many estimators need it.
-
-    Equal products are kept once: with rewards of 0 and 1 many a product equals one of its factors.
-    """
+    """Products of numbers per event, [events, policies]; equal ones, as of rewards of 0 and 1, are kept once."""
 
     ONE = 0
 
@@ -140,9 +137,7 @@ class Blocks:
         shared: the same on the events that production has; None if it has all
         importance: [blocks, policies, events]
         times: [blocks, events] in seconds, NaN if unknown
-        signs: [blocks, events, 64] of the events' units; None before the first unit
         sums, pairs: the series summed by the rows of moments, and of pairs (None without lifts)
-        knows_support: whether there is a series of the unsupported probability
         evidence, terms: the origin of the blocks
     """
 
@@ -150,10 +145,8 @@ class Blocks:
     shared: Array | None
     importance: Array
     times: Array
-    signs: Array | None
     sums: Places
     pairs: Places | None
-    knows_support: bool
     evidence: Evidence
     terms: Sequence[Terms]
 
@@ -166,16 +159,14 @@ class Blocks:
         pairs = [series.pair_rows(term.numerator, term.denominator) for term in terms] if paired else []
         both = np.where(weight[:, :1] > 0, weight, 0.0)
         alike = not paired or np.array_equal(both, weight)
-        times, signs = evidence.timestamp, evidence.signs
+        times = evidence.timestamp
         return cls(
             series.weighted(weight, blocks),
             None if alike else series.weighted(both, blocks),
             per_block(importance, blocks),
             np.full((blocks, len(weight) // blocks), np.nan) if times is None else times.reshape(blocks, -1),
-            None if signs is None else signs.reshape(blocks, -1, signs.shape[1]),
             np.array(sums),
             np.array(pairs) if paired else None,
-            evidence.unsupported is not None,
             evidence,
             terms,
         )
@@ -209,7 +200,6 @@ class Blocks:
             weighted=change(self.weighted),
             shared=None if self.shared is None else change(self.shared),
             importance=change(self.importance[:, :, None])[:, :, 0],
-            signs=None,
         )
 
     @cached_property
@@ -255,16 +245,17 @@ class Blocks:
         The signed sums [terms * 64] are those of u and v; in a column with a pair those of TERMS, and then of u and v
         if production lacks events.
         """
-        if self.signs is None:
+        if self.evidence.signs is None:
             return {}
-        covered = self.signs[:, :1, :1] != 0
+        signs = self.evidence.signs.reshape(len(self), self.size, -1)
+        covered = signs[:, :1, :1] != 0
         terms = self.sums[:, [MomentRow.U, MomentRow.V]] if self.pairs is None else self.pairs[:, PAIR_SUMS]
-        products, signed = _signed_sums(self.weighted, self.signs, terms)
+        products, signed = _signed_sums(self.weighted, signs, terms)
         squares = _with_weight(self._summed[1] * covered, products[..., [0, 1, terms.shape[1]]])
         if self.pairs is not None:
             if self.shared is not None:
-                own = signed[..., : 2 * self.signs.shape[-1]]
-                products, signed = _signed_sums(self.shared, self.signs, terms)
+                own = signed[..., : 2 * signs.shape[-1]]
+                products, signed = _signed_sums(self.shared, signs, terms)
                 signed = np.concatenate([signed, own], axis=-1)
             squares = np.concatenate([squares, _with_weight(self._shared[1] * covered, products)], axis=-1)
         return {"squares": self._by_column(squares), "signed": self._by_column(signed)}
@@ -276,13 +267,9 @@ class Blocks:
         """
         alpha = np.asarray(alpha)
         alpha = alpha.reshape(len(self), self.weighted.shape[1], -1) if alpha.ndim else alpha.reshape(1, 1, 1)
-        return self._weighed(powers(alpha, self.size))
+        return self.weighed(powers(alpha, self.size))
 
-    def weighed(self, weights: Array) -> Array:
-        """Moments of each block under these weights [blocks, events], [blocks, columns, rows]."""
-        return self._weighed(weights[:, None, None])
-
-    def _weighed(self, kernel: Array) -> Array:
+    def weighed(self, kernel: Array) -> Array:
         """The same for weights [blocks or 1, policies or 1, estimators or 1, events]."""
         weight = self._weights * kernel
         own = shared = _kernel_sums(self.weighted, kernel), _squares(weight)
@@ -300,7 +287,7 @@ class Blocks:
         blocks, policies = self.weighted.shape[:2]
         moments = np.empty((blocks, policies, len(self.sums), ROWS if self.pairs is None else ALL_ROWS))
         moments[..., SUMS] = _chosen(own[0], self.sums)
-        if not self.knows_support:
+        if self.evidence.unsupported is None:
             moments[..., MomentRow.UNSUPPORTED] = 0.0
         moments[..., MomentRow.WEIGHT_SQUARE] = own[1]
         moments[..., MomentRow.LARGEST_WEIGHT] = largest_weight

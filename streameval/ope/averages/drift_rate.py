@@ -16,6 +16,9 @@ from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path,
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import TERM_SUMS, MomentRow, variance
 
+Bias = Literal["published", "exact"]
+"""The bound on the bias of a decay: as published, which explodes for small t, or exact."""
+Smoothing = Literal["window", "decay"]
 DRIFT_SPAN = 50_000
 SMOOTHING_WINDOW = 10_000
 SMOOTHING_DECAY = 0.99995
@@ -40,7 +43,7 @@ class DriftRateEstimator:
     `V` is smoothed by a window of 10,000 events or a decay of 0.99995. The variance is over the last 100,000 events.
     """
 
-    smoothing: Literal["window", "decay"]
+    smoothing: Smoothing
     span: int = DRIFT_SPAN
 
     @property
@@ -50,28 +53,33 @@ class DriftRateEstimator:
 
     def start(self, columns: int, block: int) -> State:
         """The state before the first event."""
+        window = (
+            [max(0, SMOOTHING_WINDOW // block - 1)] if self.smoothing == "window" else []
+        )  # blocks before the present
         return {
             "values": np.full((columns, max(1, -(-self.span // block))), np.nan),
             "blocks": 0,
             "latest": np.full((columns, LATEST_RATES), np.nan),
             "mean": np.full(columns, np.nan),
             "recent": np.zeros((columns, TERM_SUMS.stop)),
-            "smoother": _sliding(columns, max(1, SMOOTHING_WINDOW // block))
-            if self.smoothing == "window"
-            else {"sums": np.zeros((columns, 2))},
+            "smoother": np.zeros((columns, *window, 2)),
         }
 
     def fold(self, state: State, blocks: Blocks) -> tuple[DriftRate, State]:
         """The drift rate at the end of each block, and the state after them."""
-        sums, smoother = _smooth(state["smoother"], blocks.moments[:, :, MomentRow.U : MomentRow.V + 1], blocks.size)
+        sums, smoother = self._smooth(state["smoother"], blocks)
         with np.errstate(divide="ignore", invalid="ignore"):
             values = sums[..., 0] / sums[..., 1]
         span = state["values"].shape[1] * blocks.size
         before = exchange(state["values"].T, state["blocks"], values)
-        rates = np.concatenate([state["latest"].T, _distance(values, before) / span])
+        distance = np.abs(values - before)
+        distance = np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
+        rates = np.concatenate([state["latest"].T, distance / span])
         recent = decayed_path(state["recent"], blocks.spread[..., TERM_SUMS], VARIANCE_DECAY**blocks.size)
         present = blocks.moments[..., MomentRow.WEIGHT] > 0
-        means = _held(state["mean"], _mean_of_latest(rates[1:]), present)
+        known = ~np.isnan(rates)
+        latest = (_moving_sums(part[1:], LATEST_RATES) for part in (np.where(known, rates, 0.0), known))
+        means = _held(state["mean"], ratio(*latest), present)
         return DriftRate(means, variance(recent)), {
             "values": state["values"],
             "blocks": state["blocks"] + len(blocks),
@@ -81,24 +89,26 @@ class DriftRateEstimator:
             "smoother": smoother,
         }
 
+    def _smooth(self, state: Array, blocks: Blocks) -> tuple[Array, Array]:
+        """The smoothed sums of u and v after each block, and the next state: the decayed sums, or a window's blocks."""
+        sums = blocks.moments[:, :, MomentRow.U : MomentRow.V + 1]
+        if self.smoothing == "decay":
+            path = decayed_path(state, sums, SMOOTHING_DECAY**blocks.size)
+            return path, path[-1]
+        every = np.concatenate([state.swapaxes(0, 1), sums])
+        kept = np.ascontiguousarray(every[len(sums) :].swapaxes(0, 1))
+        return _moving_sums(every, 1 + state.shape[1]), kept
+
     def read(self, state: State) -> DriftRate:
         """The drift rate at the last block end, [columns]."""
         return DriftRate(state["mean"], variance(state["recent"]))
 
 
-def _distance(values: Array, before: Array) -> Array:
-    """The distance between values; one that is only rounding counts as 0."""
-    distance = np.abs(values - before)
-    return np.where(distance <= ROUNDING * np.abs(values), 0.0, distance)
-
-
-def _mean_of_latest(rates: Array) -> Array:
-    """The mean of the known ones of each rate and the four before it, [blocks + 4, columns] to [blocks, columns]."""
-    known = ~np.isnan(rates)
-    both = np.stack([np.where(known, rates, 0.0), known])
-    blocks = len(rates) - LATEST_RATES + 1
-    total, count = np.sum([both[:, lag : lag + blocks] for lag in range(LATEST_RATES)], axis=0)
-    return ratio(total, count)
+def _moving_sums(values: Array | Mask, window: int) -> Array:
+    """The sum of each value and of those before it in the window, [n + window - 1, ...] to [n, ...]; only ever adds."""
+    every, moving = len(values), len(values) - window + 1
+    inside = np.tri(moving, every, window - 1) - np.tri(moving, every, -1)
+    return np.asarray(np.tensordot(inside, values, axes=1))
 
 
 def _held(before: Array, values: Array, present: Mask) -> Array:
@@ -106,33 +116,6 @@ def _held(before: Array, values: Array, present: Mask) -> Array:
     held = np.concatenate([before[None], values])
     latest = np.maximum.accumulate(np.where(present, np.arange(1, len(held))[:, None], 0), axis=0)
     return np.take_along_axis(held, latest, axis=0)
-
-
-def _sliding(columns: int, blocks: int) -> State:
-    """A moving sum over the last `blocks` blocks that only ever adds.
-
-    The past is cut into stretches of that length. A window is the end of one stretch, summed from its back, plus the
-    start of the next, summed from its front.
-    """
-    return {"ends": np.zeros((columns, blocks + 1, 2)), "stretch": np.zeros((columns, 0, 2))}
-
-
-def _smooth(state: State, sums: Array, block: int) -> tuple[Array, State]:
-    if "sums" in state:
-        path = decayed_path(state["sums"], sums, SMOOTHING_DECAY**block)
-        return path, {"sums": path[-1]}
-    ends, stretch, windows = state["ends"].swapaxes(0, 1), state["stretch"].swapaxes(0, 1), []
-    while len(sums):
-        part, sums = np.split(sums, [len(ends) - 1 - len(stretch)])
-        stretch = np.concatenate([stretch, part])
-        fronts = np.cumsum(stretch, axis=0)
-        taken = np.arange(len(stretch) - len(part), len(stretch))
-        windows.append(fronts[taken] + ends[taken + 1])
-        if len(stretch) == len(ends) - 1:
-            ends = np.concatenate([np.cumsum(stretch[::-1], axis=0)[::-1], np.zeros_like(ends[:1])])
-            stretch = stretch[:0]
-    kept = {"ends": ends, "stretch": stretch}
-    return np.concatenate(windows), {name: np.ascontiguousarray(array.swapaxes(0, 1)) for name, array in kept.items()}
 
 
 SHORTEST, LONGEST = 500, 500_000
@@ -152,35 +135,24 @@ def window_bias(k: Array, tau: Array | float) -> Array:
 def decay_bias(k: Array, alpha: Array | float, t: float) -> Array:
     """Bound on the bias of a decay after `t` events: `k alpha / ((1 - alpha) (1 - alpha^t))`."""
     alpha = np.asarray(alpha)
-    return k * _published_bias(alpha, alpha ** float(t))
+    return k * _bias_per_rate(alpha, alpha ** float(t), t, "published")
 
 
-def _published_bias(alpha: Array, fading: Array) -> Array:
+def _bias_per_rate(alpha: Array, fading: Array, t: Array | float, bias: Bias) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
+        if bias == "exact":
+            return np.asarray(alpha / (1 - alpha) - t * fading / (1 - fading))
         return np.asarray(alpha / ((1 - alpha) * (1 - fading)))
 
 
-def _exact_bias(alpha: Array, fading: Array, t: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(alpha / (1 - alpha) - t * fading / (1 - fading))
-
-
 def published_window(scaled_rate: Array) -> Array:
-    """`sqrt(2 / (lambda k))`, the window of the published code, before its limits apply.
-
-    >>> published_window(np.array([250 * 1e-4])).round(6)
-    array([8.944272])
-    """
+    """`sqrt(2 / (lambda k))`, the window of the published code, before its limits apply."""
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.sqrt(2.0 / scaled_rate))
 
 
 def published_decay(scaled_rate: Array) -> Array:
-    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code.
-
-    >>> published_decay(np.array([250 * 1e-4])).round(6)
-    array([0.798879])
-    """
+    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, the alpha of the published code."""
     root = np.sqrt(scaled_rate)
     return np.asarray((np.sqrt(2.0) - root) / (np.sqrt(2.0) + root))
 
@@ -200,7 +172,7 @@ def mse_window(k: Array, variance: Array, bias_weight: float) -> Array:
     return np.asarray(tau)
 
 
-def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Literal["published", "exact"]) -> Array:
+def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Bias) -> Array:
     """The alpha that minimises `lambda bias^2 + s2 sum of squared kernel weights` after `t` events, [blocks, columns].
 
     At a given t the best horizon `1 / (1 - alpha)` depends on `s2 / (lambda k^2)` alone, and grows with it. It is
@@ -213,7 +185,7 @@ def mse_decay(k: Array, variance: Array, bias_weight: float, t: Array, bias: Lit
     """
     alpha = 1 - 1 / GRID
     fading = alpha ** t[:, None]
-    bound = _published_bias(alpha, fading) if bias == "published" else _exact_bias(alpha, fading, t[:, None])
+    bound = _bias_per_rate(alpha, fading, t[:, None], bias)
     squared_weights = (1 - alpha) * (1 + fading) / ((1 + alpha) * (1 - fading))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         noise = np.log(variance / (bias_weight * k * k))

@@ -1,7 +1,4 @@
-"""The mixture: decays with horizons from short to endless, weighted by a stream of losses, component by component.
-
-Exponentially weighted aggregation learns how long to remember from how well each decay predicted the next block.
-"""
+"""The mixture: it learns how long to remember from how well decays with many horizons predicted the next block."""
 
 from __future__ import annotations
 
@@ -13,14 +10,13 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio, take_columns
 from streameval.common.component import strict
 from streameval.ope.averages import variance
-from streameval.ope.averages.base import Average, ColumnLayout, MixturePath, Reading
+from streameval.ope.averages.base import Average, ColumnLayout, FoldedState, MixturePath, Reading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import NONZERO, ROWS, MomentRow, Moments
@@ -36,12 +32,8 @@ NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
 DRIFT_SPAN = 50_000
 FEWEST_POOLED = 3
-DIAGNOSTICS = {
-    MomentRow.IMPORTANCE: "importance",
-    MomentRow.IMPORTANCE_SQUARE: "square",
-    MomentRow.UNSUPPORTED: "unsupported",
-}
-"""The sums of a policy's weights that each decay keeps, by their key in a state."""
+DIAGNOSTICS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
+"""The sums of a policy's weights that each decay keeps."""
 TERM_ROWS = [MomentRow.U, MomentRow.UU]
 """The sums of an estimator's whole term that each decay keeps."""
 POOLED_RATE, SOLO_RATE = 0.3, 1.0
@@ -75,9 +67,7 @@ class Mixture(Average):
             "lifts": self.start_columns(lift_layout(layout), block, paired=False),
         }
 
-    def fold(
-        self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate
-    ) -> tuple[State, MixturePath | None]:
+    def fold(self, state: State, blocks: Blocks, layout: ColumnLayout, rate: DriftRate) -> FoldedState:
         """The state after whole blocks, and the path of the lifts: its sampling variance includes the design effect."""
         lifts = state["lifts"]
         values, path = self.fold_columns(state["values"], blocks, blocks.components, layout)
@@ -91,9 +81,8 @@ class Mixture(Average):
 
     def read(self, state: State, tail: Blocks | None, layout: ColumnLayout, rate: DriftRate) -> Reading:
         """The estimate after the last finished block."""
-        return self._read_columns(
-            state["values"], layout, lift=self._read_columns(state["lifts"], lift_layout(layout), lift=None)
-        )
+        lift = self._read_columns(state["lifts"], lift_layout(layout), lift=None)
+        return self._read_columns(state["values"], layout, lift)
 
     def select(self, state: State, layout: ColumnLayout, policies: Sequence[int], estimators: Sequence[int]) -> State:
         first = np.cumsum([0, *layout.components])
@@ -112,17 +101,15 @@ class Mixture(Average):
     def start_columns(self, layout: ColumnLayout, block: int, paired: bool) -> State:
         """The state of a mixture of terms; `paired`: with the pair sums of each column and production."""
         decays, components = len(HORIZONS), layout.policies * layout.parts
-        sums = ("weight", "total", "age", "loss", *DIAGNOSTICS.values())
         return {
             "events": 0,
             "block": block,
-            **{name: np.zeros((components, decays)) for name in sums},
+            **{name: np.zeros((components, decays)) for name in ("weight", "total", "age", "loss")},
+            "diagnostics": np.zeros((components, len(DIAGNOSTICS), decays)),
             "overlap": np.zeros((layout.policies, decays, decays)),
             "recent": np.zeros((components, NONZERO + 1)),
-            "prior": np.full(components, np.nan),
-            "prior_square": np.full(components, np.nan),
+            **{name: np.full(components, np.nan) for name in ("prior", "prior_square", "drift")},
             "largest": np.zeros(components),
-            "drift": np.full(components, np.nan),
             "past": np.full((components, max(1, -(-DRIFT_SPAN // block)), 2), np.nan),
             "terms": np.zeros((layout.columns, len(TERM_ROWS), decays)),
             "spread": variance.start(layout.columns, paired),
@@ -140,7 +127,8 @@ class Mixture(Average):
         state, runs = dict(state), []
         for first in range(0, len(blocks), at_once):
             bank = DecayBank.after(state, blocks, parts, slice(first, first + at_once), layout, self.rate)
-            state |= {name: sums[-1] for name, sums in bank.sums.items()}
+            # in the memory order of a restored state, so that sums over decays equal its own to the last bit
+            state |= {name: sums[-1].copy() for name, sums in bank.sums.items()}
             runs.append(bank.path)
         state["spread"] = variance.fold(state["spread"], blocks, MEMORY)
         return state, MixturePath(*map(np.concatenate, zip(*runs, strict=True)))
@@ -191,8 +179,8 @@ class DecayBank:
         mean = _block_means(state, block, layout, rate)
         known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
         weight, mean = np.where(known, block[..., MomentRow.WEIGHT], 0.0), np.where(known, mean, 0.0)
-        steps = {"weight": weight, "total": weight * mean, "terms": blocks.moments[part][..., TERM_ROWS]}
-        steps |= {name: block[..., row] for row, name in DIAGNOSTICS.items()}
+        steps = {"weight": weight, "total": weight * mean}
+        steps |= {"diagnostics": block[..., DIAGNOSTICS], "terms": blocks.moments[part][..., TERM_ROWS]}
         sums = {name: path(state[name], step[..., None], fading) for name, step in steps.items()}
         aged = size * fading * sums["weight"][:-1] + weight[..., None] * (size - 1) / 2
         largest = np.maximum(block[..., MomentRow.LARGEST_IMPORTANCE], state["largest"])
@@ -301,7 +289,7 @@ class DecayBank:
 
     @property
     def moments(self) -> Array:
-        """The moments under the mixed kernel; of an estimator's components, under the one with the shortest memory.
+        """The moments under the mixed kernel; of an estimator's components, under the one with the largest squares.
 
         The largest term is unknown. Squares of terms are those under the kernel, moved to the estimate. Terms and
         weights are reported as uncorrelated, so that no interval corrects the estimate by the mean weight:
@@ -314,11 +302,14 @@ class DecayBank:
         largest_squares = _over_components(self.squares, layout, np.maximum)
         moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, largest_squares, 0.0)
         seen = (self.kernel * sums["weight"]).sum(axis=-1)
-        for row, name in DIAGNOSTICS.items():
-            means = ratio((self.kernel * sums[name]).sum(axis=-1), seen)
-            moments[..., row] = _over_components(means, layout, np.minimum)
+        means = ratio((self.kernel[:, :, None] * sums["diagnostics"]).sum(axis=-1), seen[..., None])
+        means = _over_components(np.moveaxis(means, -1, 0), layout, np.minimum)
+        moments[..., DIAGNOSTICS] = np.moveaxis(means, 0, -1)
         moments[..., MomentRow.LARGEST_IMPORTANCE] = _over_components(sums["largest"], layout, np.maximum)
-        shortest = self._shortest[..., None]
+        squares = np.nan_to_num(self.squares).reshape(len(known), layout.policies, layout.parts)
+        ends = pairwise(np.cumsum([0, *layout.components]))
+        shortest = np.stack([start + squares[..., start:stop].argmax(axis=-1) for start, stop in ends], axis=-1)
+        shortest = (shortest + np.arange(layout.policies)[:, None] * layout.parts).reshape(*known.shape, 1)
         kernel = np.take_along_axis(self.kernel, shortest, axis=1)
         weight = np.take_along_axis(seen[..., None], shortest, axis=1)
         term, square = np.moveaxis(ratio((kernel[:, :, None] * sums["terms"]).sum(axis=-1), weight), -1, 0)
@@ -326,16 +317,6 @@ class DecayBank:
         moments[..., MomentRow.UU] = square - term**2 + value**2
         moments[..., MomentRow.TERM_IMPORTANCE] = value * weight
         return moments
-
-    @property
-    def _shortest(self) -> NDArray[np.intp]:
-        """For each column the place of the component with the shortest memory, by the squares of its kernel."""
-        layout = self.layout
-        squares = np.nan_to_num(self.squares).reshape(len(self.squares), layout.policies, layout.parts)
-        first = np.cumsum([0, *layout.components])
-        chosen = [start + squares[..., start:stop].argmax(axis=-1) for start, stop in pairwise(first)]
-        places = np.arange(layout.policies)[:, None] * layout.parts + np.stack(chosen, axis=-1)
-        return np.asarray(places.reshape(len(squares), layout.columns))
 
 
 def _block_means(state: State, block: Array, layout: ColumnLayout, rate: float | None) -> Array:

@@ -48,8 +48,6 @@ PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
 SQUARES = slice(PairRow.FIRST_PRODUCT, PairRow.WEIGHT_SQUARE)
 """The sums of their products."""
 PAIR_ROWS = len(PairRow) + len(PRODUCTS) - 1
-
-
 OWN_VARIANCE = slice(0, 11)
 """Rows of a variance: weight, terms u and v, their 3 products; 3 products of block sums, squared weight, blocks."""
 NONZERO = 11
@@ -58,14 +56,6 @@ PAIR_VARIANCE = slice(12, 39)
 """The same rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
 TAIL_ROWS = [*range(6), 9, NONZERO, *range(12, 27), 37]
 """The rows of a variance without those of block sums, to which the unfinished block adds."""
-
-
-def gap(pairs: Array) -> Array:
-    """The lift `U / V - PU / PV`, 0 where it is only rounding; NaN without evidence."""
-    own = ratio(pairs[..., PairRow.U], pairs[..., PairRow.V])
-    production = ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
-    lift = own - production
-    return np.where(np.abs(lift) <= ROUNDING * (np.abs(own) + np.abs(production)), 0.0, lift)
 
 
 def linear_form(sums: Array, terms: int) -> Array:
@@ -93,9 +83,10 @@ def sum_of_squares(form: Array, products: Array) -> Array:
     return beyond_rounding(square, size)
 
 
-def difference_square(pairs: Array) -> Array:
-    """Variance of one event's linearised difference."""
-    return ratio(sum_of_squares(linear_form(pairs, len(TERMS)), pairs[..., SQUARES]), pairs[..., PairRow.WEIGHT])
+def linearised_variance(sums: Array, terms: int) -> Array:
+    """Variance of one event's deviation, from sums of the weight, of each term, and of their products."""
+    products = sums[..., 1 + terms : 1 + terms + terms * (terms + 1) // 2]
+    return ratio(sum_of_squares(linear_form(sums, terms), products), sums[..., 0])
 
 
 class MomentRow(IntEnum):
@@ -219,8 +210,16 @@ class Moments:
 
     @property
     def value(self) -> Array:
-        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square."""
-        value = ratio(self[MomentRow.U], self[MomentRow.V]) if self.pairs is None else gap(self.pairs)
+        """`U / V`: the estimate. Unknown once the evidence has faded below what floating point can square.
+
+        Of a lift `U / V - PU / PV`, 0 where it is only rounding.
+        """
+        value = ratio(self[MomentRow.U], self[MomentRow.V])
+        if self.pairs is not None:
+            own = ratio(self.pairs[..., PairRow.U], self.pairs[..., PairRow.V])
+            production = ratio(self.pairs[..., PairRow.PU], self.pairs[..., PairRow.PV])
+            is_rounding = np.abs(own - production) <= ROUNDING * (np.abs(own) + np.abs(production))
+            value = np.where(is_rounding, 0.0, own - production)
         return np.where(self[MomentRow.WEIGHT_SQUARE] > 0, value, np.nan)
 
     @property
@@ -236,7 +235,7 @@ class Moments:
     @property
     def variance(self) -> Array:
         """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
-        return variance(self.array) if self.pairs is None else difference_square(self.pairs)
+        return variance(self.array) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
 
     @property
     def effective_sample_size(self) -> Array:

@@ -12,13 +12,8 @@ from streameval.ope.averages.moments import ALL_ROWS, merge, nothing, total
 
 def start(columns: int, capacity: int) -> State:
     """A ring of full buckets [columns, buckets, rows], which grows to the `capacity`, and an open one."""
-    return {
-        "full": np.zeros((columns, 0, ALL_ROWS)),
-        "open": nothing(columns),
-        "capacity": capacity,
-        "written": 0,
-        "open_events": 0,
-    }
+    counts = {"capacity": capacity, "written": 0, "open_events": 0}
+    return {"full": np.zeros((columns, 0, ALL_ROWS)), "open": nothing(columns), **counts}
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:
