@@ -147,8 +147,8 @@ class EventBatch(Batch):
 
     def _rules(self, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:
         if rewarded:
-            yield finite("reward", ~np.isfinite(self.reward), self.reward.item)
-        yield finite("timestamp", np.isinf(self.timestamp), self.timestamp.item)  # NaN: arrays without times
+            yield finite("reward", self.reward, ~np.isfinite(self.reward))
+        yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield in_seconds(self.timestamp)
         yield in_unit_interval("sampling_probability", self.sampling_probability)
         if self.slates is not None:

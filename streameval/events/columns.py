@@ -95,7 +95,7 @@ def _batch(
         policies=names,
         probabilities=by_policy.T,
         propensity=propensity,
-        reward=_rewards([event.reward for event in events]),
+        reward=_floats_or([event.reward for event in events], NAN),  # rewards may arrive separately
         timestamp=seconds([event.timestamp for event in events]),
         sampling_probability=at_most_one(_floats_or([event.sampling_probability for event in events], 1.0)),
         action_sets=sets,
@@ -119,18 +119,11 @@ def seconds(moments: Sequence[Any]) -> Array:
         return np.array([moment if isinstance(moment, float) else moment.timestamp() for moment in moments])
 
 
-def _floats_or(numbers: Sequence[float | None], absent: float) -> Array:
+def _floats_or(numbers: Sequence[Any], absent: float) -> Array:
     try:
         return floats(numbers)
     except struct.error:
-        return np.array([absent if number is None else number for number in numbers])
-
-
-def _rewards(numbers: Sequence[Any]) -> Array:
-    try:
-        return floats(numbers)
-    except struct.error:  # rewards arrive separately from the decisions
-        return np.full(len(numbers), NAN)
+        return np.array([number if isinstance(number, float | int) else absent for number in numbers], dtype=float)
 
 
 def _propensity(choices: Choices) -> Array:

@@ -96,11 +96,6 @@ def parse(text: str) -> tuple[Any, bool]:
     return json.loads(text, parse_int=integer, parse_constant=constant), not literals
 
 
-def non_finite(tree: Any) -> Fault | None:
-    """Return the fault of the first number inside `tree` that is not finite."""
-    return next((fault for fault in _bad_values(tree) if fault.reason == "not_finite"), None)
-
-
 def refusal(error: Exception) -> Fault:
     """Return the fault of a message that a decoder refused with this error."""
     detail = explain(error)

@@ -15,14 +15,7 @@ import msgspec
 
 from streameval.common.text import counted
 from streameval.events.decoder import JsonDecoder
-from streameval.events.diagnosis import (
-    DECODE_ERRORS,
-    MAX_DIAGNOSED_BYTES,
-    NOT_AN_OBJECT,
-    explain,
-    non_finite,
-    parse,
-)
+from streameval.events.diagnosis import Diagnosis
 from streameval.events.schema import NAN, Event, Slot, attributes, derived, policies_type, score_fields
 from streameval.events.validation import Fault
 
@@ -115,27 +108,21 @@ class DsjsonDecoder(JsonDecoder):
             for field, attribute in self._score_attributes.items()
             if attribute not in Event.__struct_fields__
         }
-        self._decode_line = msgspec.json.Decoder(form).decode
-        self._decode = self._event
+        decode_line = msgspec.json.Decoder(form).decode
+        self._decode = lambda message: self._event(decode_line(message))
+        self._diagnosis = Diagnosis(form)
         self._policies_type = None if self.policies is None else policies_type(self.policies)
 
-    def _refused(self, message: bytes, error: Exception) -> Fault:
-        """Return the fault of a refused line. Numbers that are not finite have their own reason, though not JSON."""
+    def _refused(self, message: bytes, error: Exception) -> Any:
         if isinstance(error, _UnusableError):
             return Fault(*error.args)
-        if len(message) <= MAX_DIAGNOSED_BYTES:
-            try:
-                tree, _ = parse(message.decode())
-                if not isinstance(tree, dict):
-                    return NOT_AN_OBJECT
-                if fault := non_finite(tree):
-                    return fault
-            except DECODE_ERRORS:
-                pass
-        return Fault("malformed", explain(error))
+        line = self._diagnosis.of_message(message, error)
+        try:
+            return line if isinstance(line, Fault) else self._event(line)
+        except _UnusableError as unusable:
+            return Fault(*unusable.args)
 
-    def _event(self, message: bytes) -> Event:
-        line: Any = self._decode_line(message)
+    def _event(self, line: Any) -> Event:
         if line.skipped:
             raise _UnusableError("missing_field", "_label_cost: the decision was not activated (`_skipLearn`)")
         if line.deferred and not any(observation.activated for observation in line.observations or ()):

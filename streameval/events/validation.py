@@ -239,29 +239,33 @@ def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
 
 def reward_message_faults(reward: Array, timestamp: Array) -> dict[int, Fault]:
     """Return the rows that are not rewards, of messages with rewards alone."""
-    return first_faults((finite("reward", ~np.isfinite(reward), reward.item), in_seconds(timestamp)))
+    return first_faults((finite("reward", reward, ~np.isfinite(reward)), in_seconds(timestamp)))
 
 
 def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
     """Rewards [n] lie in [low, high]."""
-    broken: Mask = ~((reward >= low) & (reward <= high))
-    return ValidationRule(
-        "reward_range", broken, lambda row: f"reward: {reward[row]:.10g} is not in [{low:.10g}, {high:.10g}]"
-    )
+    broken = ~((reward >= low) & (reward <= high))
+    return _number_rule("reward_range", "reward", reward, broken, f"is not in [{low:.10g}, {high:.10g}]")
 
 
 def in_seconds(timestamp: Array) -> ValidationRule:
     """Timestamps [n] are not in smaller units."""
-    return ValidationRule(
-        "malformed",
-        np.abs(timestamp) > LATEST,
-        lambda row: f"timestamp: {timestamp[row]:.10g} is not a time in seconds since 1970; is it in milliseconds?",
-    )
+    problem = "is not a time in seconds since 1970; is it in milliseconds?"
+    return _number_rule("malformed", "timestamp", timestamp, np.abs(timestamp) > LATEST, problem)
 
 
-def finite(field: str, broken: Mask, value: Callable[[int], float]) -> ValidationRule:
+def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
     """Numbers [n] are finite; `broken`: those that are not."""
-    return ValidationRule("not_finite", broken, lambda row: f"{field}: {value(row)} is not a finite number")
+    return _number_rule("not_finite", field, column, broken, "is not a finite number")
+
+
+def in_unit_interval(field: str, column: Array) -> ValidationRule:
+    """Probabilities [n] are in (0, 1]."""
+    return _number_rule("propensity_range", field, column, ~((column > 0.0) & (column <= 1.0)), "is not in (0, 1]")
+
+
+def _number_rule(reason: str, field: str, column: Array, broken: Mask, problem: str) -> ValidationRule:
+    return ValidationRule(reason, broken, lambda row: f"{field}: {column[row]:.10g} {problem}")
 
 
 def choice_rules(
@@ -285,8 +289,11 @@ def choice_rules(
 def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[ValidationRule]:
     if sets.features is not None:
         features, infinite = sets.features, np.isinf(sets.features)
-        rows = finite("", np.logical_or.reduce(infinite, axis=1), lambda row: features[row][infinite[row]][0])
-        yield _of_rows(rows, sets, lambda action: f"features[{action}]")
+        rows: Mask = np.logical_or.reduce(infinite, axis=1)
+        rule = ValidationRule(
+            "not_finite", rows, lambda row: f": {features[row][infinite[row]][0]} is not a finite number"
+        )
+        yield _of_rows(rule, sets, lambda action: f"features[{action}]")
     yield from _distribution("propensity_range", "propensities", sets, sets.propensities)
     yield _agreement(propensity, sets, sets.propensities, "`propensities` has {:.10g} for the action")
     for policy, values in zip(policies, sets.probabilities.T, strict=True):
@@ -295,9 +302,7 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
 
 def _distribution(reason: str, field: str, rows: Ragged, values: Array, limit: float = 1.0) -> Iterator[ValidationRule]:
     """Distributions over the rows of events have entries in [0, 1], and sum to 1."""
-    improbable = ValidationRule(
-        reason, (values < 0.0) | (values > limit), lambda row: f": {values[row]:.10g} is not in [0, 1]"
-    )
+    improbable = _number_rule(reason, "", values, (values < 0.0) | (values > limit), "is not in [0, 1]")
     yield _of_rows(improbable, rows, lambda place: f"{field}[{place}]")
     sizes = rows.sizes
     sums = np.bincount(rows.owner, weights=values, minlength=len(sizes))
@@ -315,12 +320,6 @@ def _of_rows(rule: ValidationRule, rows: Ragged, name: Callable[[int], str]) -> 
 
     events = np.bincount(rows.owner[rule.broken], minlength=len(rows.offsets) - 1) > 0
     return ValidationRule(rule.reason, events, detail)
-
-
-def in_unit_interval(field: str, column: Array) -> ValidationRule:
-    """Probabilities [n] are in (0, 1]."""
-    broken: Mask = ~((column > 0.0) & (column <= 1.0))
-    return ValidationRule("propensity_range", broken, lambda row: f"{field}: {column[row]:.10g} is not in (0, 1]")
 
 
 def _probabilities(policies: Sequence[str], probabilities: Array) -> ValidationRule:
