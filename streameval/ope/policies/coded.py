@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
@@ -35,109 +35,89 @@ def _factory(target: str) -> str:
 class Logged:
     """The probabilities that events carry under the policy's name."""
 
-    reads: ClassVar[None] = None
     kind: Literal["logged"] = field(default="logged", kw_only=True, repr=False)
 
 
-class ActionsPolicy:
-    """Base of policies that read no more than action sets."""
+ScoresField = Annotated[str, Field(min_length=1)]
 
-    reads: ClassVar[None] = None
+
+class ComputedPolicy:
+    """Base of policies that compute their distributions. Those with `scores` read this field of the events."""
 
     def prepare(self) -> Ask:
         """The function that computes the distributions of this policy."""
-        return lambda sets, _: (self.distribution(sets), {})
+        return self.ask
 
-    def distribution(self, sets: ActionSets) -> Array:
-        """[total] the policy's distribution over the actions of each event."""
+    def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
+        """The distributions of this policy over the rows of `sets`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, config=strict)
-class Uniform(ActionsPolicy):
+class Uniform(ComputedPolicy):
     """All actions with the same probability, `1 / K` for each of K.
 
     >>> sets = ActionSets(np.array([0, 4]), np.array([0]), np.full(4, 0.25), None, np.empty((4, 0)))
-    >>> Uniform().prepare()(sets, RawFields.none(1))[0]
+    >>> Uniform().ask(sets, RawFields.none(1))[0]
     array([0.25, 0.25, 0.25, 0.25])
     """
 
     kind: Literal["uniform"] = field(default="uniform", kw_only=True, repr=False)
 
-    def distribution(self, sets: ActionSets) -> Array:
-        return np.repeat(1.0 / np.maximum(sets.sizes, 1), sets.sizes)
+    def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
+        return np.repeat(1.0 / np.maximum(sets.sizes, 1), sets.sizes), {}
 
 
 @dataclass(frozen=True, config=strict)
-class First(ActionsPolicy):
+class First(ComputedPolicy):
     """Always the first action listed."""
 
     kind: Literal["first"] = field(default="first", kw_only=True, repr=False)
 
-    def distribution(self, sets: ActionSets) -> Array:
-        return _one_hot(sets, sets.offsets[:-1][sets.sizes > 0])
+    def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
+        return _one_hot(sets, sets.offsets[:-1][sets.sizes > 0]), {}
 
 
 @dataclass(frozen=True, config=strict)
-class ScoresPolicy:
-    """Base of policies that read a number for each action from the field `scores` of the events."""
-
-    scores: Annotated[str, Field(min_length=1)] = field(default="scores", kw_only=True)
-
-    @property
-    def reads(self) -> str:
-        """The field with the scores."""
-        return self.scores
-
-    def prepare(self) -> Ask:
-        """The function that computes the distributions of this policy."""
-
-        def ask(sets: ActionSets, raw_fields: RawFields) -> Answer:
-            scores, faults = _scores(sets, raw_fields, self.scores)
-            return self.distribution(sets, scores), faults
-
-        return ask
-
-    def distribution(self, sets: ActionSets, scores: Array) -> Array:
-        """[total] the policy's distribution over the actions of each event, which have these scores [total]."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, config=strict)
-class EpsilonGreedy(ScoresPolicy):
+class EpsilonGreedy(ComputedPolicy):
     """The action with the highest score, the first of equals; with probability `epsilon` a uniformly random action.
 
     `scores`: the field of the events that lists a number for each action.
     """
 
     epsilon: Annotated[float, Field(ge=0, le=1)]
+    scores: ScoresField = "scores"
     kind: Literal["epsilon_greedy"] = field(default="epsilon_greedy", kw_only=True, repr=False)
 
-    def distribution(self, sets: ActionSets, scores: Array) -> Array:
+    def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
+        scores, faults = _scores(sets, raw_fields, self.scores)
         best = np.flatnonzero(scores == _highest(sets, scores))
         _, first = np.unique(sets.owner[best], return_index=True)
-        return self.epsilon * Uniform().distribution(sets) + (1 - self.epsilon) * _one_hot(sets, best[first])
+        uniform, _ = Uniform().ask(sets, raw_fields)
+        return self.epsilon * uniform + (1 - self.epsilon) * _one_hot(sets, best[first]), faults
 
 
 @dataclass(frozen=True, config=strict)
-class Softmax(ScoresPolicy):
+class Softmax(ComputedPolicy):
     """`exp(score / temperature)`, normalised: towards the best action for low temperatures, towards all for high ones.
 
     `scores`: the field of the events that lists a number for each action.
     """
 
     temperature: PositiveFloat = 1.0
+    scores: ScoresField = "scores"
     kind: Literal["softmax"] = field(default="softmax", kw_only=True, repr=False)
 
-    def distribution(self, sets: ActionSets, scores: Array) -> Array:
+    def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
+        scores, faults = _scores(sets, raw_fields, self.scores)
         with np.errstate(over="ignore", invalid="ignore"):
             powers = np.exp((scores - _highest(sets, scores)) / self.temperature)
         sums = np.bincount(sets.owner, weights=powers, minlength=len(sets.index))
-        return powers / sums[sets.owner]
+        return powers / sums[sets.owner], faults
 
 
 @dataclass(frozen=True, config=strict)
-class PythonPolicy:
+class PythonPolicy(ComputedPolicy):
     """A policy made by `target`, a factory `package.module:factory` that is called once with `options`.
 
     It returns the policy, which is called with `Decisions` of many events and returns one distribution for each, with
@@ -157,7 +137,6 @@ class PythonPolicy:
     target: Annotated[str, AfterValidator(_factory)]
     options: Mapping[str, Any] = field(default_factory=dict)
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
-    reads: ClassVar[str] = ""
 
     def prepare(self) -> Ask:
         """The function that asks the user's code; ConfigError when it cannot be imported or made."""
@@ -183,10 +162,10 @@ def named_policies(candidates: Sequence[str] | Mapping[str, Any]) -> dict[str, A
     return dict.fromkeys(candidates, Logged())
 
 
-def fields_read(policies: Iterable[Any]) -> tuple[str, ...] | None:
+def fields_read(policies: Collection[Any]) -> tuple[str, ...] | None:
     """The fields with scores that these policies read; None when none of them reads more than action sets."""
-    reading = [policy.reads for policy in policies if policy.reads is not None]
-    return tuple(dict.fromkeys(name for name in reading if name)) if reading else None
+    scores = dict.fromkeys(policy.scores for policy in policies if hasattr(policy, "scores"))
+    return tuple(scores) if scores or any(isinstance(policy, PythonPolicy) for policy in policies) else None
 
 
 def _one_hot(sets: ActionSets, rows: Any) -> Array:
