@@ -72,7 +72,7 @@ class DsjsonDecoder(JsonDecoder):
 
     Events carry no policy but `baseline`, if the log has baseline actions; other policies must be code. Decisions that
     were never activated (`_skipLearn`, `_deferred`) have no reward and are rejected. In a downsampled log (`pdrop`) an
-    event counts `1 / (1 - pdrop)` times.
+    event counts `1 / (1 - pdrop)` times. Fields of scores are in the order of `a`, or of `_a` of the first slot.
 
     Args:
         reward_field: `_label_cost` (also called `reward`), or `_original_label_cost`, the true cost in apprentice mode,
