@@ -175,27 +175,28 @@ class DsjsonDecoder(JsonDecoder):
         self, line: Interaction, slot: int, actions: list[int] | None, probabilities: list[float] | None
     ) -> dict[str, Any]:
         """The lists over actions sorted by number; the baseline is 1 for its action, if the log has it in this slot."""
-        names = sorted(actions) if actions is not None else None
-        logged = line.baseline or []
+        order, logged = _order(actions or ()), line.baseline or []
+        names = None if actions is None else [actions[place] for place in order]
+        propensities = None if probabilities is None else [probabilities[place] for place in order]
         cell: Any = NAN
         if names and slot < len(logged) and logged[slot] in names:
             cell = [float(action == logged[slot]) for action in names]
         policies: Any = {BASELINE: cell} if logged else None
         if self._policies_type is not None:
             policies = self._policies_type(*[cell if name == BASELINE else NAN for name in self.policies or ()])
-        return {"actions": names, "propensities": _by_number(actions, probabilities), "policies": policies}
+        return {"actions": names, "propensities": propensities, "policies": policies}
 
     def _common_fields(self, line: Interaction, actions: list[int] | None) -> dict[str, Any]:
         """The fields of all events; scores of these actions are sorted as the actions are."""
         moment = line.timestamp
         if moment is not None and moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        scores = {name: _by_number(actions, getattr(line, logged)) for name, logged in self._line_scores.items()}
-        return scores | {
+        return {
             "event_id": "" if line.event_id is None else line.event_id,
             "timestamp": NAN if moment is None else moment.timestamp(),
             "sampling_probability": 1.0 - (line.dropped or 0.0),
             "context": line.context,
+            **{name: _by_number(actions, getattr(line, logged)) for name, logged in self._line_scores.items()},
         }
 
 
@@ -203,7 +204,11 @@ def _by_number(actions: list[int] | None, values: Any) -> Any:
     """The values for actions in the order of the actions' numbers; unchanged if they are not a list over actions."""
     if actions is None or not isinstance(values, list) or len(values) != len(actions):
         return values
-    return [values[place] for place in sorted(range(len(actions)), key=actions.__getitem__)]
+    return [values[place] for place in _order(actions)]
+
+
+def _order(actions: Sequence[int]) -> list[int]:
+    return sorted(range(len(actions)), key=actions.__getitem__)
 
 
 def _entries(values: Sequence[object], actions: Sequence[object]) -> str:

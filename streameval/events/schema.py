@@ -163,11 +163,17 @@ def policies_type(names: Sequence[str]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Policies", fields, frozen=True, gc=False, module=__name__)
 
 
-def named_cells(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
-    """Return names and values in an event's `policies`: a struct, a dictionary or None."""
+def policy_cells(policies: Any) -> Iterable[PolicyCell]:
+    """Return the values in an event's `policies`: a struct, a dictionary or None."""
     if isinstance(policies, dict) or policies is None:
-        return (policies or {}).items()
-    return zip(policies.__struct_encode_fields__, msgspec.structs.astuple(policies), strict=True)
+        return policies.values() if policies else ()
+    return msgspec.structs.astuple(policies)
+
+
+def named_cells(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
+    """Return names and values in an event's `policies`."""
+    names = (policies or ()) if isinstance(policies, dict | None) else policies.__struct_encode_fields__
+    return zip(names, policy_cells(policies), strict=True)
 
 
 _SLATE_FIELDS = ("slate_logging", "slates", "slate_propensities")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Ragged
-from streameval.events.schema import Event, Identifier, Slot, named_cells
+from streameval.events.schema import Event, Identifier, Slot, named_cells, policy_cells
 from streameval.events.slates import SlateColumns
 
 REASONS: tuple[str, ...] = (
@@ -126,7 +126,7 @@ def list_fault(event: Event) -> Fault | None:
 
 
 def _choice_mismatch(choice: Event | Slot) -> str | None:
-    lists: list[Any] = [cell for _, cell in named_cells(choice.policies) if cell.__class__ is list]
+    lists: list[Any] = [cell for cell in policy_cells(choice.policies) if cell.__class__ is list]
     lists += [values for values in (choice.propensities, choice.features) if values is not None]
     if choice.actions is None:
         return next(_mismatches(choice)) if lists else None
@@ -157,11 +157,16 @@ def _mismatches(choice: Event | Slot) -> Iterator[str]:
 
 
 def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
-    for field in Slot.__struct_fields__:
-        value = getattr(slate, field)
-        if field == "policies":
-            value = [cell for _, cell in named_cells(value) if cell == cell] or None  # NaN: not given
-        if value is not None and value is not UNSET:
+    of_choices = {
+        "action": None if slate.action is UNSET else slate.action,
+        "propensity": slate.propensity,
+        "policies": [cell for cell in policy_cells(slate.policies) if cell == cell] or None,  # NaN: not given
+        "actions": slate.actions,
+        "propensities": slate.propensities,
+        "features": slate.features,
+    }
+    for field, value in of_choices.items():
+        if value is not None:
             yield f"{field}: not allowed beside `slots`"
     if not slots:
         yield "slots: empty"
