@@ -141,7 +141,8 @@ class DsjsonDecoder(JsonDecoder):
         if not line.outcomes:
             raise _UnusableError("malformed", "_outcomes: empty")
         first = line.outcomes[0]
-        fields = self._common_fields(line, first.actions) | self._choice(line, 0, first.actions, first.probabilities)
+        fields = self._common_fields(line, first.actions)
+        fields |= self._choice(line, 0, first.actions, first.probabilities)
         reward = self._reward(first, "_outcomes[0].")
         return self._event_type(**fields, action=first.actions[0], propensity=first.probabilities[0], reward=reward)
 
@@ -157,7 +158,8 @@ class DsjsonDecoder(JsonDecoder):
             raise _UnusableError("malformed", f"_labelIndex: {line.position}, but `_label_Action` is {action}")
         if line.probabilities is not None and len(line.probabilities) != len(line.actions or ()):
             raise _UnusableError("malformed", f"p: {_entries(line.probabilities, line.actions or ())}")
-        fields = self._common_fields(line, line.actions) | self._choice(line, 0, line.actions, line.probabilities)
+        fields = self._common_fields(line, line.actions)
+        fields |= self._choice(line, 0, line.actions, line.probabilities)
         return self._event_type(**fields, action=action, propensity=line.probability, reward=reward)
 
     def _slot(self, line: Interaction, place: int, outcome: Outcome) -> Slot:
@@ -191,13 +193,15 @@ class DsjsonDecoder(JsonDecoder):
         moment = line.timestamp
         if moment is not None and moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        return {
+        fields = {
             "event_id": "" if line.event_id is None else line.event_id,
             "timestamp": NAN if moment is None else moment.timestamp(),
             "sampling_probability": 1.0 - (line.dropped or 0.0),
             "context": line.context,
-            **{name: _by_number(actions, getattr(line, logged)) for name, logged in self._line_scores.items()},
         }
+        for name, logged in self._line_scores.items():
+            fields[name] = _by_number(actions, getattr(line, logged))
+        return fields
 
 
 def _by_number(actions: list[int] | None, values: Any) -> Any:
