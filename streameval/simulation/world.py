@@ -184,7 +184,7 @@ class World:
 
     def draw(self, cluster: Integers, random: np.random.Generator) -> Interactions:
         """One interaction with a user of each of the given clusters, logged by the exploring policy."""
-        items, place = self._offer(cluster, random)
+        items, place = self.offer(cluster, random)
         best = self.scores[0][items].argmax(axis=1)
         explore = random.random(len(items)) < self.exploration
         action = np.where(explore, random.integers(self.actions, size=len(items)), best)
@@ -200,7 +200,7 @@ class World:
         table[np.repeat(np.arange(len(table)), np.diff(self.liked_start)), self.liked_items] = True
         return table
 
-    def _offer(self, cluster: Integers, random: np.random.Generator) -> tuple[Integers, Integers]:
+    def offer(self, cluster: Integers, random: np.random.Generator) -> tuple[Integers, Integers]:
         """Action sets for users of the given clusters, and the place of the liked item in each.
 
         A set with a collision is drawn again as a whole, so that all sets of unliked items are equally likely.
@@ -223,7 +223,7 @@ class World:
 
     def _softmax_less_greedy(self, cluster: int) -> Array:
         random = np.random.default_rng([cluster, _CORRECTION_SETS])
-        items, place = self._offer(np.full(_CORRECTION_SETS, cluster), random)
+        items, place = self.offer(np.full(_CORRECTION_SETS, cluster), random)
         row = np.arange(len(items))
         on_offer = (scores[items] for scores in self.scores[1:])
         assert self.temperature is not None

@@ -6,6 +6,7 @@ import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -42,11 +43,14 @@ def test_a_line_that_is_cut_closes_what_hangs_on_it_and_what_comes_later() -> No
 
 
 def test_a_connection_that_is_gone_is_not_remembered() -> None:
-    connections = ConnectionGroup()
+    connections, references = ConnectionGroup(), []
     for _ in range(100):
-        connections.add(Connection())
+        connection = Connection()
+        connections.add(connection)
+        references.append(weakref.ref(connection))
+    del connection
     gc.collect()
-    assert len(connections._connections) == 0
+    assert not any(reference() for reference in references)
 
 
 @pytest.fixture

@@ -236,14 +236,19 @@ from streameval.service.daemon import Daemon
 class Slow(Recorder):
     def update(self, batch):
         print("in the batch", flush=True)
-        while not daemon._stopping:
+        while not stopped:
             time.sleep(0.01)
         print("told", flush=True)
         time.sleep(float(sys.argv[1]))
         super().update(batch)
 
-recorder = Slow()
-daemon = Daemon(ListSource([[records(b"1", b"2")], [records(b"3")]]), NumberFormat(), recorder)
+class Stopped(Daemon):
+    def stop(self):
+        super().stop()
+        stopped.append(True)
+
+recorder, stopped = Slow(), []
+daemon = Stopped(ListSource([[records(b"1", b"2")], [records(b"3")]]), NumberFormat(), recorder)
 daemon.run()
 print(recorder.rewards, daemon.published.report.events.accepted)
 """

@@ -46,7 +46,7 @@ def test_the_value_of_every_policy_is_what_it_earns(kind: str, world: World, sof
     played = world if kind == "greedy" else softmax_world
     random = np.random.default_rng(7)
     for cluster in range(played.clusters):
-        items, place = played._offer(np.full(20_000, cluster), random)
+        items, place = played.offer(np.full(20_000, cluster), random)
         row = np.arange(len(items))
         for policy in range(1 + CANDIDATES):
             utility = played.scores[policy][items] / (0.5 if kind == "softmax" and policy else 1e-9)
@@ -87,7 +87,7 @@ def test_a_set_holds_one_liked_item_and_no_item_twice(world: World) -> None:
     block = draw_block(world, Drift("stationary", CANDIDATES), 0, seed=1)
     assert block.items.shape == (2_000, 25)
     assert all(len(set(row)) == 25 for row in block.items.tolist())
-    items, place = world._offer(np.arange(2_000) % CANDIDATES, np.random.default_rng(5))
+    items, place = world.offer(np.arange(2_000) % CANDIDATES, np.random.default_rng(5))
     liked_by = [np.isin(items, world.liked_items[world.user_cluster[_owners(world)] == c]) for c in range(CANDIDATES)]
     rows = np.arange(len(items))
     assert all(liked_by[c][r, place[r]] for r, c in zip(rows, rows % CANDIDATES, strict=True))

@@ -355,11 +355,8 @@ def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
     found = []
     for told in (log.names(), None):
-        evaluator = evaluated(log, told, averages=[Mixture()])
-        grid = evaluator._grids[0]
-        evidence, _ = evaluator._evidence(log.batch(0, None, told).with_policies(["a", "b"]))
-        _, lifts = grid.fold(grid.start(BLOCK), evidence, evaluator.promotion_lifts)
-        found += [lift.error2[-1] for lift in lifts.values()]
+        report = evaluated(log, told, averages=[Mixture()], promotion={"rule": "paired"}).report()
+        found.append(np.array([each.lift - each.lower for each in report.promotion], dtype=float) ** 2)
     assert (found[0] > 1.5 * found[1]).all()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -162,13 +162,14 @@ def join(cohorts: CohortEvaluator, new: Plan) -> None:
         cohorts.activate(late)
 
 
+def plans(cohorts: CohortEvaluator) -> Iterator[tuple[Plan, list[str]]]:
+    """The plan of each cohort with the policies that it shows."""
+    for cohort in cohorts.state()["cohorts"]:
+        yield se.Evaluator.from_state(cohort["evaluator"]).plan, cohort["policies"]
+
+
 def ranks(cohorts: CohortEvaluator) -> dict[str, int]:
-    return {
-        name: member.evaluator.plan.candidate_order[name]
-        for member in cohorts._cohorts
-        for name in member.policies
-        if name in TARGETS
-    }
+    return {name: plan.candidate_order[name] for plan, shown in plans(cohorts) for name in shown if name in TARGETS}
 
 
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
@@ -180,9 +181,7 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     cohorts = CohortEvaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(cohorts.state())))
     join(cohorts, plan("third", "same", "second"))
     assert ranks(cohorts) == {"third": 2, "same": 3, "second": 4}
-    monitors = [cohort.evaluator._monitor for cohort in cohorts._cohorts]
-    errors = [monitor.context.errors for monitor in monitors if monitor is not None]  # None: without candidates
-    assert min(map(min, errors)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
+    assert min(plan.errors.min() for plan, _ in plans(cohorts)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
 def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:

@@ -128,16 +128,9 @@ def test_with_a_token_or_a_password_everything_is_read(server: HttpServer, path:
         "Basic",
     ],
 )
-def test_what_is_nearly_right_is_wrong(server: HttpServer, authorization: str) -> None:
-    with served_anew(server) as fresh:
+def test_what_is_nearly_right_is_wrong(folder: Path, authorization: str) -> None:
+    with served(closed(folder)) as fresh:  # on which no login has failed yet
         assert ask(fresh, "/metrics", authorization).status_code == 401
-
-
-@contextmanager
-def served_anew(like: HttpServer) -> Iterator[HttpServer]:
-    """Another server with the same files, on which no login has failed yet."""
-    with served(Http(port=0), like._security) as server:
-        yield server
 
 
 @pytest.mark.parametrize(
