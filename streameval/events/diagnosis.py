@@ -19,8 +19,6 @@ MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_DIAGNOSED_BYTES = 4 * 2**20
 """Longer messages are only checked by the decoder, because a diagnosis takes a second for ten megabytes."""
 
-NOT_AN_OBJECT = Fault("malformed", "not a JSON object")
-
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _MISSING = re.compile("Object missing required field (.*)")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
@@ -59,7 +57,7 @@ class Diagnosis:
         `is_json`: False if NaN or Infinity was parsed, which is then looked for in ignored fields, too.
         """
         if not isinstance(tree, dict):
-            return NOT_AN_OBJECT
+            return Fault("malformed", "not a JSON object")
         try:
             fields = self._without_nulls({field: tree[field] for field in self._fields if field in tree})
             if isinstance(fields.get("slots"), list):

@@ -97,12 +97,11 @@ def _texts(identifiers: Sequence[Any]) -> list[bytes]:
     except (TypeError, UnicodeEncodeError):  # a number, or half of a surrogate pair
         texts = [str(identifier).encode("utf-8", "surrogatepass") for identifier in identifiers]
     if max(map(len, texts), default=0) > _MAX_WORDWISE_BYTES:
-        return [text if len(text) <= _MAX_WORDWISE_BYTES else _digest(text) for text in texts]
+        return [
+            text if len(text) <= _MAX_WORDWISE_BYTES else hashlib.blake2b(text, digest_size=32).digest()
+            for text in texts
+        ]
     return texts
-
-
-def _digest(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=32).digest()
 
 
 def mix64(words: Identity) -> Identity:
