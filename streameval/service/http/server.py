@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import chain
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -123,10 +122,10 @@ class Pages:
 
     async def status(self, request: Request) -> Response:
         """The status page; `?estimator=...&average=...` choose what its top shows."""
-        page = self._status.page(self._view.published, request.query_params)
+        plain, packed = self._status.page(self._view.published, request.query_params)
         if "gzip" in request.headers.get("accept-encoding", ""):
-            return HTMLResponse(page.packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
-        return HTMLResponse(page.plain, headers={"vary": "accept-encoding"})
+            return HTMLResponse(packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
+        return HTMLResponse(plain, headers={"vary": "accept-encoding"})
 
     async def metrics(self, _: Request) -> Response:
         """The text that Prometheus scrapes."""
@@ -216,7 +215,7 @@ class Connection(H11Protocol):
 class HttpServer:
     """Serves `view` on `host:port` from a thread; port 0 takes a free one. The socket is bound at once.
 
-    Use it as a context manager, or `start()` and `stop()`. `address` is the bound address.
+    A context manager: inside, it answers; requests made before are answered then. `address` is the bound address.
 
     Args:
         view: The daemon.
@@ -269,26 +268,18 @@ class HttpServer:
         scheme = "http" if self._security.context is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
-    def start(self) -> None:
-        """Start to answer; requests made before are answered then."""
+    def __enter__(self) -> Self:
         _allow_descriptors()
         self._thread.start()
         log.info("serving", url=self.url)
-
-    def stop(self) -> None:
-        """Answer open requests, close everything, return when that is done."""
-        self._pages.live.close()
-        self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join()
-        self._socket.close()
-
-    def __enter__(self) -> Self:
-        self.start()
         return self
 
-    def __exit__(self, _t: type[BaseException] | None, _e: BaseException | None, _tb: TracebackType | None) -> None:
-        self.stop()
+    def __exit__(self, *_: object) -> None:
+        """Answer open requests and close everything."""
+        self._pages.live.close()
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
 
 
 def _allow_descriptors() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -19,7 +19,6 @@ from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, Report, TrustCheck
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
-    Chart,
     ChartScale,
     between,
     is_known,
@@ -61,13 +60,6 @@ def source_hash(text: str) -> str:
 STYLE_HASH, SCRIPT_HASH = source_hash(STYLE), source_hash(SCRIPT)
 
 
-class Page(NamedTuple):
-    """The page as bytes, plain and compressed to a tenth: a browser asks every two seconds."""
-
-    plain: bytes
-    packed: bytes
-
-
 class StatusPage:
     """Renders the status of the daemon; every text from configuration or events is escaped."""
 
@@ -92,16 +84,19 @@ class StatusPage:
         environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")
         self._rendered: DaemonStatus | None = None
-        self._pages: dict[tuple[str, str] | None, Page] = {}
+        self._pages: dict[tuple[str, str] | None, tuple[bytes, bytes]] = {}
 
-    def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> Page:
-        """As `render`, once for all clients that ask for the same status and choice."""
+    def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> tuple[bytes, bytes]:
+        """As `render`, once for all clients that ask for the same status and choice; plain, and compressed to a tenth.
+
+        A browser asks every two seconds.
+        """
         key = chosen(now.report, wanted) if now.report else None
         if self._rendered is not now:
             self._rendered, self._pages = now, {}
         if key not in self._pages:
             plain = self.render(now, wanted).encode()
-            self._pages[key] = Page(plain, gzip.compress(plain, compresslevel=1))
+            self._pages[key] = plain, gzip.compress(plain, compresslevel=1)
         return self._pages[key]
 
     def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> str:
@@ -172,36 +167,26 @@ def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:
     return {name: column for name, column in found.items() if any(memory(each) != UNKNOWN for each in column.values())}
 
 
-class Section(NamedTuple):
-    """All estimates over one average, on one axis: a chart per estimator.
+def _sections(report: Report) -> list[dict[str, Any]]:
+    """All estimates by average, each average on one axis with a chart per estimator.
 
-    `memory` is empty where the rows differ in it. `diagnostics` are the columns of its table that are not empty.
+    `memory` is empty where the rows differ in it. `diagnostics` are the columns of the table that are not empty.
     """
-
-    average: str
-    memory: str
-    charts: dict[str, Chart]
-    diagnostics: dict[str, Callable[[Estimate], str]]
-    meanings: list[str]
-
-
-def _sections(report: Report) -> list[Section]:
     sections = []
     for average, estimates in _grouped(report.estimates, "average").items():
         scale = ChartScale.of(estimates)
         memories = {memory(each) for each in estimates}
-        sections.append(
-            Section(
-                average,
-                memories.pop() if len(memories) == 1 else "",
-                {
-                    estimator: make_chart(rows, report.production, scale)
-                    for estimator, rows in _grouped(estimates, "estimator").items()
-                },
-                {name: text for name, text in DIAGNOSTICS.items() if any(text(each) != UNKNOWN for each in estimates)},
-                [*filter(None, (*meanings(estimates, report.confidence), outside(estimates)))],
-            )
-        )
+        by_estimator = _grouped(estimates, "estimator").items()
+        section = {
+            "average": average,
+            "memory": memories.pop() if len(memories) == 1 else "",
+            "charts": {name: make_chart(rows, report.production, scale) for name, rows in by_estimator},
+            "diagnostics": {
+                name: text for name, text in DIAGNOSTICS.items() if any(text(each) != UNKNOWN for each in estimates)
+            },
+            "meanings": [*filter(None, (*meanings(estimates, report.confidence), outside(estimates)))],
+        }
+        sections.append(section)
     return sections
 
 
@@ -213,11 +198,11 @@ def _grouped(things: Iterable[Thing], attribute: str) -> dict[Any, list[Thing]]:
     return groups
 
 
-def _marked(sections: Iterable[Section]) -> list[str]:
+def _marked(sections: Iterable[dict[str, Any]]) -> list[str]:
     """The estimators of the marks; by average, where the averages differ."""
     averages: dict[str, list[str]] = {}
     for section in sections:
-        averages.setdefault(", ".join(section.charts), []).append(section.average)
+        averages.setdefault(", ".join(section["charts"]), []).append(section["average"])
     if len(averages) == 1:
         return list(averages)
     return [f"{estimators} on {', '.join(names)}" for estimators, names in averages.items()]

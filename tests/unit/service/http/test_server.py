@@ -161,13 +161,6 @@ def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytes
         connection.close()
 
 
-def test_a_server_that_never_started_can_be_stopped() -> None:
-    server = HttpServer(View(make_published()), port=0)
-    server.stop()
-    with socket.socket() as probe:
-        assert probe.connect_ex(server.address) != 0
-
-
 class Reader(HTMLParser):
     """Collects what a page consists of, and checks that its elements are closed in order."""
 
