@@ -32,6 +32,7 @@ REASONS: tuple[str, ...] = (
     "duplicate",
     "too_late",
     "too_early",
+    "unreadable_batch",
 )
 
 MAX_DETAIL = 500  # characters

@@ -33,7 +33,8 @@ class Records:
     """Consecutive messages of one partition, in order: `values[i]` has the offset `offsets[i]`.
 
     A `None` value is a Kafka tombstone. Offsets rise but may have gaps (compaction, transactions). `timestamps`: when
-    each message was written, in milliseconds since 1970; None where the log does not record it.
+    each message was written, in milliseconds since 1970; None where the log does not record it. `unreadable`: why a
+    batch of messages cannot be unpacked, if so; all its values are None.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class Records:
     offsets: Sequence[int]
     values: Sequence[bytes | None]
     timestamps: Sequence[int] | None = None
+    unreadable: str = ""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Protocol, TypeVar
+
+from msgspec import structs
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
@@ -93,7 +96,7 @@ class EventPipeline:
         for part in records:
             if self._rewards is not None and part.topic == self._reward_topic:
                 origin = Origin.of(part.topic, [(part.partition, part.offsets)])
-                rewards = self._rewards.decode_batch(part.values, origin)
+                rewards = _with_unreadable(self._rewards.decode_batch(part.values, origin), [part])
                 due.append(self._order.take_rewards(_without_future(rewards, now)))
         return self._checked(EventBatch.concat([batch for batch in due if len(batch) or batch.rejected]))
 
@@ -162,10 +165,10 @@ class EventPipeline:
     def _decode(self, records: Sequence[Records]) -> EventBatch:
         values = chain.from_iterable(part.values for part in records)
         if self._duplicates is None and self._order is None:
-            return self.events.decode_batch(values)
+            return _with_unreadable(self.events.decode_batch(values), records)
         topic = records[0].topic if records else ""
         origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])
-        batch = self.events.decode_batch(values, origin)
+        batch = _with_unreadable(self.events.decode_batch(values, origin), records)
         return batch if self._duplicates is None else self._duplicates.take(batch)
 
     def _checked(self, due: EventBatch) -> EventBatch:
@@ -173,6 +176,18 @@ class EventPipeline:
         if self._reward_topic is not None and self._reward_range is not None:
             due = due.with_rewards_in(*self._reward_range)
         return due if self._later_duplicates is None or not len(due) else self._later_duplicates.take(due)
+
+
+def _with_unreadable(batch: B, records: Sequence[Records]) -> B:
+    """The batch of these records, with the right reason for messages of batches that cannot be unpacked."""
+    if not any(part.unreadable for part in records):
+        return batch
+    causes = [part.unreadable for part in records for _ in range(len(part))]
+    rejected = [
+        structs.replace(each, reason="unreadable_batch", detail=causes[each.place]) if causes[each.place] else each
+        for each in batch.rejected
+    ]
+    return replace(batch, rejected=tuple(rejected))
 
 
 def _without_future(batch: B, now: float) -> B:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
@@ -475,6 +476,76 @@ def test_messages_of_aborted_transactions_are_not_events(
         reader.poll_until(lambda: reader.seen.total() >= 2)
         reader.poll_to_the_end()
     assert reader.seen == Counter([b"0", b"2"])
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_of_kafka_is_read_whichever_library_wrote_it(broker: Broker, topic: str, codec: str) -> None:
+    options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
+    with closing(KafkaProducer(**options, compression_type=codec, linger_ms=100)) as producer:
+        for value in numbers(1000):
+            producer.send(topic, value, partition=0)
+    librdkafka = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "compression.codec": codec})
+    for value in numbers(1000, begin=1000):
+        librdkafka.produce(topic, value, partition=1)
+    assert librdkafka.flush(60.0) == 0
+    with reading(broker.connection, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 2000)
+    assert reader.seen == Counter(numbers(2000))
+
+
+def undefined_codec(batch: bytearray) -> None:
+    batch[22] |= 7
+
+
+def no_gzip(batch: bytearray) -> None:
+    batch[61:] = bytes(len(batch) - 61)
+
+
+def one_bit(batch: bytearray) -> None:
+    batch[-1] ^= 1
+
+
+def huge_count(batch: bytearray) -> None:
+    batch[23] |= 64
+
+
+def wrong_length_of_the_sixth_message(batch: bytearray) -> None:
+    place = 61
+    for _ in range(5):
+        place += 1 + batch[place] // 2
+    batch[place] += 2
+
+
+def test_batches_that_cannot_be_unpacked_are_skipped_and_their_messages_counted(
+    real_kafka: RealBroker, topic: str
+) -> None:
+    with closing(
+        KafkaProducer(bootstrap_servers=real_kafka.bootstrap, compression_type="gzip", linger_ms=60_000)
+    ) as to:
+        for number in range(8):
+            for value in numbers(10, begin=10 * number):
+                to.send(topic, value, partition=0)
+            to.flush()
+    with closing(KafkaProducer(bootstrap_servers=real_kafka.bootstrap, linger_ms=60_000)) as to:
+        for value in numbers(10, begin=80):
+            to.send(topic, value, partition=0)
+        to.flush()
+    real_kafka.stop()
+    real_kafka.alter_batch(topic, 1, undefined_codec)
+    real_kafka.alter_batch(topic, 2, no_gzip)
+    real_kafka.alter_batch(topic, 4, one_bit, checksum=False)
+    real_kafka.alter_batch(topic, 5, huge_count, checksum=False)
+    real_kafka.alter_batch(topic, 7, one_bit, checksum=False)
+    real_kafka.alter_batch(topic, 8, wrong_length_of_the_sixth_message)
+    real_kafka.start()
+    with capture_logs() as logs, reading(real_kafka.connection, topic) as reader:
+        reader.poll_until(lambda: reader.status.lag == 0)
+        assert reader.source.positions[0] == 90
+        assert reader.status.rebuilds == 0
+    readable = [value for number in (0, 3, 6) for value in numbers(10, begin=10 * number)]
+    assert reader.seen == Counter([*readable, *numbers(5, begin=80), *[None] * 55])
+    told = [(entry["offset"], entry["lost"]) for entry in logs if entry["event"] == "unreadable_batch"]
+    assert told == [(10, 10), (20, 10), (40, 10), (50, 10), (70, 10), (85, 5)]
 
 
 def test_a_tombstone_is_a_message_without_a_value(broker: Broker, topic: str) -> None:

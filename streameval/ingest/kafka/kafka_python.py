@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from threading import RLock
+from types import SimpleNamespace
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -18,14 +19,12 @@ from kafka.errors import (
     LogTruncationError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
-    UnsupportedCodecError,
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.selector import NetworkSelector
 from kafka.structs import OffsetAndMetadata
 from pydantic import SecretStr
 
-from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.settings import Beginning, KafkaConnection, KafkaSettings
@@ -106,6 +105,7 @@ def consumer_options(settings: KafkaSettings) -> dict[str, Any]:
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # other values skip messages silently after a truncation
         "isolation_level": "read_committed",
+        "check_crcs": False,  # the client does, and skips what is damaged
         "max_poll_records": settings.max_poll_records,
         "fetch_max_bytes": settings.fetch_max_bytes,
         "metrics_enabled": False,
@@ -176,6 +176,8 @@ class KafkaPythonClient:
     def __init__(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
         self._paused: frozenset[int] = frozenset()
+        self._damaged: set[tuple[int, int]] = set()
+        self._unreadable: list[Records] = []
         with translated_errors():
             self._consumer, self._network = connected(KafkaConsumer, consumer_options(settings), timeout, connections)
             self._cluster = self._network.cluster
@@ -212,6 +214,7 @@ class KafkaPythonClient:
         `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
         raises `OffsetsGoneError` with the first offset that differs.
         """
+        self._unreadable.clear()
         with translated_errors():
             self._consumer.assign([self._key(partition) for partition in positions])
             for partition, offset in positions.items():
@@ -235,6 +238,7 @@ class KafkaPythonClient:
         with translated_errors():
             self._drop_empty_fetch()
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
+        unreadable, self._unreadable = self._unreadable, []
         return [
             Records(
                 topic=key.topic,
@@ -244,17 +248,38 @@ class KafkaPythonClient:
                 timestamps=[message.timestamp for message in messages],
             )
             for key, messages in polled.items()
-        ]
+        ] + unreadable
 
-    def _partition_records(self, offset: int, key: TopicPartition, *arguments: Any, **options: Any) -> Any:
+    def _partition_records(self, offset: int, key: TopicPartition, records: Any, *rest: Any, **options: Any) -> Any:
         """The messages of a fetch.
 
         The library (3.0.12) starts them with an unknown leader epoch, and gives it to the position after a fetch
-        without messages; a truncation is then not noticed.
+        without messages; a truncation is then not noticed. It never continues after a batch that it cannot unpack.
         """
-        records = Fetcher.PartitionRecords(offset, key, *arguments, **options)
-        records.leader_epoch = self._consumer._subscription.assignment[key].position.leader_epoch
-        return records
+
+        def next_batch() -> Any:
+            batch = records.next_batch()
+            if batch is None or batch.validate_crc():
+                return batch and _Batch(batch, skip)
+            start = part.next_fetch_offset
+            if (key.partition, start) not in self._damaged:  # fetch it again: the error may be of the network
+                self._damaged.add((key.partition, start))
+                return None
+            following = int.from_bytes(records._next_slice[:8], "big") if records.has_next() else None
+            limit = self.highwater(key.partition) if following is None else following
+            is_plausible = limit is not None and start < batch.next_offset <= limit
+            skip(batch.next_offset if is_plausible else following or start + 1, None, "the checksum is wrong")
+            return _SKIPPED
+
+        def skip(end: int, count: int | None, reason: str) -> None:
+            offsets = range(part.next_fetch_offset, end)
+            lost = offsets if count is None else offsets[max(0, len(offsets) - count) :]
+            self._unreadable.append(Records(key.topic, key.partition, lost, [None] * len(lost), unreadable=reason))
+            part.next_fetch_offset = end
+
+        part = Fetcher.PartitionRecords(offset, key, SimpleNamespace(next_batch=next_batch), *rest, **options)
+        part.leader_epoch = self._consumer._subscription.assignment[key].position.leader_epoch
+        return part
 
     def _drop_empty_fetch(self) -> None:
         """Drop a fetch that was returned completely, so that one of a paused partition can be put back in its place.
@@ -293,20 +318,50 @@ class KafkaPythonClient:
         return TopicPartition(self._topic, partition)
 
 
+class _Batch:
+    """A batch of the library, which ends where it cannot be unpacked; `skip` is then called.
+
+    The arguments of `skip`: the next offset after the batch, the number of its messages, and the reason.
+    """
+
+    def __init__(self, batch: Any, skip: Callable[[int, int | None, str], None]) -> None:
+        self._batch, self._skip = batch, skip
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._batch
+        except Exception as error:  # noqa: BLE001 - each codec has its own errors; they are reported
+            end = getattr(self._batch, "next_offset", self._batch.base_offset + 1)  # old formats have no next one
+            self._skip(end, getattr(self._batch, "records_count", None), f"{type(error).__name__}: {error}")
+
+    def __next__(self) -> Any:
+        return next(self._batch)
+
+
+class _NoBatch(tuple[()]):
+    """Stands for a batch with a wrong checksum, of which no number can be trusted."""
+
+    magic = 0
+
+
+_SKIPPED = _NoBatch()
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """Errors of kafka-python as `ClientError` or `SourceError`."""
+    """Errors of kafka-python as `ClientError`."""
     try:
         yield
-    except (ClientError, SourceError):
+    except ClientError:
         raise
     except OffsetOutOfRangeError as error:
         raise OffsetsGoneError({key.partition: None for key in error.args[0]}) from error
     except LogTruncationError as error:
         resume = {key.partition: place and place.offset for key, place in error.divergent_offsets.items()}
         raise OffsetsGoneError(resume) from error
-    except UnsupportedCodecError as error:
-        raise SourceError(str(error), hint="install the codec, for snappy: pip install python-snappy") from error
     except KafkaError as error:
         raise ClientError(plain(error)) from error
     except Exception as error:  # a crash of the library's network thread, raised in the next call

@@ -131,7 +131,7 @@ class KafkaSource:
     def poll(self, timeout: float) -> list[Records]:
         """Messages that have come, within about `timeout` seconds.
 
-        Raises SourceError when messages were lost and `on_lost_offsets` is `fail`, or when the codec is not installed.
+        Raises SourceError when messages were lost and `on_lost_offsets` is `fail`.
         """
         try:
             client = self._client or self._open(timeout)
@@ -287,13 +287,19 @@ class KafkaSource:
         for number, progress in self._partitions.items():
             end = client.highwater(number)  # lower than before in a truncated log
             progress.end = progress.end if end is None else end
-        for part in records:
-            if part.offsets:
-                self._partitions[part.partition].move(part.offsets[-1] + 1, self._stall_clock())
         if records:
+            self._move_past(records)
             self._see_epochs(client)
             self._answered_at = self._left_at = self._clock()
         return records
+
+    def _move_past(self, records: Sequence[Records]) -> None:
+        for part in records:
+            if part.offsets:
+                self._partitions[part.partition].move(part.offsets[-1] + 1, self._stall_clock())
+            if part.unreadable:
+                where = {"topic": part.topic, "partition": part.partition, "offset": part.offsets[0]}
+                log.warning("unreadable_batch", **where, lost=len(part), reason=part.unreadable)
 
     def _stall_clock(self) -> float:
         """The clock of stalls, which is slower while the caller processes messages."""

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
+
+from kafka.record.util import calc_crc32c
 
 from streameval.ingest.kafka.producer import create_topic
 from streameval.ingest.kafka.settings import KafkaConnection
@@ -179,6 +181,22 @@ class RealBroker:
             for file in partition.iterdir():
                 if file.name != "partition.metadata":
                     file.unlink()
+
+    def alter_batch(
+        self, topic: str, number: int, change: Callable[[bytearray], None], *, checksum: bool = True
+    ) -> None:
+        """While it is stopped, change a batch of partition 0 on the disk, and unless told otherwise its checksum."""
+        (segment,) = (self._home / "data" / f"{topic}-0").glob("*.log")
+        log, begin = bytearray(segment.read_bytes()), 0
+        for _ in range(number):
+            begin += 12 + int.from_bytes(log[begin + 8 : begin + 12], "big")
+        end = begin + 12 + int.from_bytes(log[begin + 8 : begin + 12], "big")
+        batch = log[begin:end]
+        change(batch)
+        if checksum:
+            batch[17:21] = calc_crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+        log[begin:end] = batch
+        segment.write_bytes(log)
 
     def _wait_until_started(self, begin: int) -> None:
         assert self._process is not None

@@ -247,3 +247,22 @@ def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> N
     behind.append(late.buffered_beyond(live))
     given, again = EventBatch.concat(out), EventBatch.concat(behind)
     assert sorted(given.timestamp.tolist()) == sorted(again.timestamp.tolist())
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_messages_of_a_batch_that_cannot_be_unpacked_are_rejected_each_at_its_offset(order: str) -> None:
+    pipeline = start_fresh(config(order=order)).pipeline
+    records = [
+        Records(TOPIC, 0, [0, 1], [message(0), None]),
+        Records(TOPIC, 1, [7, 8], [None, None], unreadable="codec 7"),
+        Records(TOPIC, 0, [2], [b"no event"]),
+    ]
+    status = SourceStatus(True, partitions=(PartitionStatus(TOPIC, 0, 3, 0), PartitionStatus(TOPIC, 1, 9, 0)))
+    rejected = pipeline.take(records, status).rejected
+    assert [(each.reason, each.place) for each in rejected] == [
+        ("malformed", 1),
+        ("unreadable_batch", 2),
+        ("unreadable_batch", 3),
+        ("malformed", 4),
+    ]
+    assert [each.detail for each in rejected][1:3] == ["codec 7"] * 2
