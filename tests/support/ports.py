@@ -1,10 +1,12 @@
-"""Ports for programs that need a fixed one; no two of these tests get the same."""
+"""Ports for programs that need a fixed one, no two of these tests get the same; and the sockets of this process."""
 
 from __future__ import annotations
 
 import random
 import socket
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 PORTS = range(20_000, 32_000)
 """Below those that systems hand out by themselves (Linux: from 32,768 on), to servers without a port and to clients."""
@@ -44,3 +46,12 @@ def _is_silent(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def open_sockets() -> int:
+    """The number of sockets that this process has open, those of servers in its threads included."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found

@@ -20,6 +20,7 @@ from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
 from support.certificates import make_certificate
 from support.factories import View, make_published, make_report, quickest, wait_until
+from support.ports import open_sockets
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -190,6 +191,8 @@ def test_garbage_does_not_kill_the_server() -> None:
     noise = [chance.randbytes(chance.randrange(1, 400)) for _ in range(60)]
     bent = [bytes(chance.choice([byte, chance.randrange(256)]) for byte in REQUEST) for _ in range(60)]
     with served() as server:
+        assert still_answers(server)
+        before = open_sockets()  # with those of the server's event loop
         for request in [*GARBAGE, *noise, *bent]:
             with connected(server) as client:
                 with suppress(OSError):  # it may have been given up before we are done
@@ -197,17 +200,18 @@ def test_garbage_does_not_kill_the_server() -> None:
                     client.shutdown(socket.SHUT_WR)
                 assert ended(client), request
         assert still_answers(server)
-        wait_until(lambda: not server._server.server_state.connections)
+        wait_until(lambda: open_sockets() == before)
 
 
 def test_connections_that_are_torn_off_leave_nothing_behind() -> None:
     with served(candidates=25) as server:
+        assert still_answers(server)
+        before = open_sockets()  # with those of the server's event loop
         for cut in (0, 3, len(REQUEST)):
             for _ in range(20):
                 client = socket.create_connection(server.address)
                 client.sendall(REQUEST[:cut])
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no goodbye
                 client.close()
-        wait_until(lambda: not server._server.server_state.connections)
-        wait_until(lambda: not server._server.server_state.tasks)
+        wait_until(lambda: open_sockets() == before)
         assert still_answers(server)
