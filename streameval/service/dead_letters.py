@@ -91,7 +91,7 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-def letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iterator[DeadLetter]:
+def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iterator[DeadLetter]:
     """The dead letters of rejected messages of these records, or of earlier ones, whose bytes are gone by now.
 
     A rejection carries its origin, or its place counted through all records.
@@ -146,7 +146,7 @@ class DeadLetterQueue:
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
         """Queue what was rejected of these records."""
         if rejected:
-            self._worker.put(letters_of(records, rejected))
+            self._worker.put(dead_letters_of(records, rejected))
 
     def status(self) -> WorkerStatus:
         """How many dead letters this process has written and dropped, and how many are queued."""

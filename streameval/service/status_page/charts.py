@@ -110,7 +110,7 @@ class ChartRow(NamedTuple):
     value: str
     interval: str
     at: float | None
-    band: Interval | None
+    bounds: Interval | None
 
 
 class Chart(NamedTuple):
@@ -139,16 +139,16 @@ def make_chart(
 def _row(
     each: Estimate, base: Estimate | None, scale: ChartScale | None, shown: Callable[[Estimate], Shown]
 ) -> ChartRow:
-    at = band = None
+    at = bounds = None
     text = interval = UNKNOWN
     value, ends = shown(each)
     if scale is not None and is_known(value):
         signed = shown is lift_of
         at, text = scale.at(value), scale.text(value, signed)
         if ends:
-            band = (scale.at(ends[0]), scale.at(ends[1]))
+            bounds = (scale.at(ends[0]), scale.at(ends[1]))
             interval = f"{scale.text(ends[0], signed)} to {scale.text(ends[1], signed)}"
-    return ChartRow(each, each is base, verdict(each, base), text, interval, at, band)
+    return ChartRow(each, each is base, verdict(each, base), text, interval, at, bounds)
 
 
 def verdict(each: Estimate, base: Estimate | None) -> str:
@@ -184,7 +184,7 @@ class ChartTimeline(NamedTuple):
     """
 
     lines: list[str]
-    bands: list[str]
+    areas: list[str]
     first: str
     last: str
     lowest: str
@@ -229,13 +229,13 @@ def _timeline(at: Floats, series: Floats, scale: ChartScale) -> ChartTimeline:
     down = HEIGHT * (1 - np.clip((series - scale.low) / (scale.high - scale.low), 0.0, 1.0))
     is_finite = np.isfinite(series)
     lines = [_points(across[piece], down[piece, 0]) for piece in _pieces(is_finite[:, 0])]
-    bands = [
+    areas = [
         f"{_points(across[piece], down[piece, 2])} {_points(across[piece][::-1], down[piece, 1][::-1])}"
         for piece in _pieces(is_finite[:, 1] & is_finite[:, 2])
     ]
     known = series[is_finite[:, 0], 0].tolist()
     texts = map(scale.text, (known[0], known[-1], min(known), max(known))) if known else [UNKNOWN] * 4
-    return ChartTimeline(lines, bands, *texts)
+    return ChartTimeline(lines, areas, *texts)
 
 
 def _points(across: Floats, down: Floats) -> str:

@@ -21,7 +21,7 @@ from streameval.ingest.background import RetryError
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.service import dead_letters as deadletter
-from streameval.service.dead_letters import DeadLetter, DeadLetterQueue, FileSink, letters_of, open_dead_letters
+from streameval.service.dead_letters import DeadLetter, DeadLetterQueue, FileSink, dead_letters_of, open_dead_letters
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 
@@ -78,7 +78,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_letters_tell_what_was_wrong_where_and_when() -> None:
     batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
-    found = list(letters_of(RECORDS, batch.rejected))
+    found = list(dead_letters_of(RECORDS, batch.rejected))
     assert [(each.topic, each.partition, each.offset, each.timestamp) for each in found] == [
         ("clicks", 0, 3, 1000),
         ("clicks", 0, 5, 2000),
@@ -91,7 +91,7 @@ def test_letters_tell_what_was_wrong_where_and_when() -> None:
 
 def test_an_origin_that_was_told_finds_its_message_if_it_came_just_now() -> None:
     origins = [("rewards", 0, 8), ("clicks", 0, 5), ("clicks", 0, 4), ("clicks", 9, 5)]
-    found = letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
+    found = dead_letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
     assert [(each.offset, each.value, each.timestamp) for each in found] == [
         (8, b"\xff", None),
         (5, b'{"no": 1}', 2000),
@@ -101,7 +101,7 @@ def test_an_origin_that_was_told_finds_its_message_if_it_came_just_now() -> None
 
 
 def test_a_huge_message_is_kept_in_part() -> None:
-    (found,) = letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6)])
+    (found,) = dead_letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6)])
     assert (len(found.value), found.size) == (deadletter.LONGEST_VALUE, 10**6)
 
 

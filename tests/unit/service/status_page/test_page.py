@@ -83,10 +83,10 @@ def test_a_lift_is_drawn_against_zero() -> None:
         ("–", "–"),
     ]
     better, undecided, *_ = chart.rows
-    assert better.band is not None
-    assert undecided.band is not None
-    assert chart.reference < better.band[0]
-    assert undecided.band[0] < chart.reference < undecided.band[1]
+    assert better.bounds is not None
+    assert undecided.bounds is not None
+    assert chart.reference < better.bounds[0]
+    assert undecided.bounds[0] < chart.reference < undecided.bounds[1]
 
 
 def test_without_lifts_the_rows_are_there_and_say_that_nothing_is_known() -> None:
@@ -233,8 +233,8 @@ def test_lines_run_from_the_first_report_to_now() -> None:
     assert len(points) == 101
     assert (points[0, 0], points[-1, 0]) == (0, WIDTH)
     assert np.all((points[:, 1] >= 0) & (points[:, 1] <= HEIGHT))
-    (band,) = picture.bands
-    assert len(band.split()) == 2 * 101
+    (area,) = picture.areas
+    assert len(area.split()) == 2 * 101
     assert picture.last == drawn_text(candidate.value, picture.last)
 
 
@@ -253,7 +253,7 @@ def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
         history = history.after(point.at, report)
     drawn = make_timelines(history, NOW, [candidate], None)
     assert drawn is not None
-    heights = np.array([point.split(",")[1] for point in drawn.pictures[0].bands[0].split()], dtype=float)
+    heights = np.array([point.split(",")[1] for point in drawn.pictures[0].areas[0].split()], dtype=float)
     assert heights.max() - heights.min() > HEIGHT / 2
     assert drawn.pictures[0].highest.startswith("40.")
 
@@ -266,7 +266,7 @@ def test_where_nothing_was_known_the_line_is_broken() -> None:
     drawn = make_timelines(history, NOW, [report.estimates[0]], None)
     assert drawn is not None
     assert len(drawn.pictures[0].lines) == 2
-    assert len(drawn.pictures[0].bands) == 2
+    assert len(drawn.pictures[0].areas) == 2
 
 
 def test_without_a_past_or_numbers_there_is_no_picture() -> None:
