@@ -247,10 +247,12 @@ def check(
     """
     from streameval.cli.check import try_source
     from streameval.cli.tables import plan_table
-    from streameval.service.http.auth import Security
+    from streameval.service.http.auth import Security, readable_by_others
 
     settings = _load(config)
     Security(settings.http)
+    for path in readable_by_others(settings.http):
+        say(f"warning: every user of this machine can read {path}; chmod o-r {path}")
     console().print(plan_table(settings))
     if broker and settings.source is not None:
         try_source(settings)

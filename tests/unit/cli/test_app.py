@@ -201,6 +201,21 @@ intervals: {short: {kind: normal, drift: include}}
     ]
 
 
+def test_check_warns_of_secrets_that_every_user_can_read(run: Run, files: Path) -> None:
+    tokens = files / "tokens"
+    tokens.write_text("7f3a" * 8)
+    (files / "c.yaml").write_text(
+        "{source: {topic: t}, policies: {candidates: [a]}, http: {token_file: tokens}, promotion: off}"
+    )
+    for mode, warning in (
+        (0o644, "warning: every user of this machine can read tokens; chmod o-r tokens\n"),
+        (0o640, ""),
+    ):
+        tokens.chmod(mode)
+        outcome = run("check", "c.yaml", "--no-broker")
+        assert (outcome.code, outcome.err) == (0, warning)
+
+
 def test_check_tries_a_file(run: Run, files: Path) -> None:
     (files / "c.yaml").write_text(CONFIG + "source: {kind: file, path: [one.ndjson, two.ndjson.gz]}\n")
     outcome = run("check", "c.yaml")
