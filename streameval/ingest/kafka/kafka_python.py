@@ -267,15 +267,17 @@ class KafkaPythonClient:
                 return None
             following = int.from_bytes(records._next_slice[:8], "big") if records.has_next() else None
             limit = self.highwater(key.partition) if following is None else following
-            is_plausible = limit is not None and start < batch.next_offset <= limit
-            skip(batch.next_offset if is_plausible else following or start + 1, None, "the checksum is wrong")
+            claimed = getattr(batch, "next_offset", start)  # old formats do not have it
+            is_plausible = limit is not None and start < claimed <= limit
+            skip(claimed if is_plausible else following or start + 1, None, "the checksum is wrong")
             return _SKIPPED
 
         def skip(end: int, count: int | None, reason: str) -> None:
-            offsets = range(part.next_fetch_offset, end)
+            offsets = range(part.next_fetch_offset, max(end, part.next_fetch_offset + 1))
             lost = offsets if count is None else offsets[max(0, len(offsets) - count) :]
-            self._unreadable.append(Records(key.topic, key.partition, lost, [None] * len(lost), unreadable=reason))
-            part.next_fetch_offset = end
+            if lost:
+                self._unreadable.append(Records(key.topic, key.partition, lost, [None] * len(lost), unreadable=reason))
+            part.next_fetch_offset = offsets[-1] + 1
 
         part = Fetcher.PartitionRecords(offset, key, SimpleNamespace(next_batch=next_batch), *rest, **options)
         part.leader_epoch = self._consumer._subscription.assignment[key].position.leader_epoch
