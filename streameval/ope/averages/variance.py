@@ -193,7 +193,7 @@ class VarianceMoments:
         """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms."""
         form = linear_form(self._sums, self._terms)
         sides = np.eye(self._terms // 2).repeat(2, axis=1)
-        squares = [sum_of_squares(form * side, self._products[0]) for side in sides]
+        squares = [sum_of_squares(np.where(side, form, 0.0), self._products[0]) for side in sides]
         return np.asarray(np.equal(squares, 0).all(axis=0))
 
     @property
