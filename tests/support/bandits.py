@@ -13,11 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.evaluator import Evaluator
+from support.streams import CANDIDATE, evaluated
 
 Array = NDArray[np.float64]
-
-CANDIDATE = "challenger"
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,5 @@ def cut(batch: EventBatch, places: ArrayLike) -> list[EventBatch]:
 
 def values_of(batch: EventBatch, estimators: Sequence[AnyEstimator], **options: Any) -> dict[str, float | None]:
     """The value of the target by each estimator, over all events."""
-    evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()], **options)
-    evaluator.update(batch)
-    report = evaluator.report()
+    report = evaluated(batch, estimators=estimators, averages=[Cumulative()], **options).report()
     return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}

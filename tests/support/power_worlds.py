@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from streameval import SNIPS, Cumulative, Estimate, Evaluator, EventBatch
+from streameval import SNIPS, Cumulative, Estimate, EventBatch
 from streameval.common.arrays import Array
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.power import (
@@ -16,9 +16,9 @@ from streameval.ope.power import (
     TargetLift,
     forecast_power,
 )
+from support.streams import CANDIDATE, evaluated
 
-CANDIDATE = "challenger"
-NORMAL = {"cumulative": "normal"}
+SETTINGS: dict[str, Any] = {"averages": [Cumulative()], "intervals": {"cumulative": "normal"}, "drift": None}
 
 
 class World(NamedTuple):
@@ -49,16 +49,14 @@ RARE = World(np.array([0.59, 0.4, 0.01]), np.array([0.3, 0.2, 0.5]), np.array([0
 
 
 def estimate_of(events: EventBatch, estimator: AnyEstimator) -> Estimate:
-    evaluator = Evaluator([CANDIDATE], [estimator], [Cumulative()], intervals=NORMAL, drift=None)
-    evaluator.update(events)
+    evaluator = evaluated(events, estimators=[estimator], **SETTINGS)
     return evaluator.report().get(CANDIDATE, estimator.label, "cumulative")
 
 
 def forecast_of(events: EventBatch, targets: list[TargetLift], estimator: AnyEstimator | None = None) -> PowerReport:
     """The forecast with a power of 0.8, by `snips` unless another estimator is given."""
     chosen = estimator or SNIPS()
-    evaluator = Evaluator([CANDIDATE], [chosen], [Cumulative()], intervals=NORMAL, drift=None)
-    evaluator.update(events)
+    evaluator = evaluated(events, estimators=[chosen], **SETTINGS)
     log = LogSummary(evaluator.policies, {}, (0.0, 1.0))
     log.update(events)
     return forecast_power(evaluator.report(), log, {chosen.label: chosen}, targets, 0.8, {"window": 10_000.0})

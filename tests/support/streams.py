@@ -116,9 +116,10 @@ def pieces(stream: Stream, cutting: Iterable[float]) -> Iterator[Stream]:
         yield stream[first:last]
 
 
-def evaluated(stream: Stream, *, every: int | None = None, **settings: Any) -> Evaluator:
-    """An evaluator of the candidate that has seen the stream, `every` so many events at a time (all at once)."""
+def evaluated(events: Stream | EventBatch, *, every: int | None = None, **settings: Any) -> Evaluator:
+    """An evaluator that has received the events, `every` so many at a time (all at once); of `CANDIDATE` by default."""
     evaluator = Evaluator(**{"candidates": [CANDIDATE], **settings})
-    for first in range(0, len(stream), every or max(1, len(stream))):
-        evaluator.update(stream[first : first + (every or len(stream))].batch())
+    batch = events.batch() if isinstance(events, Stream) else events
+    for first in range(0, len(batch), every or max(1, len(batch))):
+        evaluator.update(batch[first : first + (every or len(batch))])
     return evaluator

@@ -16,6 +16,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import DriftAware
 from streameval.ope.report import Report
 from support.reference.slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before
+from support.streams import evaluated
 
 Array = NDArray[np.float64]
 THRESHOLD = 3.0
@@ -110,11 +111,11 @@ def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Ar
     return found
 
 
-def evaluated(log: Log, block: int = 100, **options: Any) -> Evaluator:
+def on_mixture(log: Log, block: int = 100, **options: Any) -> Evaluator:
+    """An evaluator of the log on a mixture with these options."""
     estimators = [IPS(), SNIPS(), StratifiedIPS(threshold=THRESHOLD)]
-    evaluator = Evaluator(log.names, estimators=estimators, averages=[Mixture(**options)], block=block, drift=None)
-    evaluator.update(log.batch())
-    return evaluator
+    settings = {"estimators": estimators, "averages": [Mixture(**options)], "block": block, "drift": None}
+    return evaluated(log.batch(), candidates=log.names, **settings)
 
 
 def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answer]) -> None:
@@ -134,7 +135,7 @@ def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answ
 @pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 40), (100, 61)])
 def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
     log = Log(seed=blocks, n=block * blocks, candidates=candidates)
-    report = evaluated(log, block).report()
+    report = on_mixture(log, block).report()
     assert_equal(report, kind, ["logging", *log.names], log.slow(kind, block))
 
 
@@ -174,31 +175,31 @@ def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() 
     slow = log.slow("stratified_ips", block=1_000)
     assert all(answer.drift >= 0 for answer in slow)
     assert max(answer.drift for answer in slow) > 1e-3
-    assert_equal(evaluated(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
+    assert_equal(on_mixture(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
 
 
 def test_it_sees_a_block_when_it_ends() -> None:
     log = Log(seed=1, n=1_099, candidates=2)
-    before = evaluated(log.upto(1_000)).report()
-    after = evaluated(log).report()
+    before = on_mixture(log.upto(1_000)).report()
+    after = on_mixture(log).report()
     for policy in ("logging", *log.names):
         assert after.get(policy, "ips", "mixture").value == before.get(policy, "ips", "mixture").value
 
 
 def test_losses_are_pooled_over_three_candidates_or_more_and_rest_on_each_alone_with_fewer() -> None:
     log = Log(seed=2, n=4_000, candidates=3, gaps=False)
-    three = evaluated(log).report()
+    three = on_mixture(log).report()
     horizons = {three.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}
     assert len(horizons) == 1
     assert three.get("logging", "ips", "mixture").details["horizon_events"] not in horizons
     log.names, log.target = log.names[:2], log.target[:2]
-    two = evaluated(log).report()
+    two = on_mixture(log).report()
     assert len({two.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}) == 2
 
 
 def test_the_rate_can_be_set() -> None:
     log = Log(seed=2, n=4_000, candidates=1)
-    usual, same, other = (evaluated(log, rate=rate).report() for rate in (None, 1.0, 0.01))
+    usual, same, other = (on_mixture(log, rate=rate).report() for rate in (None, 1.0, 0.01))
     assert usual == same
     assert other.get("c0", "ips", "mixture").value != usual.get("c0", "ips", "mixture").value
 
@@ -214,7 +215,7 @@ def test_the_start_is_near_the_logging_policys_mean_reward() -> None:
 
 def test_interval_parts_add_up_to_the_half_width() -> None:
     log = Log(seed=3, n=9_000, candidates=3)
-    for estimate in evaluated(log).report().estimates:
+    for estimate in on_mixture(log).report().estimates:
         parts = {name: estimate.details[name] or 0.0 for name in ("se", "spread", "drift")}
         sampling = parts["se"] ** 2 * max(1.0, estimate.details["design_effect"] or 1.0)
         width = 2.5 * np.sqrt(sampling + parts["spread"] ** 2 + parts["drift"] ** 2)
@@ -224,7 +225,7 @@ def test_interval_parts_add_up_to_the_half_width() -> None:
 
 
 def test_what_a_mixture_does_not_know_is_unknown() -> None:
-    estimate = evaluated(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
+    estimate = on_mixture(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
     assert estimate.details["largest_term_share"] is None
     assert estimate.details["bias_bound"] is None
     assert estimate.details["drift"] is None  # before 50,000 events
@@ -233,9 +234,9 @@ def test_what_a_mixture_does_not_know_is_unknown() -> None:
 def test_one_event_of_a_candidate_is_enough_for_an_estimate() -> None:
     log = Log(seed=3, n=300, candidates=1, gaps=False)
     log.target[0, np.arange(300) != 150] = np.nan
-    assert evaluated(log).report().get("c0", "ips", "mixture").value is not None
+    assert on_mixture(log).report().get("c0", "ips", "mixture").value is not None
     log.target[:] = np.nan
-    assert evaluated(log).report().get("c0", "ips", "mixture").value is None
+    assert on_mixture(log).report().get("c0", "ips", "mixture").value is None
 
 
 def test_the_largest_weight_of_a_mixture_is_that_of_the_whole_log() -> None:
@@ -317,7 +318,7 @@ def test_the_numbers_do_not_depend_on_how_the_stream_is_cut(every: int) -> None:
 
 def test_a_state_continues_to_the_last_bit() -> None:
     log = Log(seed=6, n=3_217, candidates=3)
-    uninterrupted = evaluated(log.upto(1_733))
+    uninterrupted = on_mixture(log.upto(1_733))
     resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(uninterrupted.state())))
     for evaluator in (uninterrupted, resumed):
         evaluator.update(log.batch(slice(1_733, None)))
@@ -326,7 +327,7 @@ def test_a_state_continues_to_the_last_bit() -> None:
 
 def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_alone() -> None:
     log = Log(seed=8, n=3_000, candidates=1, gaps=False)
-    evaluator = evaluated(log)
+    evaluator = on_mixture(log)
     before = evaluator.report().get("c0", "ips", "mixture")
     absent = Log(seed=9, n=1_000, candidates=1, gaps=False)
     absent.target[:] = np.nan

@@ -38,7 +38,7 @@ from streameval.ope.averages.variance import SIGNS, signs_of, start_signs, unit_
 from streameval.ope.evidence.evidence import Evidence
 from support.reference import brute_force
 from support.reference.brute_force import Terms
-from support.streams import close
+from support.streams import close, evaluated
 
 Array = NDArray[np.float64]
 Units = NDArray[np.int64]
@@ -109,26 +109,25 @@ class Log:
         return brute_force.terms(estimator, present, weight, self.reward, cap=2.5, block=BLOCK)
 
 
-def evaluated(
+def evaluated_units(
     log: Log, told: Sequence[Any] | None, *, every: int = 0, production: str = "logging", **wanted: Any
 ) -> Evaluator:
     candidates = [name for name in ("a", "b") if name != production]
     settings: dict[str, Any] = {
+        "candidates": candidates,
+        "production": production,
         "estimators": [IPS(), SNIPS()],
         "averages": [Cumulative()],
         "reward_range": (-10, 10),
         "block": BLOCK,
         "drift": None,
     }
-    evaluator = Evaluator(candidates, production=production, **settings | wanted)
-    for first in range(0, len(log), every or len(log)):
-        evaluator.update(log.batch(first, first + (every or len(log)), told))
-    return evaluator
+    return evaluated(log.batch(0, None, told), every=every, **settings | wanted)
 
 
 def effect(log: Log, told: Sequence[Any] | None, policy: str, estimator: str, **wanted: Any) -> Estimate:
     average = wanted.get("averages", [Cumulative()])[0]
-    found: Estimate = evaluated(log, told, **wanted).report().get(policy, estimator, average.label)
+    found: Estimate = evaluated_units(log, told, **wanted).report().get(policy, estimator, average.label)
     return found
 
 
@@ -235,7 +234,7 @@ def test_units_inside_of_blocks_add_nothing_to_blocks() -> None:
 @pytest.mark.slow
 def test_without_units_there_is_nothing_to_keep() -> None:
     log = Log(6, consecutive(np.random.default_rng(6), 1_000))
-    plain, nameless = (evaluated(log, told, averages=AVERAGES).state() for told in (None, [None] * len(log)))
+    plain, nameless = (evaluated_units(log, told, averages=AVERAGES).state() for told in (None, [None] * len(log)))
     assert plain == nameless
     assert not plain["units"]["seen"]
 
@@ -254,9 +253,9 @@ def test_it_does_not_matter_how_the_stream_is_cut(production: str) -> None:
         "averages": AVERAGES,
         "estimators": [IPS(), SNIPS(), StratifiedIPS()],
     }
-    at_once = evaluated(log, told, **wanted).report()
+    at_once = evaluated_units(log, told, **wanted).report()
     for every in (1_000, 333, 7):
-        cut = evaluated(log, told, every=every, **wanted).report()
+        cut = evaluated_units(log, told, every=every, **wanted).report()
         for one, other in zip(at_once.estimates, cut.estimates, strict=True):
             for name in ("design_effect", "lift_design_effect"):
                 assert other.details[name] == close(one.details[name])
@@ -267,7 +266,7 @@ def test_it_does_not_matter_how_the_stream_is_cut(production: str) -> None:
 def test_an_evaluator_goes_on_from_its_state_bit_for_bit() -> None:
     log = Log(8, side_by_side(np.random.default_rng(8), 3_020), missing=0.1)
     told = late_units(log, 1_017)
-    without = evaluated(log, told, every=430, production="b", averages=AVERAGES)
+    without = evaluated_units(log, told, every=430, production="b", averages=AVERAGES)
     resumed = Evaluator(["a"], [IPS(), SNIPS()], AVERAGES, (-10, 10), "b", block=BLOCK, drift=None)
     for first in range(0, len(log), 430):
         resumed = Evaluator.from_state(resumed.state())
@@ -309,7 +308,7 @@ def test_what_is_kept_does_not_grow_with_the_number_of_units() -> None:
     sizes = set()
     for count in (2_000, 8_000):
         log = Log(11, np.arange(count) // 3)
-        evaluator = evaluated(log, log.names(), averages=[Cumulative(), Mixture()])
+        evaluator = evaluated_units(log, log.names(), averages=[Cumulative(), Mixture()])
         assert evaluator.report().estimates
         sizes.add(len(msgspec.msgpack.encode(evaluator.state()["grids"])) // 1_000)
     assert len(sizes) == 1
@@ -355,7 +354,7 @@ def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
     found = []
     for told in (log.names(), None):
-        report = evaluated(log, told, averages=[Mixture()], promotion={"rule": "paired"}).report()
+        report = evaluated_units(log, told, averages=[Mixture()], promotion={"rule": "paired"}).report()
         found.append(np.array([each.lift - each.lower for each in report.promotion], dtype=float) ** 2)
     assert (found[0] > 1.5 * found[1]).all()
 
@@ -441,7 +440,7 @@ class Course:
         found = []
         for run in range(RUNS):
             log = Log(seed + run, arrange(rng, 6_000))
-            report = evaluated(
+            report = evaluated_units(
                 log,
                 log.names() if named else None,
                 estimators=[IPS()],

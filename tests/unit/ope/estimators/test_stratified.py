@@ -17,6 +17,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
 from support.reference.slow_mixture import Part, SlowMixture, decayed_mean, slope_before
 from support.strategies import examples
+from support.streams import evaluated
 
 Array = NDArray[np.float64]
 THRESHOLD = 3.0
@@ -91,10 +92,9 @@ def slow_dr(offers: Offers, block: int) -> list[Part]:
     ]
 
 
-def evaluated(offers: Offers, estimator: Any, average: Any, block: int = 100) -> Any:
-    evaluator = Evaluator(["a"], estimators=[estimator], averages=[average], block=block, drift=None)
-    evaluator.update(offers.batch())
-    return evaluator.report().get("a", estimator.label, average.label)
+def estimate_of(offers: Offers, estimator: Any, average: Any, block: int = 100) -> Any:
+    settings = {"candidates": ["a"], "estimators": [estimator], "averages": [average], "block": block, "drift": None}
+    return evaluated(offers.batch(), **settings).report().get("a", estimator.label, average.label)
 
 
 @pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 5), (40, 30)])
@@ -102,11 +102,11 @@ def test_stratified_dr_equals_a_plain_reimplementation(block: int, blocks: int) 
     offers = Offers(blocks, block * blocks)
     parts = slow_dr(offers, block)
     term = sum(part.u for part in parts)
-    cumulative = evaluated(offers, StratifiedDR(threshold=THRESHOLD), Cumulative(), block)
+    cumulative = estimate_of(offers, StratifiedDR(threshold=THRESHOLD), Cumulative(), block)
     assert cumulative.value == pytest.approx(np.mean(term), rel=1e-9)
-    window = evaluated(offers, StratifiedDR(threshold=THRESHOLD), Window(tau=20, resolution=1), block)
+    window = estimate_of(offers, StratifiedDR(threshold=THRESHOLD), Window(tau=20, resolution=1), block)
     assert window.value == pytest.approx(np.mean(term[-20:]), rel=1e-9)
-    mixture = evaluated(offers, StratifiedDR(threshold=THRESHOLD), Mixture(), block)
+    mixture = estimate_of(offers, StratifiedDR(threshold=THRESHOLD), Mixture(), block)
     (expected,) = SlowMixture([parts], [True], block).answers()
     assert mixture.value == pytest.approx(expected.value, rel=1e-7)
     assert mixture.details["se"] == pytest.approx(expected.se, rel=1e-6)
@@ -122,7 +122,7 @@ def test_stratified_ips_equals_a_plain_reimplementation() -> None:
     beta = slope_before(rare, w, np.ones(1_000), 100)
     assert (beta != 0).any()
     expected = np.mean(w * offers.reward * small + rare - beta * (w - 1))
-    assert evaluated(offers, StratifiedIPS(threshold=THRESHOLD), Cumulative()).value == pytest.approx(
+    assert estimate_of(offers, StratifiedIPS(threshold=THRESHOLD), Cumulative()).value == pytest.approx(
         expected, rel=1e-9
     )
 
@@ -181,8 +181,8 @@ def test_without_predictions_stratified_dr_is_ips() -> None:
 
 def test_above_the_largest_weight_nothing_is_modelled() -> None:
     offers = Offers(4, 500)
-    plain = evaluated(offers, IPS(), Cumulative()).value
-    assert evaluated(offers, StratifiedDR(threshold=1e6), Cumulative()).value == pytest.approx(plain, rel=1e-12)
+    plain = estimate_of(offers, IPS(), Cumulative()).value
+    assert estimate_of(offers, StratifiedDR(threshold=1e6), Cumulative()).value == pytest.approx(plain, rel=1e-12)
 
 
 def test_a_perfect_model_leaves_no_noise_where_weights_are_large() -> None:
@@ -261,7 +261,7 @@ def test_arrays_with_features_that_are_no_numbers_are_refused() -> None:
 def test_an_event_all_of_whose_features_are_absent_is_missing_for_a_model_that_needs_them() -> None:
     offers = Offers(1, 200)
     offers.features[50:100] = np.nan
-    estimate = evaluated(offers, StratifiedDR(), Cumulative())
+    estimate = estimate_of(offers, StratifiedDR(), Cumulative())
     offers.features[50:100] = 0.0
-    assert evaluated(offers, StratifiedDR(), Cumulative()).effective_sample_size > estimate.effective_sample_size
+    assert estimate_of(offers, StratifiedDR(), Cumulative()).effective_sample_size > estimate.effective_sample_size
     assert estimate.value is not None
