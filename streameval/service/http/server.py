@@ -8,7 +8,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from itertools import chain
 from typing import TYPE_CHECKING, Self
 
@@ -65,60 +65,13 @@ HEADERS = {
 ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
 
 
-class EventStream:
-    """`GET /live` as an ASGI application: a server-sent event `published` for each new `DaemonStatus`."""
-
-    def __init__(self, published: Callable[[], DaemonStatus]) -> None:
-        self._published = published
-        self._closed = False
-        self.streams = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with a stream; 503 when `MOST_STREAMS` are open."""
-        if scope["method"] == "HEAD":
-            await Response(media_type=MEDIA_TYPE)(scope, receive, send)
-            return
-        if self.streams >= MOST_STREAMS:
-            too_many = PlainTextResponse("too many pages are open", 503, {"retry-after": "10"})
-            await too_many(scope, receive, send)
-            return
-        self.streams += 1
-        try:
-            # A proxy that buffers would delay the events.
-            stream = StreamingResponse(self._messages(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
-            await stream(scope, receive, send)
-        finally:
-            self.streams -= 1
-
-    def close(self) -> None:
-        """Let all streams end soon."""
-        self._closed = True
-
-    async def _messages(self) -> AsyncIterator[str]:
-        last: DaemonStatus | None = None
-        now = started = sent = time.monotonic()
-        yield f"retry: {COMES_BACK}\n\n"
-        while not self._closed and now - started < LASTS:
-            status = self._published()
-            if status is not last:
-                last, sent = status, now
-                events = status.report.events.accepted if status.report else 0
-                data = msgspec.json.encode({"at": status.at, "events": events, "ready": status.ready}).decode()
-                yield f"event: published\ndata: {data}\n\n"
-            elif now - sent >= BEATS_EVERY:
-                sent = now
-                yield ": nothing new\n\n"
-            await asyncio.sleep(STREAM_CHECKED_EVERY)
-            now = time.monotonic()
-
-
 class Pages:
-    """The answers to all requests, each from one `view.published`."""
+    """The answers to all requests, each from one `view.published`; `closing` ends the open `streams` soon."""
 
     def __init__(self, view: Daemon) -> None:
         self._view = view
         self._status = StatusPage()
-        self.live = EventStream(lambda: view.published)
+        self.streams, self.closing = 0, False
 
     async def status(self, request: Request) -> Response:
         """The status page; `?estimator=...&average=...` choose what its top shows."""
@@ -147,6 +100,36 @@ class Pages:
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
+
+    async def live(self, request: Request) -> Response:
+        """A server-sent event `published` for each new `DaemonStatus`; 503 when `MOST_STREAMS` are open."""
+        if request.method == "HEAD":
+            return Response(media_type=MEDIA_TYPE)
+        if self.streams >= MOST_STREAMS:
+            return PlainTextResponse("too many pages are open", 503, {"retry-after": "10"})
+        # A proxy that buffers would delay the events.
+        return StreamingResponse(self._messages(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
+
+    async def _messages(self) -> AsyncIterator[str]:
+        last: DaemonStatus | None = None
+        now = started = sent = time.monotonic()
+        self.streams += 1
+        try:
+            yield f"retry: {COMES_BACK}\n\n"
+            while not self.closing and now - started < LASTS:
+                status = self._view.published
+                if status is not last:
+                    last, sent = status, now
+                    events = status.report.events.accepted if status.report else 0
+                    data = msgspec.json.encode({"at": status.at, "events": events, "ready": status.ready}).decode()
+                    yield f"event: published\ndata: {data}\n\n"
+                elif now - sent >= BEATS_EVERY:
+                    sent = now
+                    yield ": nothing new\n\n"
+                await asyncio.sleep(STREAM_CHECKED_EVERY)
+                now = time.monotonic()
+        finally:
+            self.streams -= 1
 
 
 class Login:
@@ -192,7 +175,7 @@ def create_app(pages: Pages, security: Security) -> Starlette:
     """The ASGI application: `/`, `/live`, `/metrics`, `/healthz`, `/readyz`, `/api/v1/report`; nothing else."""
     routes = [
         Route("/", pages.status),
-        Route("/live", pages.live, methods=["GET"]),
+        Route("/live", pages.live),
         Route("/metrics", pages.metrics),
         Route("/healthz", pages.health),
         Route("/readyz", pages.ready),
@@ -276,7 +259,7 @@ class HttpServer:
 
     def __exit__(self, *_: object) -> None:
         """Answer open requests and close everything."""
-        self._pages.live.close()
+        self._pages.closing = True
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

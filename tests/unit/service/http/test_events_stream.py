@@ -98,7 +98,7 @@ def test_streams_are_limited_and_given_back_when_their_clients_go(
             assert late.get("/metrics").status_code == 200
         for each in clients:
             each.close()
-        wait_until(lambda: server._pages.live.streams == 0)
+        wait_until(lambda: server._pages.streams == 0)
     wait_until(lambda: not server._server.server_state.tasks)
 
 
