@@ -46,6 +46,8 @@ CHECKSUM = 32
 CHUNK = 1 << 20
 OWNER = 20
 """Bytes of the number of the process in the file `lock`."""
+WRONG_CONTENT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+"""Errors of reading a document with other keys, types or values than those of a snapshot."""
 OLDER = "use an older snapshot"
 
 T = TypeVar("T")
@@ -123,28 +125,31 @@ class SnapshotStore:
     def newest(self, read: Callable[[Path, State], T]) -> T | None:
         """`read` of the newest snapshot that is whole; None without one.
 
-        Newer ones that are damaged, or where `read` raises DamagedError, are set aside with a warning.
+        Newer ones that are damaged, or where `read` finds wrong content, are set aside with a warning.
         """
         for path in reversed(found_in(self.directory)):
             try:
                 return read(path, read_document(path))
-            except DamagedError as damage:
+            except (DamagedError, *WRONG_CONTENT) as error:
                 self.damaged += 1
+                damage = (
+                    f"{error}" if isinstance(error, DamagedError) else f"wrong content, {type(error).__name__}: {error}"
+                )
                 self._set_damaged_aside(path, damage)
             except OSError as error:
                 hint = "check its permissions and the disk; without this file, the snapshot before it is used"
                 raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
         return None
 
-    def _set_damaged_aside(self, path: Path, damage: DamagedError) -> None:
+    def _set_damaged_aside(self, path: Path, damage: str) -> None:
         """Rename a damaged file. If that fails, it stays where it is; later snapshots use other names."""
         aside = path.with_suffix(DAMAGED)
         try:
             path.rename(aside)
             self._prune(DAMAGED)
-            log.warning("snapshot_damaged", path=str(path), reason=str(damage), set_aside_as=str(aside))
+            log.warning("snapshot_damaged", path=str(path), reason=damage, set_aside_as=str(aside))
         except OSError as error:
-            log.warning("snapshot_damaged", path=str(path), reason=str(damage), not_set_aside=error.strerror)
+            log.warning("snapshot_damaged", path=str(path), reason=damage, not_set_aside=error.strerror)
 
     def write(self, document: State) -> Path:
         """Write a document to disk before returning.

@@ -10,12 +10,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
 from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
-from streameval.errors import ConfigError, DamagedError, InputError, StateError
+from streameval.errors import ConfigError, InputError, StateError
 from streameval.events import EventBatch
 from streameval.ingest.background import Background
 from streameval.ingest.base import BackfillStart, Offsets, SourceOffsets
@@ -23,7 +22,6 @@ from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.plan import Plan
 from streameval.ope.policies import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
@@ -33,8 +31,6 @@ from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter,
 SCHEMA = 3
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
-WRONG_CONTENT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
-"""Errors of a document with other keys, types or values than those of a snapshot."""
 LOST = (
     "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
     "with `start: latest`, events since the last snapshot are not counted"
@@ -87,21 +83,9 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
 
     Raises:
         StateError: The snapshot has another schema or fingerprint.
-        DamagedError: Its content is not that of a snapshot.
+        DamagedError, or one of WRONG_CONTENT: Its content is not that of a snapshot.
         InputError: A policy to reset does not exist.
     """
-    pipeline, plan = _pipeline(config), config.plan()  # a mistake in these is not one of the snapshot
-    _require_policies(reset_policies, plan.policies)
-    try:
-        return _resume(config, path, document, plan, pipeline, reset_policies)
-    except WRONG_CONTENT as error:
-        reason = f"its content is not that of a snapshot: {type(error).__name__}: {error}"
-        raise DamagedError(reason, hint=WAYS_OUT) from error
-
-
-def _resume(
-    config: Config, path: Path, document: State, plan: Plan, pipeline: EventPipeline, reset_policies: Collection[str]
-) -> StartState:
     if document.get("schema") != SCHEMA:
         raise StateError(
             f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
@@ -117,9 +101,11 @@ def _resume(
         raise StateError(
             f"the snapshot {path} was computed with a different configuration: {'; '.join(differing)}", hint=WAYS_OUT
         )
+    plan, pipeline = config.plan(), _pipeline(config)
     evaluator = evaluator_from(document["evaluator"], config.reward_model, config.policies.candidates)
     evaluator.report()  # reads every part of the state
     parts = evaluator.parts
+    _require_policies(reset_policies, plan.policies)
     for policy in reset_policies:
         evaluator.reset_policy(policy)
     reset: Collection[str] = reset_policies
@@ -202,6 +188,7 @@ def daemon(
     try:
         if reset:
             store.set_aside()
+        config.plan(), _pipeline(config)  # raise here what is wrong with the configuration, not with a snapshot
         start = store.newest(lambda path, document: resume(config, path, document, reset_policies))
         if start is None:
             if not reset and found_in(kept.dir, DAMAGED):
