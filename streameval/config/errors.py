@@ -72,11 +72,7 @@ def problems_of(error: ValidationError, root: type) -> Iterator[Problem]:
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str | None:
-    """A hint with the known word that was probably meant, if any.
-
-    >>> did_you_mean("confidnce", ["confidence", "candidates"])
-    "did you mean 'confidence'?"
-    """
+    """A hint with the known word that was probably meant, if any."""
     matches = difflib.get_close_matches(str(word).lower().replace("-", "_"), list(known), n=1)
     return f"did you mean '{matches[0]}'?" if matches else None
 
@@ -105,8 +101,7 @@ def shown(value: object) -> str:
 
 
 def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
-    kind, value = details[0]["type"], details[0]["input"]
-    _, shapes = _walk(root, details[0]["loc"])
+    kind, value, shapes = details[0]["type"], details[0]["input"], _walk(root, details[0]["loc"])[1]
     shape, parent = shapes[-1], shapes[-2] if len(shapes) > 1 else root
     if kind in UNKNOWN_KEY:
         known = tuple(_fields(parent))

@@ -115,7 +115,10 @@ def _parse(text: str) -> tuple[Any, dict[Place, str]]:
 def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
     """The plain value of a node of YAML; adds the line of each place in it to `origins`."""
     if isinstance(node, yaml.ScalarNode):
-        return _typed(node.value) if node.style is None else node.value
+        types = TYPES if node.style is None else ()  # others are in quotes
+        return next(
+            (convert(node.value) for pattern, convert in types if re.fullmatch(pattern, node.value)), node.value
+        )
     if isinstance(node, yaml.SequenceNode):
         items: list[Any] = []
         for item in node.value:
@@ -133,10 +136,6 @@ def _value(node: Any, place: Place, origins: dict[Place, str]) -> Any:
         origins[inner] = f"line {key.start_mark.line + 1}"
         values[key.value] = _value(value, inner, origins)
     return values
-
-
-def _typed(text: str) -> Any:
-    return next((convert(text) for pattern, convert in TYPES if re.fullmatch(pattern, text)), text)
 
 
 def with_environment(document: Document, environment: Mapping[str, str], sections: Collection[str]) -> Document:
