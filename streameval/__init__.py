@@ -36,7 +36,8 @@ if TYPE_CHECKING:
         Interval,
         Normal,
     )
-    from streameval.ope.policies import Decisions, EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+    from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform
+    from streameval.ope.policies.python import Decisions
     from streameval.ope.promotion import Promotion, Trust
     from streameval.ope.report import Estimate, Report
     from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
@@ -53,8 +54,9 @@ __all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
 __all__.sort()
 
 _HOMES = (
-    *("errors", "events", "ope.policies", "ope.reward_models", "ope.averages", "ope.estimators", "ope.intervals"),
-    *("ope.promotion", "ope.report", "ope.evaluator.evaluator", "ingest.files.source"),
+    *("errors", "events", "ope.policies.coded", "ope.policies.python", "ope.reward_models", "ope.averages"),
+    *("ope.estimators", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
+    "ingest.files.source",
 )
 """A name is imported from the first of these modules that has it."""
 

@@ -17,7 +17,7 @@ from streameval.ingest.files.source import Advance, read_lines
 from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import MissingField, Plan
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Report
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}

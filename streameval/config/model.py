@@ -30,7 +30,8 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import BEST_AVERAGE, PUBLISHED_AVERAGES, Plan
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, fields_read, named_policies
+from streameval.ope.policies.logged import LOGGING
 from streameval.ope.policies.python import find
 from streameval.ope.promotion import Promotion
 from streameval.ope.reward_models import AnyRewardModel, Ridge

@@ -15,7 +15,8 @@ from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.policies import LOGGING, AnyPolicy, CodedPolicies
+from streameval.ope.policies.coded import AnyPolicy, CodedPolicies
+from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, PolicyCounts, Report
 
 NEVER_LOGGED = 0.005

@@ -31,7 +31,7 @@ from streameval.ingest.background import Background
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import require_schema
 from streameval.ope.evaluator.plan import Candidates, Plan
-from streameval.ope.policies import AnyPolicy, PythonPolicy, named_policies
+from streameval.ope.policies.coded import AnyPolicy, PythonPolicy, named_policies
 from streameval.ope.reward_models import AnyRewardModel, Ridge, online
 from streameval.service.status import SnapshotStatus
 

@@ -22,7 +22,7 @@ from streameval.ingest.kafka.settings import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload

@@ -13,7 +13,7 @@ from streameval.ope.estimators import (
     IPS,
     SNIPS,
 )
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 from support.streams import CANDIDATE, Stream, evaluated, from_weights
 
 WIDE = (-1e6, 1e6)

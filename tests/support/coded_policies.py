@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streameval.ope.policies import Decisions
+from streameval.ope.policies.python import Decisions
 
 Distributions = Sequence[Any]
 

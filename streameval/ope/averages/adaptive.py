@@ -15,11 +15,8 @@ from streameval.ope.averages import drift_rate, ring
 from streameval.ope.averages.base import KernelAverage, KernelReading
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import LONGEST, SHORTEST, Bias, DriftRate, DriftRateEstimator, Smoothing
-from streameval.ope.averages.fixed import DEFAULT_ALPHA
+from streameval.ope.averages.fixed import DEFAULT_ALPHA, DEFAULT_TAU
 from streameval.ope.averages.moments import fade, fold, merge, nothing, total
-
-INITIAL_WINDOW = 10_000
-PUBLISHED_BIAS_WEIGHT = 5e-5
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -43,9 +40,7 @@ class Adaptive(KernelAverage):
     @property
     def weight(self) -> float:
         """The papers' lambda."""
-        if self.bias_weight is not None:
-            return self.bias_weight
-        return PUBLISHED_BIAS_WEIGHT if self.objective == "published" else 1.0
+        return self.bias_weight or (5e-5 if self.objective == "published" else 1.0)
 
 
 @dataclass(frozen=True, config=strict)
@@ -67,7 +62,7 @@ class AdaptiveWindow(Adaptive):
             **ring.start(columns, -(-LONGEST // block)),
             "block": block,
             "length": np.zeros(columns),
-            "tau": np.full(columns, float(INITIAL_WINDOW)),
+            "tau": np.full(columns, float(DEFAULT_TAU)),
         }
 
     def fold_kernel(self, state: State, blocks: Blocks, rate: DriftRate) -> tuple[State, Array | float]:
@@ -85,7 +80,7 @@ class AdaptiveWindow(Adaptive):
             tau = drift_rate.published_window(self.weight * drift_rate.PUBLISHED_UNIT * rate.per_event)
         else:
             tau = drift_rate.mse_window(rate.per_event, rate.variance, self.weight)
-        return np.clip(np.where(np.isnan(tau), INITIAL_WINDOW, tau), SHORTEST, LONGEST)
+        return np.clip(np.where(np.isnan(tau), DEFAULT_TAU, tau), SHORTEST, LONGEST)
 
     def read_kernel(self, state: State, tail: Blocks | None, rate: Array) -> KernelReading:
         late = 0 if tail is None else tail.size

@@ -24,7 +24,8 @@ from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence, start_recent
 from streameval.ope.evidence.slate_weights import start_ratios
 from streameval.ope.intervals import AnyInterval
-from streameval.ope.policies import LOGGING, CodedPolicies, Faults, has_support_information
+from streameval.ope.policies.coded import CodedPolicies, Faults
+from streameval.ope.policies.logged import LOGGING, has_support_information
 from streameval.ope.promotion import Arrivals, Lift, Promotion, decide
 from streameval.ope.report import Estimate, EventCounts, Failure, PolicyCounts, Report
 from streameval.ope.reward_models import AnyRewardModel, online
@@ -126,8 +127,8 @@ class Evaluator:
 
     def _use_grids(self) -> None:
         self._grids = self.plan.grids()
-        self._lifts = self.plan.promotion_lifts(self._grids)
-        self._monitor = self.plan.monitor(self._lifts)
+        self.promotion_lifts = self.plan.promotion_lifts(self._grids)
+        self._monitor = self.plan.monitor(self.promotion_lifts)
 
     def _start_learning(self) -> State:
         """The parts that learn from the log, before the first event."""
@@ -149,11 +150,6 @@ class Evaluator:
         """The number of accepted events."""
         number: int = self._state["events"]["accepted"]
         return number
-
-    @property
-    def promotion_lifts(self) -> tuple[Pair, ...]:
-        """The estimators and averages, by label, whose lifts promotion may use, the preferred one first."""
-        return self._lifts
 
     def continued(self, plan: Plan) -> Evaluator:
         """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
@@ -285,7 +281,7 @@ class Evaluator:
         lifts: dict[Pair, Lift] = {}
         states = []
         for grid, before in zip(self._grids, self._state["grids"], strict=True):
-            after, found = grid.fold(before, evidence, self._lifts)
+            after, found = grid.fold(before, evidence, self.promotion_lifts)
             states.append(after)
             lifts |= found
         self._state |= {**learned, "counts": counts, "grids": states}
@@ -293,7 +289,7 @@ class Evaluator:
             self._state["promotion"] = self._monitor.fold(
                 self._state["promotion"],
                 evidence,
-                [lifts[pair] for pair in self._lifts],
+                [lifts[pair] for pair in self.promotion_lifts],
                 events.timestamp,
                 events.propensity,
             )

@@ -29,7 +29,8 @@ from streameval.ope.evidence.actions import Actions, Requirement, Requirements, 
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import error_shares
-from streameval.ope.policies import LOGGING, AnyPolicy, Logged, PythonPolicy, named_policies, target_probabilities
+from streameval.ope.policies.coded import AnyPolicy, Logged, PythonPolicy, named_policies
+from streameval.ope.policies.logged import LOGGING, target_probabilities
 from streameval.ope.promotion import Promotion, PromotionMonitor, RuleContext
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 

@@ -13,7 +13,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask
 from streameval.events import ActionSets, EventBatch
 from streameval.events.action_sets import Index
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 
 
 class Requirement(StrEnum):

@@ -14,7 +14,7 @@ from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.ope.evidence.actions import Actions, Requirement, Requirements
 from streameval.ope.evidence.slate_weights import fold_ratios, slate_weights
-from streameval.ope.policies import target_probabilities, unsupported_probability
+from streameval.ope.policies.logged import target_probabilities, unsupported_probability
 
 LARGEST_WEIGHT = 1e50
 """Above this the square of a term, summed over a stream, may leave the floating-point range: the event is missing."""

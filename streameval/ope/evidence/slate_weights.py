@@ -15,7 +15,7 @@ from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.slates import LISTED, UNIFORM_RANKING, SlateColumns
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 
 SLOTS_SHOWN = 20
 """The number of slots whose mean ratios are kept."""

@@ -208,9 +208,6 @@ def _scores_fault(name: str, given: Any, actions: int) -> Fault | None:
 
 # --- The distributions of policies in code, in place of logged probabilities ---
 
-FAILURES = ("missing_field", "raised", "malformed", "not_finite", "probability_range", "distribution_sum")
-"""Why a policy in code has no distribution for an event: a closed list."""
-
 Faults = Mapping[str, Mapping[int, Fault]]
 """By policy, the events for which it has no distribution."""
 

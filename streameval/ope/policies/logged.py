@@ -59,13 +59,9 @@ def has_support_information(batch: EventBatch) -> Array:
     if batch.action_sets is not None:
         known[batch.action_sets.owner[~np.isnan(batch.action_sets.propensities)]] = 1.0
     if batch.slates is not None:
-        unknown = (batch.slates.actions.sizes == 0) | (_missing(batch.slates.actions) > 0)
+        slots = batch.slates.actions
+        unknown = slots.sizes == 0
+        unknown[slots.owner[np.isnan(slots.propensities)]] = True
         blind = np.bincount(batch.slates.owner, weights=unknown, minlength=len(batch)) > 0
         known[(batch.slates.sizes > 0) & ~blind] = 1.0
     return known
-
-
-def _missing(sets: ActionSets) -> Array:
-    """Actions of each event or slot whose propensity is not known."""
-    unknown = np.isnan(sets.propensities)
-    return np.asarray(np.bincount(sets.owner, weights=unknown, minlength=len(sets.index)), dtype=np.float64)

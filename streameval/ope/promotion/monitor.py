@@ -164,11 +164,8 @@ class PromotionMonitor:
             *(lift.follow(path, state["lifts"][name], self.context.block) for name, path in pairs), strict=True
         )
         by, switched = lift.choose(np.stack(recent), state["by"])
-        if (by == by[0, 0]).all():
-            known = every[max(0, by[0, 0])]
-        else:
-            places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
-            known = np.take_along_axis(np.stack(every), places, axis=0)[0]
+        places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
+        known = np.take_along_axis(np.stack(every), places, axis=0)[0]
         return Lift(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
     def _block_ends(self, state: State, timestamp: Array, blocks: int) -> tuple[Array, Array]:

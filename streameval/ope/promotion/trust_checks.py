@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, running_max, running_sum
+from streameval.common.arrays import Array, Mask, State, ratio, running_max, running_sum
 from streameval.common.text import counted, format_duration, in_words, significant
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import mean_weight
@@ -88,10 +88,10 @@ class WeightFigures(NamedTuple):
             wealth = np.logaddexp(wealth, totals[..., 1, -1, :] + _share_of_run(started + 1))
         return cls(
             events,
-            _ratio(weight, q),
-            np.nan_to_num(_ratio(weight**2, weight_square)),
-            _ratio(largest_weight, weight),
-            _ratio(largest_term, term_size),
+            ratio(weight, q),
+            np.nan_to_num(ratio(weight**2, weight_square)),
+            ratio(largest_weight, np.maximum(weight, 0.0)),
+            ratio(largest_term, term_size),
             wealth / effects,
         )
 
@@ -154,11 +154,6 @@ def _policies_last(state: State) -> tuple[Array, Array]:
 
 def _share_of_run(number: int) -> float:
     return -math.log(number * (number + 1))
-
-
-def _ratio(numerator: Array, denominator: Array) -> Array:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(denominator > 0, numerator / denominator, np.nan))
 
 
 def stream_checks(

@@ -32,7 +32,7 @@ from streameval.ope.estimators import (
 )
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 from support.reference import brute_force
 from support.strategies import examples
 from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream, streams

@@ -29,7 +29,7 @@ from streameval.ope.averages import (
 from streameval.ope.averages.moments import ALL_ROWS
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, Report
 from support.strategies import examples
 from support.streams import (

@@ -20,7 +20,7 @@ from streameval.ope.averages import (
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import AnyInterval, ConfidenceSequence, EmpiricalBernstein
-from streameval.ope.policies import LOGGING
+from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Report
 from support.streams import CANDIDATE, Array, from_weights
 

@@ -22,7 +22,7 @@ from streameval.ingest.base import Records
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import DM, IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.policies import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
+from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
 from streameval.ope.report import PolicyCounts, Report
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
