@@ -15,14 +15,5 @@ AnyAverage = Annotated[
     Cumulative | Window | Decay | AdaptiveWindow | AdaptiveDecay | Mixture, Field(discriminator="kind")
 ]
 
-__all__ = [
-    "AdaptiveDecay",
-    "AdaptiveWindow",
-    "AnyAverage",
-    "Average",
-    "Cumulative",
-    "Decay",
-    "Mixture",
-    "Reading",
-    "Window",
-]
+__all__ = ["AnyAverage", "Average", "Reading"]
+__all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]

@@ -7,45 +7,20 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.ope.estimators.base import Estimator, TermRange, Terms
-from streameval.ope.estimators.importance import SNIPS, ControlVariate, PseudoInverse, WeightedPseudoInverse
+from streameval.ope.estimators.importance import (
+    SNIPS,
+    ControlVariate,
+    PseudoInverse,
+    StratifiedDR,
+    StratifiedIPS,
+    WeightedPseudoInverse,
+)
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
-from streameval.ope.estimators.stratified import StratifiedDR, StratifiedIPS
 
-AnyEstimator = Annotated[
-    IPS
-    | SNIPS
-    | ClippedIPS
-    | ControlVariate
-    | DM
-    | DR
-    | StaticBlend
-    | Switch
-    | CAB
-    | CABDR
-    | StratifiedIPS
-    | StratifiedDR
-    | PseudoInverse
-    | WeightedPseudoInverse,
-    Field(discriminator="kind"),
-]
+_Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
+_Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR | PseudoInverse | WeightedPseudoInverse
+AnyEstimator = Annotated[_Interpolated | _Weighted, Field(discriminator="kind")]
 
-__all__ = [
-    "CAB",
-    "CABDR",
-    "DM",
-    "DR",
-    "IPS",
-    "SNIPS",
-    "AnyEstimator",
-    "ClippedIPS",
-    "ControlVariate",
-    "Estimator",
-    "PseudoInverse",
-    "StaticBlend",
-    "StratifiedDR",
-    "StratifiedIPS",
-    "Switch",
-    "TermRange",
-    "Terms",
-    "WeightedPseudoInverse",
-]
+__all__ = ["AnyEstimator", "Estimator", "TermRange", "Terms"]
+__all__ += ["CAB", "CABDR", "DM", "DR", "IPS", "ClippedIPS", "StaticBlend", "Switch"]
+__all__ += ["SNIPS", "ControlVariate", "PseudoInverse", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]

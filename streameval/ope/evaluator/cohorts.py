@@ -55,13 +55,9 @@ class Cohort:
         report = self.evaluator.report(now)
         return with_fields(report, estimates=tuple(row for row in report.estimates if row.policy in self.policies))
 
-    def to_state(self) -> State:
-        """The cohort as a plain value."""
-        return {"policies": list(self.policies), "evaluator": self.evaluator.state()}
-
     @classmethod
     def from_state(cls, state: State, reward_model: AnyRewardModel | None, candidates: Candidates) -> Cohort:
-        """The inverse of `to_state`; a state may also name the `pairs` to keep of all that it holds."""
+        """From a part of `CohortEvaluator.state`, which may also name the `pairs` to keep of all that it holds."""
         evaluator = Evaluator.from_state(state["evaluator"], reward_model, candidates)
         if state.get("pairs") is not None:
             pairs = [(estimator, average) for estimator, average in state["pairs"]]
@@ -219,11 +215,8 @@ class CohortEvaluator:
 
     def state(self) -> State:
         """Everything needed to continue, as a plain value; without evaluators that are not activated."""
-        return {
-            "schema": STATE_SCHEMA,
-            "cohorts": [cohort.to_state() for cohort in self._cohorts],
-            "added": self._added,
-        }
+        cohorts = [{"policies": list(each.policies), "evaluator": each.evaluator.state()} for each in self._cohorts]
+        return {"schema": STATE_SCHEMA, "cohorts": cohorts, "added": self._added}
 
     @classmethod
     def from_state(

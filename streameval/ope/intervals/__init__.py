@@ -19,14 +19,5 @@ AnyInterval = Annotated[
 KINDS: Mapping[str, type[IntervalMethod]] = {each.kind: each for each in get_args(get_args(AnyInterval)[0])}
 """The classes of intervals by their kinds."""
 
-__all__ = [
-    "KINDS",
-    "AnyInterval",
-    "IntervalMethod",
-    "ConfidenceSequence",
-    "DriftAware",
-    "EmpiricalBernstein",
-    "EmpiricalLikelihood",
-    "Interval",
-    "Normal",
-]
+__all__ = ["KINDS", "AnyInterval", "Interval", "IntervalMethod"]
+__all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Normal"]

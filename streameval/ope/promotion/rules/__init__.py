@@ -6,9 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from streameval.ope.promotion.rules.anytime import Anytime
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
-from streameval.ope.promotion.rules.paired import Paired
+from streameval.ope.promotion.rules.lifts import Anytime, Paired
 from streameval.ope.promotion.rules.sea import Bsea, Sea
 
 AnyRule = Annotated[Paired | Anytime | Sea | Bsea, Field(discriminator="kind")]
