@@ -19,7 +19,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench fuzz soak mutants lock dashboards manifests clean
+.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock dashboards manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -58,12 +58,15 @@ bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/family.py
 	$(WHEEL_PYTHON) tests/benchmarks/intervals.py
 
-fuzz soak: export PYTHONPATH = tests
+fuzz soak faults: export PYTHONPATH = tests
 fuzz: .venv/ready  ## ten million mutated messages, without a crash or a number that is not finite
 	.venv/bin/python tests/tools/fuzz.py $(ARGS)
 
 soak: .venv/ready  ## 20 minutes at 20,000 events a second with a fault every minute: memory, descriptors, scrapes, every event
 	.venv/bin/python tests/tools/soak.py $(ARGS)
+
+faults: .venv/ready  ## schedules of faults against the daemon, one seed each (ARGS="--schedules 50000")
+	.venv/bin/python tests/tools/fault_schedules.py $(ARGS)
 
 mutants: export PYTHONPATH = tests
 mutants: .venv/ready  ## the share of seeded mutants that the tests kill (ARGS="run tests/mutation/RECORD.json")

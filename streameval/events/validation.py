@@ -31,7 +31,6 @@ REASONS: tuple[str, ...] = (
     "inconsistent_propensity",
     "duplicate",
     "too_late",
-    "too_early",
     "unreadable_batch",
 )
 

@@ -5,6 +5,7 @@ A source yields `Records`, raw bytes with their offsets in a log, and never deco
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from bisect import bisect_left
 from collections import Counter
@@ -365,6 +366,11 @@ class SourceSettings(StrictModel):
     def dedupe_window(self) -> int:
         """How many event ids are remembered to drop duplicates; 0 = none."""
         return 0
+
+    @property
+    def clock_tolerance(self) -> float:
+        """How many seconds an event may be dated ahead of the reader's clock; later ones count as events of now."""
+        return math.inf
 
     @property
     def reward_topic(self) -> RewardTopic | None:

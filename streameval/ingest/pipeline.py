@@ -8,20 +8,30 @@ from dataclasses import replace
 from itertools import chain
 from typing import Protocol, TypeVar
 
+import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Array, State
+from streameval.common.text import in_words
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Records, SourceSettings, SourceStatus, TopicPartition
 from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder
 from streameval.ingest.stages.buffer import HeldEvents
 
-MAX_AHEAD = 366 * 86400.0
-"""Seconds. Where events are ordered by time, one dated further in the future is rejected: ten of them in a row would
-make all later events of their partition too late, for good."""
+CLOCK_BEHIND = 86_400.0
+"""Seconds. When events are dated further ahead of the reader's clock, it is that clock that is wrong."""
+CLOCK_EVIDENCE = 20
+"""Events whose median time shows the time by the producers' clocks."""
 
 B = TypeVar("B", EventBatch, RewardBatch)
+
+
+class ClockBehindError(Exception):
+    """The clock of this machine is so many seconds behind the events, none of which was taken."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the clock of this machine is {in_words(seconds)} behind the events")
 
 
 class Decoder(Protocol):
@@ -41,6 +51,7 @@ class EventPipeline:
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
     `reward_field`, `reward_range`: the field of rewards that come separately, and the range of joined ones.
+    `ahead_of_clock`: how many events and rewards were dated too far ahead of the reader's clock.
     """
 
     def __init__(
@@ -58,6 +69,9 @@ class EventPipeline:
         self._order: EventOrder | None = None
         self._is_decided = False
         self._released = HeldEvents()  # by an order in which events no longer wait
+        self._clock_tolerance = math.inf if source is None else source.clock_tolerance
+        self._newest = -math.inf
+        self.ahead_of_clock = 0
         self._reward_topic = None if rewards is None else rewards.topic
         self._rewards = None if rewards is None else RewardDecoder(reward_field)
 
@@ -79,25 +93,31 @@ class EventPipeline:
         Args:
             records: The messages of a poll.
             status: The status of the source after the poll.
-            now: Seconds since 1970; where events are ordered by time, those dated more than `MAX_AHEAD` later are
-                rejected as `too_early`.
+            now: Seconds since 1970; an event dated more than `max_ahead` of the source later counts as one of now.
+
+        Raises:
+            ClockBehindError: `now` is more than a day behind the events; none of the messages is taken.
         """
         if not self._is_decided and status.partitions:
             self._decide(len(status.partitions))
+        decisions = [part for part in records if part.topic != self._reward_topic]
+        batch = self._decode(decisions) if decisions else EventBatch.concat([])
+        self._require_clock(batch.timestamp, now)
+        batch = self._not_ahead(batch, now)
+        if self._duplicates is not None and len(batch):
+            batch = self._duplicates.take(batch)
         if self._order is None:
-            batch = self._decode(records)
             return EventBatch.concat([self._released.take(), batch]) if len(self._released) else batch
         self._order.expect((part.topic, part.partition) for part in status.partitions)
         ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
         due = [self._order.at_end({partition: time for partition, time in ended.items() if time is not None})]
-        decisions = [part for part in records if part.topic != self._reward_topic]
         if decisions:
-            due.append(self._order.take(_without_future(self._decode(decisions), now)))
+            due.append(self._order.take(batch))
         for part in records:
             if self._rewards is not None and part.topic == self._reward_topic:
                 origin = Origin.of(part.topic, [(part.partition, part.offsets)])
                 rewards = _with_unreadable(self._rewards.decode_batch(part.values, origin), [part])
-                due.append(self._order.take_rewards(_without_future(rewards, now)))
+                due.append(self._order.take_rewards(self._not_ahead(rewards, now)))
         return self._checked(EventBatch.concat([batch for batch in due if len(batch) or batch.rejected]))
 
     def ahead(self) -> Collection[TopicPartition]:
@@ -130,14 +150,15 @@ class EventPipeline:
         """All that is remembered and buffered, as a plain value."""
         stages = {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates, "order": self._order}
         state: State = {name: None if stage is None else stage.state() for name, stage in stages.items()}
-        return state | {"is_decided": self._is_decided, "released": self._released.state()}
+        more = {"is_decided": self._is_decided, "released": self._released.state(), "newest": self._newest}
+        return state | more
 
     def restore(self, state: State) -> None:
         """Continue from a state, which may be that of other settings.
 
         Events that are buffered and need not wait any more are passed on with the next ones.
         """
-        order = state["order"]
+        order, self._newest = state["order"], float(state["newest"])
         if state["is_decided"]:
             self._decide(1 if order is None else 2)
         if self._order is None or order is None:
@@ -168,8 +189,23 @@ class EventPipeline:
             return _with_unreadable(self.events.decode_batch(values), records)
         topic = records[0].topic if records else ""
         origin = Origin.of(topic, [(part.partition, part.offsets) for part in records])
-        batch = _with_unreadable(self.events.decode_batch(values, origin), records)
-        return batch if self._duplicates is None else self._duplicates.take(batch)
+        return _with_unreadable(self.events.decode_batch(values, origin), records)
+
+    def _require_clock(self, timestamp: Array, now: float) -> None:
+        """Raise ClockBehindError if the events show that it is not the time of `now`, but much later."""
+        newest = float(np.nanmedian(timestamp)) if len(timestamp) >= CLOCK_EVIDENCE else -math.inf
+        known = self._newest if self._newest > -math.inf else newest
+        if known - now > CLOCK_BEHIND and self._clock_tolerance < math.inf:
+            raise ClockBehindError(known - now)
+        self._newest = max(self._newest, min(newest, now))
+
+    def _not_ahead(self, batch: B, now: float) -> B:
+        """The events or rewards; those dated too far ahead of the reader's clock get its time."""
+        is_ahead = batch.timestamp > now + self._clock_tolerance
+        if not is_ahead.any():
+            return batch
+        self.ahead_of_clock += int(np.count_nonzero(is_ahead))
+        return replace(batch, timestamp=np.where(is_ahead, now, batch.timestamp))
 
     def _checked(self, due: EventBatch) -> EventBatch:
         """The due events without those whose joined reward is out of range, and without later duplicates."""
@@ -188,10 +224,3 @@ def _with_unreadable(batch: B, records: Sequence[Records]) -> B:
         for each in batch.rejected
     ]
     return replace(batch, rejected=tuple(rejected))
-
-
-def _without_future(batch: B, now: float) -> B:
-    def detail(row: int) -> str:
-        return f"timestamp: {batch.timestamp[row]:.0f} is more than a year from now"
-
-    return batch.reject(batch.timestamp > now + MAX_AHEAD, "too_early", detail)

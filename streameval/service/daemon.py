@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import structlog
@@ -13,7 +13,8 @@ from streameval.common.arrays import State
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import Records, Source, SourceStatus
-from streameval.ingest.pipeline import Decoder, EventPipeline
+from streameval.ingest.pipeline import ClockBehindError, Decoder, EventPipeline
+from streameval.ingest.stages import BufferStatus
 from streameval.ope.evaluator.cohorts import CohortEvaluator
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
@@ -82,6 +83,9 @@ class Daemon:
         self._reached: bool | None = None
         self._summaries = LogSummaries()
         self.published = DaemonStatus(source=source.status(), at=clock())
+        self._late = 0
+        self._withheld: list[Records] = []
+        self._clock_problem = ""
         self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
         self._batch_duration, self._event_delay = self.published.batch_duration, self.published.event_delay
 
@@ -136,7 +140,7 @@ class Daemon:
             if self._snapshots is not None:
                 self._snapshots.maybe_write(self._document)
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
-            records = self._source.poll(PATIENCE if is_busy else POLL_TIMEOUT)
+            records = self._withheld + self._source.poll(PATIENCE if is_busy else POLL_TIMEOUT)
             taken = sum(map(len, records))
             if records or self._pipeline.by_time:
                 self._take(records)
@@ -165,9 +169,19 @@ class Daemon:
                 self._backfills.remove(backfill)
                 self._unreported = True
 
-    def _take(self, records: Sequence[Records]) -> None:
+    def _take(self, records: list[Records]) -> None:
         started = time.perf_counter()
-        batch = self._pipeline.take(records, self._source.status(), self._clock())
+        try:
+            batch = self._pipeline.take(records, self._source.status(), self._clock())
+        except ClockBehindError as error:
+            if not self._withheld:
+                log.error("clock_behind", detail=str(error))
+            self._withheld, self._clock_problem = records, str(error)
+            self._source.pause(self._source.status().positions)
+            return
+        if self._withheld:
+            self._withheld, self._clock_problem = [], ""
+            self._source.pause(())
         if self._pipeline.by_time:
             self._source.pause(self._pipeline.ahead())
         if self._dead_letters is not None:
@@ -187,9 +201,12 @@ class Daemon:
             self._rejected[reason] += count
 
     def _document(self) -> State | None:
-        """The whole state with the offsets that it was computed from; None while no log has been reached."""
+        """The whole state with the offsets that it was computed from.
+
+        None while no log has been reached, or while messages before the offsets have not been taken.
+        """
         offsets = self._source.offsets()
-        if not any(log_offsets.positions for log_offsets in offsets.values()):
+        if self._withheld or not any(log_offsets.positions for log_offsets in offsets.values()):
             return None
         return {
             "offsets": {topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
@@ -203,7 +220,8 @@ class Daemon:
 
     def _publish(self, failure: str = "") -> SourceStatus:
         """Replace `published`, with a new Report if events have arrived since the last one, or if that is old."""
-        status, at = self._source.status(), self._clock()
+        failure = failure or self._clock_problem
+        status, at, buffered = self._source.status(), self._clock(), self._pipeline.buffered()
         report = self.published.report
         due = self._unreported or at >= self._reported_at + REPORT_EVERY
         if due and (status.reached or self._accepted):
@@ -221,11 +239,13 @@ class Daemon:
             backfills=tuple(backfill.progress(status) for backfill in self._backfills),
             snapshots=None if self._snapshots is None else self._snapshots.status,
             dead_letters=None if self._dead_letters is None else self._dead_letters.status(),
-            buffered=self._pipeline.buffered(),
+            buffered=buffered,
+            ahead_of_clock=self._pipeline.ahead_of_clock,
             history=self.published.history.after(at, report),
         )
         self._published_at = time.monotonic()
         self._log_reached(status)
+        self._log_late(buffered)
         self._summaries.write_when_due(report)
         return status
 
@@ -236,6 +256,14 @@ class Daemon:
         elif not status.reached and self._reached is not False:
             log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
         self._reached = status.reached
+
+    def _log_late(self, buffered: BufferStatus | None) -> None:
+        """Log that events count out of order, and by how much longer the source must wait to keep it."""
+        if buffered is not None and buffered.late > self._late:
+            lateness = max(buffered.lateness.values(), default=0.0)
+            hint = f"a source.idle_timeout (or max_lateness) longer by {lateness:.0f} s would have kept the order"
+            log.warning("events_late", count=buffered.late - self._late, seconds=round(lateness, 1), hint=hint)
+        self._late = 0 if buffered is None else buffered.late
 
 
 def _reason_unready(status: SourceStatus, report: Report | None) -> str:

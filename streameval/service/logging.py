@@ -20,6 +20,7 @@ MOST, PERIOD = 3, 60.0
 REPEATING = {
     "backfill_continues": 10.0,
     "dead_letters_not_written": PERIOD,
+    "events_late": 600.0,
     "kafka_connected": PERIOD,
     "kafka_not_reached": PERIOD,
     "offsets_not_committed": PERIOD,

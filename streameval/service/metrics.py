@@ -140,6 +140,11 @@ def _version() -> str:
         return "unknown"
 
 
+def _lateness(status: DaemonStatus) -> Iterable[Series]:
+    lateness = {} if status.buffered is None else status.buffered.lateness
+    return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
+
+
 PER_ESTIMATE = ("policy", "estimator", "average")
 _estimates = _reported("estimates", *PER_ESTIMATE)
 _policies = _reported("policies", "policy")
@@ -160,6 +165,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         ("topic", "partition"),
         lambda status: (((each.topic, str(each.partition)), each) for each in status.source.partitions),
     ),
+    "lateness": (("topic", "partition"), _lateness),
     "gaps": (("kind",), lambda status: (((kind,), status.source.gaps.get(kind, 0)) for kind in GAPS)),
     "backfills": (
         ("policy",),

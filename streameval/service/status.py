@@ -170,7 +170,8 @@ class DaemonStatus:
     `report` is None until the first one is made. `ready`: the source answers and there is a report; if not, `detail` is
     the reason. `accepted`, `rejected` (with every reason) and the histograms (in seconds) count from the start of the
     process; the Report counts from the start of the state. `snapshots` is None without a state, `dead_letters` without
-    dead letters, `buffered` where events count as they arrive. `history` holds Reports since the start of the process.
+    dead letters, `buffered` where events count as they arrive. `ahead_of_clock` counts events and rewards dated too far
+    ahead of this machine's clock. `history` holds Reports since the start of the process.
     """
 
     source: SourceStatus
@@ -185,5 +186,6 @@ class DaemonStatus:
     backfills: tuple[BackfillStatus, ...] = ()
     snapshots: SnapshotStatus | None = None
     dead_letters: WorkerStatus | None = None
+    ahead_of_clock: int = 0
     buffered: BufferStatus | None = None
     history: History = NO_HISTORY

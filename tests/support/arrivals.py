@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -61,12 +61,13 @@ def through_a_file(state: State) -> State:
 
 
 @st.composite
-def logs(draw: st.DrawFn, most: int = 60) -> list[list[Arrival]]:
-    """One to four partitions whose times rise, with some disorder, stand still, or jump."""
+def logs(draw: st.DrawFn, most: int = 60, most_late: int = 5) -> list[list[Arrival]]:
+    """One to four partitions whose times rise, stand still or jump; some events come up to `most_late` seconds late."""
     partitions = []
     for partition in range(draw(st.integers(1, 4))):
         steps = draw(st.lists(st.sampled_from([0, 0, 1, 1, 1, 2, 3, 40]), max_size=most))
-        delays = draw(st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 6, 30]), min_size=len(steps), max_size=len(steps)))
+        delay = st.sampled_from([0, 0, 0, 0, 1, 2, most_late])
+        delays = draw(st.lists(delay, min_size=len(steps), max_size=len(steps)))
         times = np.cumsum(np.array(steps, dtype=float)) - np.array(delays, dtype=float)
         partitions.append([Arrival(time, partition, offset) for offset, time in enumerate(times.tolist())])
     return partitions
@@ -86,18 +87,3 @@ def readings(draw: st.DrawFn, partitions: Sequence[Sequence[Arrival]]) -> list[l
             log = next(log for log in left if log)
             polls.append([log.popleft()])
     return polls
-
-
-def on_time(log: Sequence[Arrival], max_lateness: float, confirmed_by: int) -> Iterator[Arrival]:
-    """The messages of one partition that are not late, found one by one."""
-    clock = -np.inf
-    for place, arrival in enumerate(log):
-        if arrival.timestamp >= clock - max_lateness:
-            yield arrival
-        if place + 1 >= confirmed_by:
-            clock = max(clock, min(each.timestamp for each in log[place + 1 - confirmed_by : place + 1]))
-
-
-def merged(partitions: Iterable[Sequence[Arrival]], max_lateness: float, confirmed_by: int) -> list[Arrival]:
-    """All messages that are not late, in the order of (timestamp, partition, offset)."""
-    return sorted(each for log in partitions for each in on_time(log, max_lateness, confirmed_by))

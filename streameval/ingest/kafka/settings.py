@@ -136,10 +136,16 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         "the topic has several partitions when it is first read.",
     )
     max_lateness: Seconds = Field(
-        5.0, description="How far an event may be behind others of its partition; later ones are rejected."
+        5.0,
+        description="How long events wait for others of their partition that come late; those that come later count "
+        "at once, out of order.",
     )
     idle_timeout: Seconds = Field(
         10.0, description="How much longer the others wait for a partition in which nothing is left to read."
+    )
+    max_ahead: Seconds = Field(
+        300.0,
+        description="How far an event may be dated ahead of this machine's clock; later ones count as events of now.",
     )
     held_max_bytes: PositiveInt = Field(
         128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
@@ -181,6 +187,10 @@ class KafkaSettings(KafkaConnection, SourceSettings):
     @property
     def dedupe_window(self) -> int:
         return self.duplicates
+
+    @property
+    def clock_tolerance(self) -> float:
+        return self.max_ahead
 
     @property
     def reward_topic(self) -> RewardTopic | None:

@@ -86,16 +86,6 @@ class HeldEvents:
         self._keep([part.trimmed() for part in self._parts if len(part)])
         return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
 
-    def take_beyond(self, time: float) -> EventBatch:
-        """Remove and return the events after this time."""
-        beyond, parts = [], self._parts
-        self._keep([])
-        for part in parts:
-            stop = int(part.left.timestamp.searchsorted(time, side="right"))
-            beyond.append(part.left[stop:])
-            self.add(part.left[:stop])
-        return EventBatch.concat(beyond)
-
     def update_from(self, batch: EventBatch) -> Mask:
         """Replace events by those of `batch` with the same origin; returns which rows of `batch` are here, too.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,34 +23,35 @@ MICROSECOND = 1e-6
 class BufferStatus:
     """Events that are buffered until their turn or until their rewards have come.
 
-    `watermark`: the event time (epoch seconds) up to which everything has come; None before there is one.
-    `released_early`: events released before the watermark passed them because the buffer was full. `rewards`: counts
-    of separate rewards by outcome. Both count since the state was created. `window`: seconds that an event waits for
-    its rewards.
+    `watermark`: the event time (epoch seconds) up to which everything has come; None before there is one. `late`:
+    events that came after the watermark had passed them. `released_early`: events released before the watermark passed
+    them because the buffer was full. `rewards`: counts of separate rewards by outcome. All count since the state was
+    created. `lateness`: by partition, the most seconds by which recent events came after the watermark. `window`:
+    seconds that an event waits for its rewards.
     """
 
     events: int
     watermark: float | None = None
+    late: int = 0
     released_early: int = 0
+    lateness: Mapping[TopicPartition, float] = field(default_factory=dict)
     rewards: RewardCounts | None = None
     window: float = 0.0
 
 
 class EventOrder:
-    """Releases events in the order of (timestamp, partition, offset); those that come too late are rejected.
+    """Releases events in the order of (timestamp, partition, offset), as far as they come in time.
 
     An event waits until every partition has reached a time `max_lateness` (seconds) after its own: see `Watermarks`,
-    also for `idle_timeout`. Beyond `max_bytes` of memory, partitions that are ahead must not be read (`ahead`). Beyond
-    twice as much, the older half is released early, and events that are older still are then too late.
-
-    Events written to a new partition before it was discovered are released as they come, although others of their time
-    have been released before.
+    also for `idle_timeout`. An event that comes later than that is released at once. Beyond `max_bytes` of memory,
+    partitions that are ahead must not be read (`ahead`). Beyond twice as much, the older half is released early.
 
     With `rewards`, an event is a decision. It waits until the partitions of the rewards have also passed the end of its
-    window, and then gets the rewards of that topic: one in its own message is ignored. `max_bytes` covers decisions and
-    rewards. When rewards come long after many decisions, `ahead` leaves decisions in the log. Decisions in a new
-    partition dated before the last release are too late: some of their rewards are gone. There are none where the
-    window is longer than it takes to discover the partition.
+    window, and then gets the rewards of that topic: one in its own message is ignored. A decision that comes when its
+    rewards have been dropped is too late, and is rejected. `max_bytes` covers decisions and rewards. When rewards come
+    long after many decisions, `ahead` leaves decisions in the log.
+
+    `patience`: the longest wait for an event whose partition has nothing else to read, in seconds.
     """
 
     def __init__(
@@ -63,13 +64,12 @@ class EventOrder:
         rewards: RewardStore | None = None,
     ) -> None:
         self.held = HeldEvents()
-        self.released_early = 0
-        self._rewards, self._max_bytes, self._patience = rewards, max_bytes, max_lateness + idle_timeout
+        self.late = self.released_early = 0
+        self._rewards, self._max_bytes, self.patience = rewards, max_bytes, max_lateness + idle_timeout
         self._window = 0.0 if rewards is None else rewards.window
         waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
         self._watermarks = Watermarks(waits, max_lateness, idle_timeout)
-        self._released_until = NEVER  # all events before this time have been released
-        self._swept = NEVER
+        self._swept = NEVER  # rewards of decisions before this time have been dropped
         self._is_full = False
 
     @property
@@ -80,26 +80,33 @@ class EventOrder:
     @property
     def watermark(self) -> float:
         """The event time (epoch seconds) up to which everything has come; minus infinity at first."""
-        return max(self._released_until, self._watermarks.watermark)
+        return self._watermarks.watermark
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions exist; no event is released before each has events or was found at its end."""
-        self._watermarks.expect(partitions, self._released_until if self._rewards is None else NEVER)
+        self._watermarks.expect(partitions)
 
     def take(self, batch: EventBatch) -> EventBatch:
         """Add the next events, in the order of each partition. Returns those due, with all that are rejected."""
-        on_time = self._watermarks.on_time(batch, self._released_until)
-        self.held.add(on_time)
-        return self._due(on_time.rejected)
+        batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
+        batch = batch.reject(
+            batch.timestamp < self._swept,
+            "too_late",
+            lambda row: f"timestamp: {batch.timestamp[row]:.6f} is so far behind others that its rewards are gone",
+        )
+        if len(batch):
+            assert batch.origin is not None, "events must be decoded with their origin"
+            self.late += int(np.count_nonzero(batch.timestamp < self.watermark))
+            self._watermarks.advance(batch.origin, batch.timestamp)
+            self.held.add(batch)
+        return self._due(batch.rejected)
 
     def take_rewards(self, rewards: RewardBatch) -> EventBatch:
         """Add the next rewards, in the order of each partition. Returns the events due."""
         assert self._rewards is not None, "the order must have been made with rewards"
-        late = self._watermarks.advance(rewards.origin, rewards.timestamp)
-        on_time = rewards.reject(late, "too_late", lambda _: "timestamp: too far behind others of its partition")
-        self._rewards.count(late=len(rewards) - len(on_time))
-        self._rewards.add(on_time)
-        return self._due(on_time.rejected)
+        self._watermarks.advance(rewards.origin, rewards.timestamp)
+        self._rewards.add(rewards)
+        return self._due(rewards.rejected)
 
     def at_end(self, ended: Mapping[TopicPartition, float]) -> EventBatch:
         """The events due now that these partitions were found at their end, by requests sent at these times.
@@ -109,18 +116,15 @@ class EventOrder:
         must not make a partition count as idle during the pause. When all partitions are at their end, time passes
         without events: those older than `max_lateness + idle_timeout` are released.
         """
-        read = self._watermarks.at_end(ended)
+        complete_until = self._watermarks.at_end(ended)
         due = self._due()
-        last = self.held.take(read - self._patience)
+        last = self._joined(self.held.take(complete_until - self.patience))
         if not len(last):
             return due
-        self._released_until = max(self._released_until, math.nextafter(last.timestamp[-1], math.inf))
-        last = self._joined(last)  # before rewards are swept away
-        return EventBatch.concat([due, _rejecting(last, self._sweep(self._released_until))])
+        return EventBatch.concat([due, _rejecting(last, self._sweep(float(last.timestamp[-1])))])
 
     def flush(self) -> EventBatch:
         """All buffered events: nothing more will come."""
-        self._released_until = max(self._released_until, self._watermarks.newest)
         last = self._joined(self.held.take())
         return _rejecting(last, self._sweep(math.inf))
 
@@ -133,16 +137,22 @@ class EventOrder:
 
     def buffered(self) -> BufferStatus:
         """The state of the buffers, for people and metrics."""
-        known = self.watermark if math.isfinite(self.watermark) else None
-        counts = None if self._rewards is None else self._rewards.counts
-        return BufferStatus(len(self.held), known, self.released_early, counts, self._window)
+        return BufferStatus(
+            len(self.held),
+            self.watermark if math.isfinite(self.watermark) else None,
+            self.late,
+            self.released_early,
+            self._watermarks.lateness(),
+            None if self._rewards is None else self._rewards.counts,
+            self._window,
+        )
 
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""
         return {
             "watermarks": self._watermarks.state(),
             "held": self.held.state(),
-            "released_until": self._released_until,
+            "late": self.late,
             "released_early": self.released_early,
             "swept": self._swept,
             "rewards": None if self._rewards is None else self._rewards.state(),
@@ -152,39 +162,32 @@ class EventOrder:
         """Continue from a state."""
         self._watermarks.restore(state["watermarks"])
         self.held.restore(state["held"])
-        self._released_until, self.released_early = state["released_until"], state["released_early"]
-        self._swept = state["swept"]
+        self.late, self.released_early, self._swept = state["late"], state["released_early"], state["swept"]
         if self._rewards is not None:
             self._rewards.restore(state["rewards"])
 
     def _due(self, rejected: tuple[Rejected, ...] = ()) -> EventBatch:
-        self._released_until = self.watermark
-        due = self._joined(self.held.take(self._released_until))
+        watermark = self.watermark
+        due = self._joined(self.held.take(watermark))
         is_overfull = self.nbytes > 2 * self._max_bytes
-        if is_overfull or self._released_until > self._swept + self._window / SWEEPS:
-            rejected += self._sweep(self._released_until)
+        if is_overfull or watermark > self._swept + self._window / SWEEPS:
+            rejected += self._sweep(watermark)
         if is_overfull:
             due = EventBatch.concat([due, self._relieve()])
         return _rejecting(due, rejected)
 
     def _relieve(self) -> EventBatch:
-        """Rejects what is from the far future and releases the older half, because the buffer is overfull."""
-        limit = self._watermarks.newest + self._patience
-        future = self.held.take_beyond(limit)
-        all_rows = np.arange(len(future))
-        rejected = future.reject(all_rows, "too_early", lambda _: "timestamp: far ahead of all other events").rejected
-        if self._rewards is not None:
-            rejected += self._rewards.reject_beyond(limit)
+        """Release the older half, because the buffer is overfull."""
         released = EventBatch.concat([])
+        rejected: tuple[Rejected, ...] = ()
         if self.held.nbytes > self._max_bytes:
-            middle = self.held.time_of(len(self.held) // 2)
-            self._released_until = max(self._released_until, math.nextafter(middle, math.inf))
-            released = self._joined(self.held.take(self._released_until))
+            middle = math.nextafter(self.held.time_of(len(self.held) // 2), math.inf)
+            released = self._joined(self.held.take(middle))
             self.released_early += len(released)
-        rejected += self._sweep(self._released_until)
+            rejected = self._sweep(middle)
         if self._rewards is not None and self._rewards.nbytes > self._max_bytes:
             rejected += self._rewards.reject_older_half()
-        return replace(released, rejected=rejected)
+        return _rejecting(released, rejected)
 
     def _joined(self, events: EventBatch) -> EventBatch:
         """The events, which are released now, with their rewards."""
@@ -196,8 +199,10 @@ class EventOrder:
 
     def _sweep(self, before: float) -> tuple[Rejected, ...]:
         """Drop rewards for which no decision will come, now that decisions before this time have been released."""
+        if self._rewards is None or before <= self._swept:
+            return ()
         self._swept = before
-        return () if self._rewards is None else self._rewards.sweep(before)
+        return self._rewards.sweep(before)
 
 
 def _rejecting(batch: EventBatch, rejected: tuple[Rejected, ...]) -> EventBatch:

@@ -207,14 +207,6 @@ class RewardStore:
         gone = self._waiting.take(lambda run: run["timestamp"] < before - self._max_lateness)
         return self._rejected(gone) if gone else ()
 
-    def reject_beyond(self, time: float) -> tuple[Rejected, ...]:
-        """Drop rewards dated after this time because the memory is full."""
-        gone = self._waiting.take(lambda run: run["timestamp"] > time)
-        self.count(unmatched=int(np.count_nonzero(gone["fate"] == WAITS)) if gone else 0)
-        places = zip(gone["partition"].tolist(), gone["offset"].tolist(), strict=True) if gone else ()
-        detail = "timestamp: far ahead of all other events"
-        return tuple(Rejected("too_early", detail, b"", origin=(self.topic, *place)) for place in places)
-
     def reject_older_half(self) -> tuple[Rejected, ...]:
         """Drop rewards for which a decision may still come, because the memory is full."""
         middle = self._waiting.median_time()

@@ -1,4 +1,4 @@
-"""How far event time has advanced in each partition, and which events come too late."""
+"""How far event time has advanced in each partition, and by how much its events come late."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from streameval.common.arrays import Array, Mask
-from streameval.events import EventBatch
+from streameval.common.arrays import Array
 from streameval.events.origin import Origin
 
 CONFIRMED_BY = 10
@@ -23,13 +22,17 @@ TopicPartition: TypeAlias = tuple[str, int]
 """A topic (or the path of a file), and the number of a partition in it."""
 
 
+LATENESS_HALF_LIFE = 10_000
+"""Events of a partition after which its largest lateness counts half."""
+
+
 @dataclass(slots=True)
 class PartitionClock:
     """The event time of one partition.
 
     time: the newest time that `CONFIRMED_BY` of its events in a row have all reached
-    put_forward: the time that it has passed at least, as it was found at its end
-    new_until: events before this time may still come, as the partition was created after others had passed it
+    put_forward: the time that it has passed at least, as it was found at its end; no later than any event after that
+    lateness: the most seconds by which recent events came after the watermark
     last: times of its last events
     asked_at: when its end was asked for, if it was at its end then and no event has come since
     follows: whether it is at its end, and its time follows that of the others
@@ -37,28 +40,40 @@ class PartitionClock:
 
     time: float = NEVER
     put_forward: float = NEVER
-    new_until: float = NEVER
+    lateness: float = 0.0
     last: Array = field(default_factory=lambda: np.full(CONFIRMED_BY - 1, NEVER))
     asked_at: float | None = None
     follows: bool = False
 
-    def advance(self, timestamp: Array, max_lateness: float) -> Mask:
-        """Advance by the next events: which are late, [n]."""
+    def advance(self, timestamp: Array, max_lateness: float) -> None:
+        """Advance by the next events.
+
+        The clock goes back when `CONFIRMED_BY` events in a row are all dated more than `max_lateness` before it: those
+        that put it forward had a clock that was ahead.
+        """
         self.asked_at, self.follows = None, False
-        run = np.concatenate([self.last, timestamp])
-        reached = sliding_window_view(run, CONFIRMED_BY).min(axis=1)
-        times = np.maximum.accumulate(np.concatenate([[self.time], reached]))
-        self.time, self.last = float(times[-1]), run[len(timestamp) :]
-        if self.time - max_lateness >= self.new_until:
-            self.new_until = NEVER
-        return np.asarray(timestamp < times[:-1] - max_lateness)
+        self.put_forward = min(self.put_forward, float(timestamp.max()))
+        windows = sliding_window_view(np.concatenate([self.last, timestamp]), CONFIRMED_BY)
+        self.last = windows[-1, 1:].copy()
+        reached = windows.min(axis=1)
+        while len(reached):
+            times = np.maximum.accumulate(np.maximum(reached, self.time))
+            self.time = float(times[-1])
+            if (timestamp >= times - max_lateness).all():
+                return
+            newest = windows.max(axis=1)
+            is_wrong = newest < times - max_lateness
+            if not is_wrong.any():
+                return
+            first = int(is_wrong.argmax())
+            self.time = float(newest[first])
+            windows, reached, timestamp = windows[first + 1 :], reached[first + 1 :], timestamp[first + 1 :]
 
 
 class Watermarks:
-    """A clock per partition, and the time before which nothing is missing.
+    """A clock per partition, and the time before which nothing is missing unless it comes late.
 
-    An event is late if it is more than `max_lateness` (seconds) behind the clock of its own partition, so lateness does
-    not depend on how partitions are read side by side.
+    An event is waited for until the clock of its own partition is `max_lateness` (seconds) after it.
 
     A partition with nothing to read would hold up the others. When it is found at its end, its clock is put forward to
     `idle_timeout` before the newest clock.
@@ -70,43 +85,28 @@ class Watermarks:
         self._waits, self._max_lateness, self._idle_timeout = waits, max_lateness, idle_timeout
         self._clocks: dict[TopicPartition, PartitionClock] = {}
 
-    def expect(self, partitions: Iterable[TopicPartition], passed: float = NEVER) -> None:
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
         """Exactly these partitions exist: there is no watermark before each has a time, or is found at its end.
 
         Others of the same topics are dropped, as when a topic was created again with fewer; a topic without partitions
-        is unavailable. Added ones may have events before the time `passed`, up to which others have been released.
+        is unavailable.
         """
         known = set(partitions)
         topics = {topic for topic, _ in known}
         for place in known - self._clocks.keys():
-            self._clocks[place] = PartitionClock(new_until=passed)
+            self._clocks[place] = PartitionClock()
         for place in self._clocks.keys() - known:
             if place[0] in topics:
                 del self._clocks[place]
 
-    def advance(self, origin: Origin, timestamp: Array) -> Mask:
-        """Advance the clocks by the next messages, in the order of each partition: which are late, [n]."""
-        late = np.zeros(len(timestamp), dtype=bool)
+    def advance(self, origin: Origin, timestamp: Array) -> None:
+        """Advance the clocks by the next messages, in the order of each partition."""
         for number in np.unique(origin.partition).tolist():
             rows = np.flatnonzero(origin.partition == number)
             clock = self._clocks.setdefault((origin.topic, number), PartitionClock())
-            late[rows] = clock.advance(timestamp[rows], self._max_lateness)
-        return late
-
-    def on_time(self, batch: EventBatch, passed: float) -> EventBatch:
-        """The next events without those that are late, or dated before `passed` in a partition that is not new."""
-        batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
-        if not len(batch):
-            return batch
-        assert batch.origin is not None, "events must be decoded with their origin"
-        released = batch.timestamp < passed
-        new = [number for (_, number), clock in self._clocks.items() if clock.new_until > NEVER]
-        if new:
-            released &= ~np.isin(batch.origin.partition, new)
-        late = self.advance(batch.origin, batch.timestamp) | released
-        return batch.reject(
-            late, "too_late", lambda row: f"timestamp: {batch.timestamp[row]:.6f} is too far behind other events"
-        )
+            late_by = self.watermark - float(timestamp[rows].min())
+            clock.lateness = max(late_by, clock.lateness * 0.5 ** (len(rows) / LATENESS_HALF_LIFE))
+            clock.advance(timestamp[rows], self._max_lateness)
 
     def at_end(self, ended: Mapping[TopicPartition, float]) -> float:
         """These partitions were found at their end by requests sent at these times, after all events so far were read.
@@ -125,7 +125,7 @@ class Watermarks:
                 clock.follows = asked - newest > live_within
                 forward = (newest if clock.follows else asked) - self._idle_timeout
                 clock.put_forward = max(clock.put_forward, forward)
-                clock.asked_at, clock.new_until = asked, NEVER
+                clock.asked_at = asked
         if not self._is_complete() or not ended.keys() >= self._clocks.keys():
             return NEVER
         return min(asked - self._waits[topic] for (topic, _), asked in ended.items())
@@ -155,16 +155,20 @@ class Watermarks:
         """
         return {place: self._passed(place) for place, clock in self._clocks.items() if not clock.follows}
 
+    def lateness(self) -> dict[TopicPartition, float]:
+        """The most seconds by which recent messages of each partition came after the watermark."""
+        return {place: clock.lateness for place, clock in self._clocks.items()}
+
     def state(self) -> list[Any]:
         """The clocks as plain numbers."""
         return [
-            [*place, clock.time, clock.put_forward, clock.new_until, clock.last.tolist()]
+            [*place, clock.time, clock.put_forward, clock.lateness, clock.last.tolist()]
             for place, clock in self._clocks.items()
         ]
 
     def restore(self, state: Iterable[Any]) -> None:
         """Continue from a state."""
         self._clocks = {
-            (topic, number): PartitionClock(time, put_forward, new_until, np.array(last))
-            for topic, number, time, put_forward, new_until, last in state
+            (topic, number): PartitionClock(time, put_forward, lateness, np.array(last))
+            for topic, number, time, put_forward, lateness, last in state
         }

@@ -13,7 +13,7 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
-from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.pipeline import ClockBehindError, EventPipeline
 from streameval.service.startup import header, resume, start_fresh
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
@@ -139,25 +139,41 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
 
 
 @pytest.mark.parametrize("joined", [False, True])
-def test_a_batch_from_the_next_century_makes_nothing_that_follows_too_late(joined: bool) -> None:
-    """Twenty in a row are what one host sends to one partition at once."""
+@pytest.mark.parametrize("ahead", [60.0, 3_600.0, 300 * 86_400.0, 4e9])
+def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead: float) -> None:
+    """Twenty in a row are what one host with a wrong clock sends to one partition at once."""
     late = {"rewards": {"topic": REWARDS, "window": "20s"}} if joined else {}
     settings = config(order="event_time", **late)
-    intake, ahead = start_fresh(settings).pipeline, range(100, 120)
-    log = Log({(TOPIC, 0): [message(number, timestamp=4e9 if number in ahead else 1000.0) for number in range(300)]})
-    clicks = [
-        {"event_id": f"e-{number}", "timestamp": 4e9 if number in ahead else 1003.0, "reward": 1}
-        for number in range(300)
-    ]
+    pipeline, wrong = start_fresh(settings).pipeline, range(100, 120)
+    times = [1000.0 + (ahead if number in wrong else 0.0) for number in range(300)]
+    log = Log({(TOPIC, 0): [message(number, timestamp=time) for number, time in enumerate(times)]})
+    clicks = [{"event_id": f"e-{number}", "timestamp": time + 3.0, "reward": 1} for number, time in enumerate(times)]
     if joined:
         log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
     out, chance = [], np.random.default_rng(8)
     while not log.ended:
-        out.append(intake.take(log.read(chance), log.status(), 1010.0))
-    batch = EventBatch.concat([*out, intake.take([], log.status(ended=True), 1010.0)])
-    assert len(batch) == 280
-    assert [each.reason for each in batch.rejected] == ["too_early"] * 20 * (1 + joined)
-    assert batch.rejected[0].detail == "timestamp: 4000000000 is more than a year from now"
+        out.append(pipeline.take(log.read(chance), log.status(), 1010.0))
+    batch = EventBatch.concat([*out, pipeline.take([], log.status(ended=True), 1010.0)])
+    assert len(batch) == 300
+    assert not batch.rejected
+    assert batch.timestamp.max() <= 1010.0 + settings.required_source().clock_tolerance
+    assert pipeline.ahead_of_clock == (20 * (1 + joined) if ahead > 300.0 else 0)
+    assert not joined or batch.reward.sum() == 300.0
+
+
+def test_a_clock_that_is_years_behind_takes_no_event() -> None:
+    """Not at the start, and not after it has been right; the events are there when it is right again."""
+    pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [message(n) for n in range(60)]})
+    records = [Records(TOPIC, 0, range(60), log.parts[TOPIC, 0])]
+    later = [Records(TOPIC, 0, range(60, 61), [message(60)])]
+    years = 5 * 365 * 86_400.0
+    with pytest.raises(ClockBehindError, match="5 years behind"):
+        pipeline.take(records, log.status(), 1010.0 - years)
+    taken = [pipeline.take(records, log.status(), 1010.0)]
+    with pytest.raises(ClockBehindError):
+        pipeline.take(later, log.status(), 1010.0 - years)
+    taken += [pipeline.take(later, log.status(), 1010.0), pipeline.take([], log.status(ended=True), 1010.0)]
+    assert sum(map(len, taken)) == 61
 
 
 def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of() -> None:

@@ -65,7 +65,8 @@ ALL_OF_OURS = """
 backfill_read_events backfill_waiting_events batch_duration_seconds build_info consumer_gaps_total
 consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
-events_accepted_total events_held events_hurried_total events_rejected_total events_since_start
+events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
+events_rejected_total events_since_start
 last_event_timestamp_seconds policy_decay_alpha policy_design_effect policy_drift_detections_total
 policy_effective_sample_size policy_events_missing_total policy_events_since_start policy_failures_total
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
@@ -249,13 +250,20 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
     assert "streameval_policy_drift_detections_total" not in scrape(make_published(replace(report, policies=policies)))
 
 
+LATENESS = {("interactions", 0): 0.0, ("interactions", 1): 2.5}
+
+
 def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
     samples = scrape(
-        make_published(buffered=BufferStatus(42, watermark=NOW, released_early=7, rewards=rewards, window=600.0))
+        make_published(
+            buffered=BufferStatus(42, NOW, late=5, released_early=7, lateness=LATENESS, rewards=rewards, window=600.0)
+        )
     )
     assert one(samples, "streameval_events_held") == 42
     assert one(samples, "streameval_watermark_timestamp_seconds") == NOW
+    assert one(samples, "streameval_events_late_total") == 5
+    assert one(samples, "streameval_source_lateness_seconds", partition="1") == 2.5
     assert one(samples, "streameval_events_hurried_total") == 7
     assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
     assert one(samples, "streameval_rewards_late_share") == 0.1

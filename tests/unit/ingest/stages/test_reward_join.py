@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from streameval.events import EventBatch, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.stages import Deduplication, RewardCounts
-from streameval.ingest.stages.watermark import CONFIRMED_BY
-from support.arrivals import TOPIC, Arrival, batch_of, on_time, readings, through_a_file
+from support.arrivals import TOPIC, Arrival, batch_of, readings, through_a_file
 from support.rewards import IDLE, LATENESS, REWARDS, WINDOW, Earned, fresh, rewards_of
 from support.strategies import examples
 
@@ -50,13 +49,10 @@ COMBINE = {"first": lambda found: found[0], "last": lambda found: found[-1], "su
 
 def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Earned]], combine: str) -> Any:
     """The same, one decision and one reward at a time."""
-    kept = sorted(each for log in decisions for each in on_time(log, LATENESS, CONFIRMED_BY))
-    timely = sorted(each for log in earned for each in on_time(log, LATENESS, CONFIRMED_BY))
-    stale = [each for log in earned for each in log if each not in timely]
     out, used, late = [], set(), set()
-    for decision in kept:
+    for decision in sorted(each for log in decisions for each in log):
         found = []
-        for each in timely if decision.event_id else ():
+        for each in sorted(each for log in earned for each in log) if decision.event_id else ():
             after = each.timestamp - decision.timestamp
             if each.event_id == decision.event_id and -LATENESS <= after <= WINDOW:
                 found.append(each.reward)
@@ -64,15 +60,14 @@ def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Ear
             elif each.event_id == decision.event_id and WINDOW < after <= 2 * WINDOW:
                 late.add(each)
         out.append((*decision[:3], COMBINE[combine](found) if found else -1.0))
-    late = (late - used) | set(stale)
-    behind = {each for log in decisions for each in log} - set(kept)
-    rejected = [(TOPIC, *each[1:3]) for each in behind] + [(REWARDS, *each[1:3]) for each in late]
+    late -= used
+    rejected = [(REWARDS, *each[1:3]) for each in late]
     counts = RewardCounts(len(used), len(late), sum(map(len, earned)) - len(used) - len(late))
     return out, sorted(rejected), counts
 
 
 STEPS = st.lists(st.sampled_from([0, 1, 1, 2, 3, 25]), max_size=30)
-DELAYS = st.sampled_from([0, 0, 0, 1, 3, 8])
+DELAYS = st.sampled_from([0, 0, 0, 1, 3, int(LATENESS)])
 
 
 @st.composite

@@ -1,0 +1,131 @@
+"""Topics as they look to a reader when writers send events in batches and cut their timestamps."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from streameval.config.model import Config
+from streameval.events import EventBatch
+from streameval.ingest.base import PartitionStatus, Records, SourceStatus
+from streameval.ingest.pipeline import EventPipeline
+
+TOPIC = "interactions"
+START = 1_700_000_000.0
+PROBE_INTERVAL = 3.0
+"""Seconds between two requests for the ends of the partitions, as the source makes them."""
+
+
+@dataclass(frozen=True)
+class Writers:
+    """How events reach the log.
+
+    rate: events per second, over all partitions
+    partitions, idle: how many there are, and how many of them get nothing
+    flush: seconds between two flushes of a writer; 0 sends each event at once
+    stagger: seconds between the flushes of two partitions, or of two hosts
+    hosts: writers to each partition
+    coarseness: seconds to which timestamps are cut
+    """
+
+    rate: float = 10.0
+    partitions: int = 4
+    idle: int = 0
+    flush: float = 0.0
+    stagger: float = 0.0
+    hosts: int = 1
+    coarseness: float = 0.0
+
+    def log(self, events: int, seed: int) -> Iterator[tuple[float, int, float]]:
+        """The time of writing, the partition and the timestamp of each event, in the order of writing."""
+        random, now, written = Random(seed), START, []
+        for _ in range(events):
+            now += random.expovariate(self.rate)
+            partition = random.randrange(self.partitions - self.idle)
+            host = random.randrange(self.hosts)
+            sent = now
+            if self.flush:
+                phase = self.stagger * (partition + self.partitions * host)
+                sent = START + phase + self.flush * (1 + (now - START - phase) // self.flush)
+            written.append((sent, now, partition, now - now % self.coarseness if self.coarseness else now))
+        written.sort()
+        return ((sent, partition, timestamp) for sent, _, partition, timestamp in written)
+
+
+class LiveReading:
+    """A pipeline with default settings that reads a log as it is written, twice a second.
+
+    `batches`: all that it released. With `rewards` among the settings of the source, each event has a reward of 1 in
+    that topic, written two seconds after the event.
+    """
+
+    def __init__(self, writers: Writers, events: int, seed: int = 0, **source: Any) -> None:
+        config = Config.model_validate(
+            {"source": {"kind": "kafka", "topic": TOPIC} | source, "policies": {"candidates": ["challenger"]}}
+        )
+        self._pipeline = EventPipeline(config.event_format(), config.required_source(), reward_range=(0.0, 1.0))
+        self._positions = {(TOPIC, number): 0 for number in range(writers.partitions)}
+        self._ended: dict[tuple[str, int], float] = {}
+        log = [
+            (sent, (TOPIC, partition), _message(number, timestamp))
+            for number, (sent, partition, timestamp) in enumerate(writers.log(events, seed))
+        ]
+        if "rewards" in source:
+            place = (source["rewards"]["topic"], 0)
+            self._positions[place] = 0
+            log += [(json.loads(value)["timestamp"] + 2.0, place, _reward(value)) for _, _, value in log]
+        self.batches = list(self._read(deque(sorted(log))))
+
+    def _read(self, log: deque[tuple[float, tuple[str, int], bytes]]) -> Iterator[EventBatch]:
+        now, probed, until = START, START, log[-1][0] + 1_000.0
+        while now < until:
+            now += 0.5
+            polled: dict[tuple[str, int], list[bytes]] = {}
+            while log and log[0][0] <= now:
+                _, place, value = log.popleft()
+                polled.setdefault(place, []).append(value)
+            self._ended = {place: at for place, at in self._ended.items() if place not in polled}
+            if now >= probed + PROBE_INTERVAL:
+                probed = now
+                self._ended = dict.fromkeys(self._positions.keys() - polled.keys(), now)
+            yield self._pipeline.take([self._records(*part) for part in polled.items()], self._status(), now)
+
+    def _records(self, place: tuple[str, int], values: list[bytes]) -> Records:
+        first = self._positions[place]
+        self._positions[place] += len(values)
+        return Records(*place, range(first, first + len(values)), values)
+
+    def _status(self) -> SourceStatus:
+        parts = (PartitionStatus(*place, at, 0, self._ended.get(place)) for place, at in self._positions.items())
+        return SourceStatus(True, partitions=tuple(parts))
+
+    @property
+    def times(self) -> list[float]:
+        """The timestamps of the events, in the order in which they count."""
+        return [time for batch in self.batches for time in batch.timestamp.tolist()]
+
+    @property
+    def lost_share(self) -> float:
+        """The share of events that do not count."""
+        rejected = sum(len(batch.rejected) for batch in self.batches)
+        return rejected / (rejected + len(self.times))
+
+    @property
+    def lateness(self) -> float:
+        """The lateness of the latest partition, in seconds."""
+        buffered = self._pipeline.buffered()
+        return 0.0 if buffered is None else max(buffered.lateness.values())
+
+
+def _message(number: int, timestamp: float) -> bytes:
+    event = {"event_id": f"e{number}", "timestamp": timestamp, "action": "a", "propensity": 0.5, "reward": 1.0}
+    return json.dumps(event | {"policies": {"challenger": 0.5}}).encode()
+
+
+def _reward(message: bytes) -> bytes:
+    event = json.loads(message)
+    return json.dumps({"event_id": event["event_id"], "timestamp": event["timestamp"] + 2.0, "reward": 1}).encode()

@@ -1,0 +1,55 @@
+"""Writers that send events in batches or cut their timestamps lose no event, and are seen to be late."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from support.delayed_writers import LiveReading, Writers
+
+SCENARIOS = {
+    **{
+        f"flushes of {flush:g} s, {stagger:g} s apart": Writers(flush=flush, stagger=stagger)
+        for flush in (10.0, 30.0, 60.0)
+        for stagger in (1.0, 4.0)
+    },
+    "flushes of 30 s by three hosts": Writers(flush=30.0, stagger=2.0, hosts=3),
+    **{
+        f"times to {coarseness:g} s, {rate:g} events a second": Writers(coarseness=coarseness, rate=rate)
+        for coarseness in (1.0, 60.0, 86_400.0)
+        for rate in (1.0, 100.0)
+    },
+    **{
+        f"{partitions} partitions, {idle} of them idle": Writers(partitions=partitions, idle=idle)
+        for partitions, idle in ((1, 0), (4, 2), (16, 4), (64, 0), (64, 60))
+    },
+    "64 partitions, flushes of 30 s, times to a minute": Writers(
+        partitions=64, flush=30.0, stagger=1.0, coarseness=60.0
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_no_event_is_lost_and_few_are_out_of_order(name: str) -> None:
+    reading = LiveReading(SCENARIOS[name], events=2_000)
+    assert reading.lost_share == 0.0
+    assert len(reading.times) == 2_000
+    assert sum(later < earlier for earlier, later in pairwise(reading.times)) < 0.05 * 2_000
+
+
+@pytest.mark.parametrize("window", ["1m", "10m"])
+def test_decisions_that_come_late_keep_their_rewards(window: str) -> None:
+    """The rewards are in the log before their decisions, and wait for them."""
+    writers = Writers(flush=30.0, stagger=4.0)
+    reading = LiveReading(writers, events=2_000, rewards={"topic": "clicks", "window": window})
+    assert len(reading.times) == 2_000
+    assert sum(float(batch.reward.sum()) for batch in reading.batches) == 2_000.0
+
+
+def test_lateness_shows_that_the_time_out_is_shorter_than_the_flushes() -> None:
+    writers = Writers(flush=30.0, stagger=4.0)
+    assert 1.0 < LiveReading(writers, events=2_000).lateness < 30.0
+    patient = LiveReading(writers, events=2_000, idle_timeout=30.0)
+    assert patient.times == sorted(patient.times)
+    assert patient.lateness == 0.0
