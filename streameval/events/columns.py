@@ -185,11 +185,13 @@ def _features(tables: Sequence[list[list[float]] | None], sizes: Index) -> Array
     """[total, d] with the largest d of any event; shorter rows are filled with NaN."""
     pairs = zip(tables, sizes.tolist(), strict=True)
     rows = list(chain.from_iterable([table or [[]] * size for table, size in pairs]))
-    widths = set(map(len, rows))
+    numbers, widths = floats(list(chain.from_iterable(rows))), list(map(len, rows))
     width = max(widths, default=0)
-    if len(widths) > 1:
-        rows = [row + [NAN] * (width - len(row)) for row in rows]
-    return floats(list(chain.from_iterable(rows))).reshape(len(rows), width) if width else None
+    if len(numbers) == len(rows) * width:
+        return numbers.reshape(len(rows), width) if width else None
+    features = np.full((len(rows), width), NAN)
+    features[np.arange(width) < np.array(widths)[:, None]] = numbers
+    return features
 
 
 # --- Slates ---

@@ -82,14 +82,11 @@ LATEST = 1e12
 """Seconds since 1970, far beyond the year 9999. Larger timestamps are in smaller units."""
 DISAGREEMENT = 1e-6
 """Largest relative difference between `propensity` and the entry of `propensities` for the logged action."""
-NOISE = 1e-6
-"""How far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32."""
-HALF_A_UNIT = 0.5e-6
-"""Rounding error of each entry of a distribution that is logged with six digits."""
-CERTAIN = 1.0 + 1e-9
-"""Propensities up to this are 1: quotients and sums of floats have errors of about 1e-16 a step."""
-MAX_ROWS = 500
-"""Actions in all slots of an event with listed slates: its estimate needs a matrix of this size squared."""
+NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
+HALF_A_UNIT = 0.5e-6  # rounding error of each entry of a distribution that is logged with six digits
+CERTAIN = 1.0 + 1e-9  # propensities up to this are 1: quotients and sums of floats have errors of about 1e-16 a step
+MAX_FEATURES = 4096  # of an action: the table of a batch has as many columns as the action with most features
+MAX_ROWS = 500  # actions in all slots of an event with listed slates: its estimate needs a matrix of this size squared
 
 
 def tolerance(actions: NDArray[np.int64]) -> Array:
@@ -102,11 +99,7 @@ def tolerance(actions: NDArray[np.int64]) -> Array:
 
 
 def at_most_one(values: Array) -> Array:
-    """Set values that exceed 1 by rounding alone to 1, in place.
-
-    >>> at_most_one(np.array([0.5, 1.0000000000000002, 1.1, np.nan]))
-    array([0.5, 1. , 1.1, nan])
-    """
+    """Set values that exceed 1 by rounding alone to 1, in place."""
     values[(values > 1.0) & (values <= CERTAIN)] = 1.0
     return values
 
@@ -131,8 +124,9 @@ def _choice_mismatch(choice: Event | Slot) -> str | None:
     if choice.actions is None:
         return next(_mismatches(choice)) if lists else None
     actions, widths = len(choice.actions), set(map(len, choice.features or ()))
-    fits = 0 < actions == len(set(choice.actions)) and {actions}.issuperset(map(len, lists)) and len(widths) <= 1
-    return None if fits else next(_mismatches(choice))
+    fits = 0 < actions == len(set(choice.actions)) and {actions}.issuperset(map(len, lists))
+    are_even = len(widths) <= 1 and max(widths, default=0) <= MAX_FEATURES
+    return None if fits and are_even else next(_mismatches(choice))
 
 
 def _mismatches(choice: Event | Slot) -> Iterator[str]:
@@ -154,6 +148,8 @@ def _mismatches(choice: Event | Slot) -> Iterator[str]:
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             yield f"features[{number}]: {counted(len(row), 'number')}, where features[0] has {len(rows[0])}"
+        if len(row) > MAX_FEATURES:
+            yield f"features[{number}]: {len(row)} numbers, more than the limit of {MAX_FEATURES}"
 
 
 def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:

@@ -105,3 +105,24 @@ def test_an_event_with_too_many_policies_is_rejected() -> None:
     assert batch.policies == ("a",)
     assert batch.rejected[0].detail == "policies: 10001 names, more than the limit of 10000"
     assert len(batch_of(good | {"policies": crowd}, policies=["p7"])) == 1
+
+
+def test_an_action_with_too_many_features_is_rejected_so_that_others_need_no_table_as_wide() -> None:
+    wide = BARE | {"action": 0, "actions": [0], "propensities": [1], "features": [[0.5] * 20_000]}
+    many = BARE | {"action": 0, "actions": list(range(5_000)), "propensity": 1, "features": [[1]] * 5_000}
+    batch = batch_of(wide, many)
+    assert [(each.reason, each.detail) for each in batch.rejected] == [
+        ("malformed", "features[0]: 20000 numbers, more than the limit of 4096")
+    ]
+    assert batch.action_sets is not None
+    assert batch.action_sets.features is not None
+    assert batch.action_sets.features.shape == (5_000, 1)
+
+
+def test_as_many_features_as_the_limit_are_accepted() -> None:
+    event = BARE | {"action": 0, "actions": [0], "propensities": [1]}
+    batch = batch_of(event | {"features": [[0.5] * 4096]}, event | {"features": [[0.5]]}, event)
+    assert batch.rejected == ()
+    assert batch.action_sets is not None
+    assert batch.action_sets.features is not None
+    assert np.isnan(batch.action_sets.features).sum(axis=1).tolist() == [0, 4095, 4096]
