@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from streameval.config.model import Config
 
 # Each verb imports what it needs, so that `--help`, completion and `schema` start at once.
-
 app = typer.Typer(
     name="streameval",
     cls=Verbs,
@@ -31,10 +30,10 @@ app = typer.Typer(
 )
 
 
+EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
 Drift = Literal["smooth", "abrupt", "stationary"]
-EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The configuration, e.g. streameval.yaml.", show_default=False)
 ]
@@ -238,8 +237,7 @@ def plan(
 
 @app.command()
 def check(
-    config: ConfigPath,
-    broker: Annotated[bool, typer.Option(help="Also read the first events from the source.")] = True,
+    config: ConfigPath, broker: Annotated[bool, typer.Option(help="Also read the first events from the source.")] = True
 ) -> None:
     """Validate a configuration and try its source.
 
@@ -363,9 +361,7 @@ def schema() -> None:
 
 
 @app.command()
-def hash_password(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)],
-) -> None:
+def hash_password(name: Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]) -> None:
     """Create a login for the status page.
 
     Asks for the password, or reads it from stdin. Prints a line for `http.users_file`.

@@ -6,12 +6,12 @@ import threading
 from typing import Self
 
 import numpy as np
-from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from streameval.cli.tables import new_table
 from streameval.common.text import counted, decimal
 from streameval.errors import StreamevalError
 from streameval.events import JsonDecoder
@@ -29,10 +29,8 @@ from streameval.service.logging import configure_logging
 
 TOPIC = "interactions"
 CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
-SPAN = 30_000
-"""Events in which the users move from one preference to the next: few, so that a person sees it."""
-EXPLORATION = 0.5
-"""High, so that the drift is visible over the noise; see SimulatedSettings.exploration."""
+SPAN = 30_000  # events in which the users move from one preference to the next: few, so that a person sees it
+EXPLORATION = 0.5  # high, so that the drift is visible over the noise; see SimulatedSettings.exploration
 ESTIMATOR = "snips"
 AVERAGES = (
     Cumulative(),
@@ -42,14 +40,11 @@ AVERAGES = (
     AdaptiveDecay(drift_span=20_000),
     Mixture(),
 )
-FOLLOWED = ("cumulative", "mixture")
-"""Averages in the status line: one that lags and one that follows."""
-SETTLED = 5_000
-"""Events before the error of an average is judged."""
+FOLLOWED = ("cumulative", "mixture")  # averages in the status line: one that lags and one that follows
+SETTLED = 5_000  # events before the error of an average is judged
 LOOK_EVERY = 0.25  # seconds
 PUBLISH_EVERY = 0.2  # seconds
-MOST_WAITING = 8_000
-"""Events in the broker that the daemon has not reported; the broker deletes what exceeds 5 MB."""
+MOST_WAITING = 8_000  # events in the broker that the daemon has not reported; the broker deletes what exceeds 5 MB
 
 
 def run_demo(events: int | None, port: int, seed: int, rate: float) -> None:
@@ -134,18 +129,11 @@ class Demonstration:
         """The last estimates of each policy beside the true values, and the typical error of each average."""
         report = self.daemon.published.report
         truth = self.recommender.truth(report.events.accepted if report else 0)
-        table = Table(
-            box=box.SIMPLE_HEAD,
-            pad_edge=False,
-            show_edge=False,
-            padding=(0, 0, 0, 1),  # all columns fit into a terminal of 80 characters
-            title=f"After {counted(self.read, 'event')}, by {ESTIMATOR}",
-            title_justify="left",
-            caption_justify="left",
-        )
-        table.add_column("policy", style="bold", no_wrap=True)
-        for heading in ("truth", *(average.label.replace("_", " ") for average in AVERAGES)):
-            table.add_column(heading, justify="right")
+        headings = [f">{average.label.replace('_', ' ')}" for average in AVERAGES]
+        table = new_table(f"After {counted(self.read, 'event')}, by {ESTIMATOR}", "policy", ">truth", *headings)
+        table.show_edge, table.padding = False, (0, 0, 0, 1)  # all columns fit into a terminal of 80 characters
+        table.columns[0].style, table.columns[0].no_wrap = "bold", True
+        table.caption_justify = "left"
         for policy, value in truth.items():
             estimates = [decimal(_value(report, policy, average.label), 3) for average in AVERAGES]
             table.add_row(policy, f"{value:.3f}", *estimates)

@@ -35,8 +35,7 @@ HEIGHT, HEAD, PANEL, STRIP = 5.2, 1.3, 2.0, 0.25
 MOST = 8
 """Candidates in the plot of decisions; its caption counts the others."""
 ENDINGS = (".png", ".svg", ".pdf")
-SETTLED = 0.15
-"""Share of the first Reports that do not set the scale: their intervals are wide."""
+SETTLED = 0.15  # share of the first Reports that do not set the scale: their intervals are wide
 
 
 @dataclass

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
 KEPT, LARGEST = 64 << 20, 32 << 20
 """Bytes of freed memory that the heap keeps, and the largest array that is allocated on the heap."""
-TRIM_EVERY = 60.0
-"""Seconds between two calls of `malloc_trim`: its page faults are then too few to matter."""
+TRIM_EVERY = 60.0  # seconds between two calls of `malloc_trim`: its page faults are then too few to matter
 SWITCH_INTERVAL = 0.001
 """Seconds after which a working thread gives way to another. With Python's 5 ms a scrape waits ten times that."""
 COLLECT_AFTER = (10_000, 10, 100)
@@ -51,12 +50,10 @@ def responsive() -> Iterator[None]:
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory, up to a limit; returns False for another C library.
+    """Let glibc keep freed memory, up to a limit (see mallopt(3)); returns False for another C library.
 
     By default it returns the memory of each run of blocks to the system, and gets it back page by page for the next
     run, which takes a quarter of the time of the main loop.
-
-    Source: mallopt(3).
     """
     mallopt = _c_function("mallopt")
     return bool(mallopt and mallopt(MMAP_THRESHOLD, LARGEST) and mallopt(TRIM_THRESHOLD, KEPT))
@@ -64,11 +61,9 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def trimming_memory(seconds: float = TRIM_EVERY) -> Iterator[None]:
-    """Return freed memory to the system at intervals, including free pages between used ones.
+    """Return freed memory to the system at intervals, including free pages between used ones (see malloc_trim(3)).
 
     Without it a process keeps the memory of its largest backlog for as long as it runs.
-
-    Source: malloc_trim(3).
     """
     malloc_trim, ended = _c_function("malloc_trim"), threading.Event()
 

@@ -20,14 +20,11 @@ from streameval.ope.evaluator.plan import MissingField, Plan
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Report
 
-TABLES = {".parquet": "parquet", ".csv": "csv"}
-"""Suffixes of tables; .gz or .zst may follow if they are text."""
+TABLES = {".parquet": "parquet", ".csv": "csv"}  # suffixes of tables; .gz or .zst may follow if they are text
 
-ENOUGH = 100
-"""Events that show what the rest will lack."""
+ENOUGH = 100  # events that show what the rest will lack
 
-LONGEST_EXAMPLE = 120
-"""Characters of the detail of a rejected event."""
+LONGEST_EXAMPLE = 120  # characters of the detail of a rejected event
 
 
 class Replay:

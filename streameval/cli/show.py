@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,6 @@ from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
 from streameval.ingest.base import Offsets
 from streameval.service.snapshots import evaluator_from, found_in, read_document
-
-IDS = {
-    "duplicates": "ids of events, to recognise duplicates",
-    "later_duplicates": "the same, in event-time order",
-}
-"""The stages that remember ids, by their key in the state of a pipeline."""
 
 
 def buffered(pipeline: State) -> dict[str, Any]:
@@ -43,7 +38,10 @@ def buffered(pipeline: State) -> dict[str, Any]:
     for what, parts in timed.items():
         times = [time for part in parts for time in from_plain(part["timestamp"]).tolist()]
         rows.append(_row(what, len(times), parts, min(times, default=None), max(times, default=None)))
-    for stage, what in IDS.items():
+    for stage, what in (
+        ("duplicates", "ids of events, to recognise duplicates"),
+        ("later_duplicates", "the same, in event-time order"),
+    ):
         if pipeline.get(stage) is not None:
             ids = pipeline[stage]["remembered"]
             rows.append(_row(what, len(from_plain(ids)), ids))
@@ -67,19 +65,13 @@ def _bytes(value: Any) -> int:
 
 def load(path: Path) -> tuple[Path, State]:
     """The snapshot in a file, or the newest undamaged one of a directory; InputError if there is none."""
-    if not path.is_dir():
-        return path, _read(path)
-    for candidate in reversed(found_in(path)):
-        try:
-            return candidate, read_document(candidate)
-        except DamagedError:
-            continue
-    raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
-
-
-def _read(path: Path) -> State:
+    if path.is_dir():
+        for candidate in reversed(found_in(path)):
+            with suppress(DamagedError):
+                return candidate, read_document(candidate)
+        raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
     try:
-        return read_document(path)
+        return path, read_document(path)
     except DamagedError as damage:
         raise InputError(f"{path} is damaged: {damage}", hint="name an older snapshot") from None
     except OSError as error:

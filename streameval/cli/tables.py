@@ -39,19 +39,12 @@ def report_table(report: Report, title: str = "") -> Table:
     for policy, estimates in groupby(in_order, key=lambda estimate: estimate.policy):
         name = Text(f"{policy} (production)" if policy == report.production else policy, style="bold")
         for row, each in enumerate(estimates):
-            lift = (
-                decimal(each.lift, decimals, signed=True),
-                _interval(each.lift_lower, each.lift_upper, decimals, signed=True),
-            )
+            bounds = _interval(each.lift_lower, each.lift_upper, decimals, signed=True)
+            lift = (decimal(each.lift, decimals, signed=True), bounds) if compared else ()
             table.add_row(
-                "" if row else name,
-                each.estimator,
-                each.average,
-                decimal(each.value, decimals),
-                _interval(each.lower, each.upper, decimals),
-                *(lift if compared else ()),
-                decimal(each.effective_sample_size, 0),
-                decimal(each.importance_weight_mean, 3),
+                *("" if row else name, each.estimator, each.average),
+                *(decimal(each.value, decimals), _interval(each.lower, each.upper, decimals), *lift),
+                *(decimal(each.effective_sample_size, 0), decimal(each.importance_weight_mean, 3)),
             )
         table.add_section()
     return table

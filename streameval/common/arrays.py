@@ -15,8 +15,7 @@ State = dict[str, Any]
 
 _MARK = "__array__"
 LARGE = 65536  # bytes
-ROUNDING = 1e-12
-"""A variance, or a difference, smaller than this share of what it is made of is rounding."""
+ROUNDING = 1e-12  # a variance, or a difference, smaller than this share of what it is made of is rounding
 
 
 def per_block(columns: Array, blocks: int) -> Array:
@@ -138,11 +137,7 @@ def _bytes_of(array: NDArray[Any], lasting: bool) -> bytes | memoryview:
 
 
 def from_plain(value: Any) -> Any:
-    """The inverse of `to_plain`: arrays come back writable and bit for bit the same.
-
-    >>> from_plain(to_plain({"sums": np.array([1.0, 2.0])}))["sums"]
-    array([1., 2.])
-    """
+    """The inverse of `to_plain`: arrays come back writable and bit for bit the same."""
     if isinstance(value, Mapping):
         if _MARK in value:
             return np.frombuffer(value["data"], dtype=value[_MARK]).reshape(value["shape"]).copy()

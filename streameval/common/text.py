@@ -10,13 +10,11 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-UNKNOWN = "–"
-"""Stands for a number that is not known."""
+UNKNOWN = "–"  # stands for a number that is not known
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 SPANS = {"year": 31_557_600.0, "month": 2_629_800.0, "week": 604_800.0, "day": 86_400.0, "hour": 3600.0, "minute": 60.0}
-WRITTEN_OUT = (1e-9, 1e12)
-"""Numbers between these have no exponent."""
+WRITTEN_OUT = (1e-9, 1e12)  # numbers between these have no exponent
 
 
 def parse_duration(text: str) -> float:
@@ -63,8 +61,7 @@ def _events_or_duration(value: object) -> object:
     return value
 
 
-Duration = Annotated[str, AfterValidator(_duration)]
-"""A pydantic type: a duration string; positive."""
+Duration = Annotated[str, AfterValidator(_duration)]  # a pydantic type: a duration string; positive
 
 EventsOrDuration = Annotated[float | str, BeforeValidator(_events_or_duration)]
 """A pydantic type: a number counts events, a duration string is event time."""

@@ -16,7 +16,6 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from streameval.config.loading import Place
 
 NOWHERE = "deploy/streameval.yaml shows every option with its default"
-UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 CREDENTIALS = re.compile(r"//[^/@\s]*@")  # of an address, `//user:password@host`
 EXPECTED: Mapping[str, str] = {
     "string_too_short": "text that is not empty",
@@ -103,7 +102,7 @@ def shown(value: object) -> str:
 def _problem(place: Place, details: list[ErrorDetails], root: type) -> Problem:
     kind, value, shapes = details[0]["type"], details[0]["input"], _walk(root, details[0]["loc"])[1]
     shape, parent = shapes[-1], shapes[-2] if len(shapes) > 1 else root
-    if kind in UNKNOWN_KEY:
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         known = tuple(_fields(parent))
         hint = did_you_mean(place[-1], known) or f"remove it; {NOWHERE}"
         return Problem(place, expecting(one_of(known), f"the unknown key '{place[-1]}'"), hint)

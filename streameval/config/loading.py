@@ -13,8 +13,7 @@ import yaml
 from streameval.errors import ConfigError
 
 PREFIX = "STREAMEVAL_"
-Place = tuple[str | int, ...]
-"""The keys of mappings and indices of lists that lead to a value, from the top."""
+Place = tuple[str | int, ...]  # the keys of mappings and indices of lists that lead to a value, from the top
 TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
     (r"~|null|", lambda _: None),
     (r"true|false", lambda text: text == "true"),

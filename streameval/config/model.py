@@ -164,11 +164,9 @@ class DeadLetterTopic(StrictModel):
 AnyDeadLetters: TypeAlias = DeadLetterFile | DeadLetterTopic
 
 
-BLOCK = 100
-"""Events after which adaptive parts may change."""
+BLOCK = 100  # events after which adaptive parts may change
 
-UNWRITABLE = re.compile(r'["\\\x00-\x1f]')
-"""Characters that JSON must escape in a key."""
+UNWRITABLE = re.compile(r'["\\\x00-\x1f]')  # characters that JSON must escape in a key
 
 COSTS_HINT = "the rewards of dsjson are minus its costs; leave out reward.field for the usual one"
 
@@ -180,8 +178,7 @@ class Config(StrictModel):
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
     source: Annotated[
-        AnySource | None,
-        BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value),
+        AnySource | None, BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value)
     ] = Field(None, description="write source: {kind: kafka, topic: NAME}")
     reward: Reward = Reward()
     columns: ColumnNames = ColumnNames()
@@ -232,7 +229,7 @@ class Config(StrictModel):
         raise ConfigError(message, hint=hint)
 
     def required_source(self) -> AnySource:
-        """The source. Raises ConfigError if none is configured."""
+        """The source; ConfigError if none is configured."""
         if self.source is None:
             raise ConfigError(
                 "source: expected a mapping of options, found nothing",
@@ -308,16 +305,14 @@ class Config(StrictModel):
         """A new evaluator of the plan."""
         return Evaluator.from_plan(self.plan())
 
-    def without_effect(self) -> list[str]:
+    def without_effect(self) -> Iterator[str]:
         """Warnings about options that have no effect, each with a hint."""
-        idle = self.idle_rules()
-        if "promotion" not in self.model_fields_set or not idle:
-            return []
-        rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
-        return [
-            f"the {rules} of promotion cannot promote: no unbiased estimator is on a mixture\n"
-            "hint: add mixture to averages, or stratified_ips to estimators"
-        ]
+        if "promotion" in self.model_fields_set and (idle := self.idle_rules()):
+            rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
+            yield (
+                f"the {rules} of promotion cannot promote: no unbiased estimator is on a mixture\n"
+                "hint: add mixture to averages, or stratified_ips to estimators"
+            )
 
     def idle_rules(self) -> list[str]:
         """The promotion rules that cannot decide: no unbiased estimator is on a mixture."""

@@ -164,12 +164,7 @@ class EventBatch(Batch):
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
-        """Concatenate. The result has the policies of all batches; they are missing where a batch lacks them.
-
-        >>> one = EventBatch.from_arrays(reward=[1], propensity=[0.5], policies={"a": [0.25]})
-        >>> EventBatch.concat([one, one]), EventBatch.concat([])
-        (EventBatch(2 events, policies=['a'], 0 rejected), EventBatch(0 events, policies=[], 0 rejected))
-        """
+        """Concatenate. The result has the policies of all batches; they are missing where a batch lacks them."""
         given = list(batches) or [cls.from_arrays(reward=[], propensity=[])]
         if len(given) == 1:
             return given[0]

@@ -17,8 +17,7 @@ from streameval.events.origin import Origin, fingerprints
 from streameval.events.schema import attributes, event_type, reward_type
 from streameval.events.validation import Fault, Rejected, list_fault, rejection, reward_message_faults
 
-MAX_POLICIES = 10_000
-"""Names in one event, if all names become columns."""
+MAX_POLICIES = 10_000  # names in one event, if all names become columns
 
 Messages: TypeAlias = Sequence[bytes | None]
 
@@ -77,20 +76,14 @@ class JsonDecoder:
         return replace(batch, rejected=_rejected(faults, messages, origin))
 
     def decode_rows(self, rows: Sequence[Mapping[str, Any] | Fault]) -> EventBatch:
-        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected.
-
-        >>> row = {"event_id": 1, "timestamp": 0.0, "action": "a", "propensity": 0.5, "reward": True}
-        >>> JsonDecoder().decode_rows([row, row | {"propensity": 0.0}]).rejected[0].detail
-        'propensity: 0 is not in (0, 1]'
-        """
+        """Turn rows of a table, as Python values by field, into columns by the same rules. Faults are rejected."""
         decoded = [self._read_row(row) for row in rows]
         faults = {place: found for place, found in enumerate(decoded) if isinstance(found, Fault)}
         _, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
         for place in faults:
-            found = decoded[place]
-            if not isinstance(found, Fault):  # infinite numbers have a reason of their own
+            if not isinstance(decoded[place], Fault):  # infinite numbers have a reason of their own
                 found = self._diagnosis.of_tree(rows[place])
-            faults[place] = found if isinstance(found, Fault) else faults[place]
+                faults[place] = found if isinstance(found, Fault) else faults[place]
         return replace(batch, rejected=_rejected(faults, [b""] * len(rows), None))
 
     def _read_row(self, row: Mapping[str, Any] | Fault) -> Any:

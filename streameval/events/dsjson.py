@@ -19,8 +19,7 @@ from streameval.events.diagnosis import Diagnosis
 from streameval.events.schema import NAN, Event, Slot, attributes, derived, policies_type, score_fields
 from streameval.events.validation import Fault
 
-BASELINE = "baseline"
-"""The policy that always takes the baseline action, if the log names one (`_ba`)."""
+BASELINE = "baseline"  # the policy that always takes the baseline action, if the log names one (`_ba`)
 COSTS = {"reward": "cost", "_label_cost": "cost", "_original_label_cost": "original_cost"}
 """Valid values of `reward_field`, and the attribute with the cost."""
 
@@ -193,15 +192,13 @@ class DsjsonDecoder(JsonDecoder):
         moment = line.timestamp
         if moment is not None and moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        fields = {
+        return {
             "event_id": "" if line.event_id is None else line.event_id,
             "timestamp": NAN if moment is None else moment.timestamp(),
             "sampling_probability": 1.0 - (line.dropped or 0.0),
             "context": line.context,
+            **{name: _by_number(actions, getattr(line, logged)) for name, logged in self._line_scores.items()},
         }
-        for name, logged in self._line_scores.items():
-            fields[name] = _by_number(actions, getattr(line, logged))
-        return fields
 
 
 def _by_number(actions: list[int] | None, values: Any) -> Any:

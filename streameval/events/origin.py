@@ -40,12 +40,7 @@ class Origin(Columns):
 
     @classmethod
     def of(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:
-        """Build from partitions and their offsets, one part after the other.
-
-        >>> origin = Origin.of("clicks", [(0, [7, 8]), (3, [5])])
-        >>> origin.partition, origin.offset
-        (array([0, 0, 3]), array([7, 8, 5]))
-        """
+        """Build from partitions and their offsets, one part after the other."""
         given = list(parts)
         sizes = [len(offsets) for _, offsets in given]
         partition = np.repeat(np.array([number for number, _ in given], dtype=np.int64), sizes)

@@ -50,8 +50,7 @@ class Slot(msgspec.Struct, kw_only=True, frozen=True, gc=False):
 
     action: Annotated[Identifier, _schema("The action shown in this slot; one of `actions` if these are given.")]
     propensity: Annotated[
-        float | None,
-        _schema("The logging policy's marginal probability of `action` in this slot.", **_POSITIVE),
+        float | None, _schema("The logging policy's marginal probability of `action` in this slot.", **_POSITIVE)
     ] = None
     policies: OpenPolicies = None
     actions: Actions = None
@@ -150,8 +149,8 @@ def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
 
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
     """Return the type of a reward that arrives as a separate message."""
-    fields: list[Any] = [("event_id", Identifier), ("timestamp", Moment)]
-    fields.append(("reward", Reward, msgspec.field(name=reward_field)))
+    reward = ("reward", Reward, msgspec.field(name=reward_field))
+    fields = (("event_id", Identifier), ("timestamp", Moment), reward)
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 
@@ -176,9 +175,6 @@ def named_cells(policies: Any) -> Iterable[tuple[str, PolicyCell]]:
     return zip(names, policy_cells(policies), strict=True)
 
 
-_SLATE_FIELDS = ("slate_logging", "slates", "slate_propensities")
-
-
 def json_schema(reward_field: str = "reward") -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of one event, generated from the types that decode it."""
     _, components = msgspec.json.schema_components([event_type(None, reward_field)])
@@ -193,7 +189,7 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
         "dependentRequired": {
             "propensities": ["actions"],
             "features": ["actions"],
-            **{field: ["slots"] for field in _SLATE_FIELDS},
+            "slate_logging": ["slots"],
             "slates": ["slate_propensities"],
             "slate_propensities": ["slates"],
         },

@@ -12,13 +12,10 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionSets, Columns, Index, Ragged, owned_rows, reconcile
 
-Codes = NDArray[np.int8]
-
 FACTORED, UNIFORM_RANKING, LISTED = 0, 1, 2
 """How the slots of an event were filled: independently; by a uniformly drawn ranking; by one of a list of slates."""
 
-_MIN_PROPENSITY = 1e-300
-"""Lower bound of a slate's propensity, so that a product of very small ones does not become 0."""
+_MIN_PROPENSITY = 1e-300  # lower bound of a slate's propensity, so that a product of very small ones does not become 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +61,7 @@ class SlateColumns(Ragged):
     propensity: Array
     probabilities: Array
     actions: ActionSets
-    logging: Codes
+    logging: NDArray[np.int8]
     listed: ListedSlates
 
     @property
@@ -80,9 +77,7 @@ class SlateColumns(Ragged):
 
     @property
     def marginals(self) -> Array:
-        """[rows of `actions`] the logging policy's probability of each action in its slot, as far as it follows from
-        the way of logging; NaN for `FACTORED`.
-        """
+        """[rows of `actions`] the logging policy's probability of each action in its slot; NaN for `FACTORED`."""
         logging = self.logging[self.owner][self.actions.owner]
         rows, slates = self.listed_rows()
         listed = np.bincount(rows, self.listed.probability[slates], len(logging))

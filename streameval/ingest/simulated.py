@@ -38,26 +38,17 @@ from streameval.ingest.base import (
 )
 from streameval.simulation import Drift, Interactions, World, draw_block, truth_after
 from streameval.simulation.stream import BATCH, BLOCK
+from streameval.simulation.world import numbered
 
 TOPIC = "simulated"
-SPACING = 0.001
-"""Seconds between timestamps when events are made as fast as possible from a given start time."""
-SHORTEST_WAIT = 0.05
-"""Seconds: events come in batches, not one by one."""
+SPACING = 0.001  # seconds between timestamps when events are made as fast as possible from a given start time
+SHORTEST_WAIT = 0.05  # seconds: events come in batches, not one by one
 
 _encoder = msgspec.json.Encoder()
 
 
-def _candidates(value: object) -> object:
-    return [f"candidate-{number}" for number in range(1, value + 1)] if isinstance(value, int) else value
-
-
 class SimulatedSettings(SourceSettings):
-    """A simulated recommender with a drifting world and known truth as the source of events.
-
-    >>> SimulatedSettings(candidates=2).candidates
-    ['candidate-1', 'candidate-2']
-    """
+    """A simulated recommender with a drifting world and known truth as the source of events."""
 
     kind: Literal["simulated"] = "simulated"
     events: PositiveInt | None = Field(default=None, description="Stop after this many events; without it, never.")
@@ -69,7 +60,9 @@ class SimulatedSettings(SourceSettings):
         default="smooth", description="How the users change: from cluster to cluster slowly, in jumps, or not at all."
     )
     span: PositiveInt = Field(default=100_000, description="Events between one cluster of users and the next.")
-    candidates: Annotated[list[str], BeforeValidator(_candidates)] = Field(
+    candidates: Annotated[
+        list[str], BeforeValidator(lambda value: numbered(value) if isinstance(value, int) else value)
+    ] = Field(
         default=3,
         validate_default=True,
         min_length=1,
@@ -119,9 +112,9 @@ class SimulatedRecommender:
         self.drift = Drift(settings.drift, self.world.clusters, settings.span, cycle=True)
         self._start = None if settings.start_time is None else settings.start_time.timestamp()
 
-    def lines(self, first: int = 0) -> Iterator[bytes]:
-        """The events from number `first` (0-based) on, without line ends."""
-        position = first
+    def lines(self) -> Iterator[bytes]:
+        """All events, without line ends."""
+        position = 0
         while block := self.after(position):
             yield from block
             position += len(block)
@@ -140,9 +133,9 @@ class SimulatedRecommender:
         """The true value of each policy, `logging` first, after this number of events."""
         return truth_after(self.world, self.drift, events)
 
-    def truth_lines(self, every: int = BATCH) -> Iterator[bytes]:
-        """`{"events": 100, "truth": {"logging": ...}}` as JSON, for every so many of `settings.events`."""
-        for events in range(every, (self.settings.events or 0) + 1, every):
+    def truth_lines(self) -> Iterator[bytes]:
+        """`{"events": 100, "truth": {"logging": ...}}` as JSON, once every 100 of `settings.events`."""
+        for events in range(BATCH, (self.settings.events or 0) + 1, BATCH):
             yield _encoder.encode({"events": events, "truth": self.truth(events)})
 
     def _open_world(self) -> World:
@@ -164,7 +157,7 @@ class SimulatedRecommender:
                 return [self._now()] * BLOCK
             self._start = self._now() - start / rate
         moments = self._start + (start + np.arange(BLOCK)) * (1 / rate if rate else SPACING)
-        return [float(moment) for moment in moments.round(6)]
+        return list(map(float, moments.round(6)))
 
 
 class SimulatedSource(Source):

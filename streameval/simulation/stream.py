@@ -17,10 +17,8 @@ Integers = NDArray[np.int64]
 
 DriftKind = Literal["smooth", "abrupt", "stationary"]
 
-BATCH = 100
-"""Interactions that share one mixture of clusters."""
-BLOCK = 2_000
-"""Interactions drawn at once from their own seed: a stream can start at any block."""
+BATCH = 100  # interactions that share one mixture of clusters
+BLOCK = 2_000  # interactions drawn at once from their own seed: a stream can start at any block
 
 
 @dataclass(frozen=True)

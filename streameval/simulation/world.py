@@ -44,11 +44,7 @@ def chance_of_best(scores: Array, liked_start: Integers, liked_items: Integers, 
 
 
 def softmax(scores: Array) -> Array:
-    """The probabilities of each row, in proportion to exp(score).
-
-    >>> softmax(np.log([[1.0, 3.0]]))
-    array([[0.25, 0.75]])
-    """
+    """The probabilities of each row, in proportion to exp(score)."""
     unnormalised = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(unnormalised / unnormalised.sum(axis=1, keepdims=True))
 
@@ -104,7 +100,7 @@ class World:
         """
         theta = np.asarray(arrays["theta"], dtype=np.float64)
         features = np.asarray(arrays["item_features"], dtype=np.float64)
-        names = tuple(candidates or _numbered(len(theta) - 1))
+        names = tuple(candidates or numbered(len(theta) - 1))
         if len(names) >= len(theta) or features.shape[1] != theta.shape[1]:
             raise ValueError(f"{len(names)} candidates and features {features.shape} do not fit theta {theta.shape}")
         start, likes, cluster = (
@@ -121,7 +117,7 @@ class World:
         seed: int,
         *,
         clusters: int = 10,
-        candidates: Sequence[str] | int | None = None,
+        candidates: Sequence[str] | None = None,
         users: int = 600,
         items: int = 3000,
         features: int = 25,
@@ -136,8 +132,7 @@ class World:
         `clusters` candidates (by default as many). Equal arguments make equal worlds.
         """
         random = np.random.default_rng(seed)
-        number = candidates if isinstance(candidates, int) else clusters
-        names = _numbered(number) if candidates is None or isinstance(candidates, int) else tuple(candidates)
+        names = tuple(candidates or numbered(clusters))
         if len(names) > clusters:
             raise ValueError(f"{len(names)} candidates need as many clusters, but there are {clusters}")
         cluster = np.arange(users) * clusters // users
@@ -286,8 +281,9 @@ class Interactions:
         )
 
 
-def _numbered(candidates: int) -> tuple[str, ...]:
-    return tuple(f"candidate-{number}" for number in range(1, candidates + 1))
+def numbered(candidates: int) -> list[str]:
+    """The names of candidates without names: `candidate-1` and so on."""
+    return [f"candidate-{number}" for number in range(1, candidates + 1)]
 
 
 def _below(limit: Integers, random: np.random.Generator) -> Integers:

@@ -14,7 +14,7 @@ from streameval.simulation import Drift, DriftKind, World, simulate
 
 def horizon(kind: DriftKind, seed: int) -> float:
     """Mean horizon of the candidates after 150,000 events, the mean of both strata."""
-    world = World.synthetic(31, users=200, items=800, candidates=4, clusters=4)
+    world = World.synthetic(31, users=200, items=800, clusters=4)
     evaluator = Evaluator(world.candidates, estimators=[StratifiedIPS()], averages=[Mixture()])
     events = [moment.events for moment in simulate(world, Drift(kind, clusters=4, span=40_000), 150_000, seed)]
     evaluator.update(EventBatch.concat(events))

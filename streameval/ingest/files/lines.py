@@ -27,16 +27,11 @@ EXCERPT = 1024
 CHUNK, PIECE = 128 * 1024, 1024
 """Bytes read at once of a plain and of a compressed file. The text of a compressed piece may be a thousand times
 larger, and is lost if the piece is damaged."""
-MOST_BYTES = 32 * 2**20
-"""Bytes of a file after which lines are returned even if they are few."""
-
-GZIP, ZSTD, ZSTD_SKIPPABLE = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"
+MOST_BYTES = 32 * 2**20  # bytes of a file after which lines are returned even if they are few
 
 STDIN = "-"
-LOOK_AGAIN = 0.1
-"""Seconds between looks at the end of a file that is followed."""
-SAMPLE = 4096
-"""Bytes at the start of a file, and before a position in it, by which the file is recognised."""
+LOOK_AGAIN = 0.1  # seconds between looks at the end of a file that is followed
+SAMPLE = 4096  # bytes at the start of a file, and before a position in it, by which the file is recognised
 
 
 class Members:
@@ -71,9 +66,9 @@ class Members:
 
 def members_of(first_bytes: bytes) -> Members | None:
     """The decompressor for data that starts with these bytes; None for plain text."""
-    if first_bytes.startswith(GZIP):
+    if first_bytes.startswith(b"\x1f\x8b"):  # gzip
         return Members(lambda: zlib.decompressobj(31))
-    if first_bytes.startswith((ZSTD, ZSTD_SKIPPABLE)):
+    if first_bytes.startswith((b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")):  # zstd, and a frame that it skips
         return Members(lambda: zstandard.ZstdDecompressor().decompressobj())
     return None
 

@@ -37,11 +37,7 @@ Advance: TypeAlias = Callable[[int, int | None], None]
 
 
 class FileSettings(SourceSettings):
-    """Files of events as the source.
-
-    >>> FileSettings(path="log.ndjson.gz").path
-    ['log.ndjson.gz']
-    """
+    """Files of events as the source."""
 
     ends_are_certain: ClassVar[bool] = True
 

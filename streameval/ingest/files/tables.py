@@ -23,10 +23,8 @@ READ_AHEAD = 64 * 1024
 """Bytes of a Parquet column that are read ahead, so that memory does not depend on the size of the file."""
 
 Row: TypeAlias = Mapping[str, Any] | Fault
-CellReader: TypeAlias = Callable[[str], Any]
 
-IDENTIFIERS = ("event_id", "action", "unit")
-"""Fields that are text in CSV."""
+IDENTIFIERS = ("event_id", "action", "unit")  # fields that are text in CSV
 
 
 class TableField(NamedTuple):
@@ -225,7 +223,7 @@ def _csv_lines(lines: Iterator[list[str]], width: int) -> Iterator[list[str] | F
             yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
 
 
-def _csv_values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, CellReader]]) -> list[Any] | Fault:
+def _csv_values(cells: list[str] | Fault, wanted: Sequence[tuple[str, int, Callable[[str], Any]]]) -> list[Any] | Fault:
     """The values of the wanted fields, each of which is in the cell at its place."""
     if isinstance(cells, Fault):
         return cells

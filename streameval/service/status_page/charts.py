@@ -19,8 +19,7 @@ FARTHEST = 3.0  # bounds farther out than this many spreads of the values are cu
 WIDTH, HEIGHT = 1000, 200  # units of the frame of a timeline, which is stretched to its place on the page
 CENTRAL = (5, 95)  # per cent of the bounds that must fit into a timeline; the first estimates vary widely
 
-Interval: TypeAlias = tuple[float, float]
-"""Lower and upper bound."""
+Interval: TypeAlias = tuple[float, float]  # lower and upper bound
 Shown: TypeAlias = tuple[float | None, Interval | None]
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -47,12 +46,7 @@ def lift_of(each: Estimate) -> Shown:
 
 @dataclass(frozen=True)
 class ChartScale:
-    """A linear axis from `low` to `high` with round `ticks` and as many `decimals` as its values need.
-
-    >>> scale = ChartScale.over([0.041, 0.059])
-    >>> scale.ticks, scale.text(0.05), scale.at(0.05)
-    ((0.045, 0.05, 0.055), '0.0500', 50.0)
-    """
+    """A linear axis from `low` to `high` with round `ticks` and as many `decimals` as its values need."""
 
     low: float
     high: float

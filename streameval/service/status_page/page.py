@@ -6,6 +6,7 @@ import gzip
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
@@ -72,7 +73,7 @@ class StatusPage:
             lstrip_blocks=True,
         )
         environment.filters.update(
-            count=count,
+            count=partial(decimal, decimals=0),
             counted=counted,
             number=significant,
             duration=measured_time,
@@ -209,39 +210,20 @@ def _marked(sections: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def meanings(estimates: Iterable[Estimate], confidence: float) -> list[str]:
-    """The meaning of the intervals of these estimates: one text for each kind.
-
-    >>> known = {"lower": 0.1, "upper": 0.3, "kind": "confidence_sequence", "anytime": True, "covers": "average"}
-    >>> unknown = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
-    >>> (text,) = meanings([Estimate("a", "ips", "window", 0.2, **known, **unknown)], 0.95)
-    >>> text.partition(".")[0]
-    '95 % intervals (confidence sequence) for the mean over the events of the average'
-    >>> text.endswith("They hold at all times at once. They are valid under continuous monitoring.")
-    True
-    """
+    """The meaning of the intervals of these estimates: one text for each kind."""
     kinds: dict[tuple[str, str, bool], dict[str, None]] = {}
     for each in estimates:
         kinds.setdefault((each.kind, each.covers, each.anytime), {})[each.estimator] = None
-    whose = len(kinds) > 1
-    return [
-        (f"{', '.join(estimators)}: " if whose else "") + _meaning(*kind, confidence)
-        for kind, estimators in kinds.items()
-    ]
-
-
-def _meaning(kind: str, covers: str, anytime: bool, confidence: float) -> str:
-    head = f"{100 * confidence:g} % intervals ({kind.replace('_', ' ')}) {ABOUT.get(covers, '')}".rstrip()
-    return " ".join(filter(None, (f"{head}.", KINDS[kind].description, WATCHED[anytime])))
+    texts = []
+    for (kind, covers, anytime), estimators in kinds.items():
+        whose = f"{', '.join(estimators)}: " if len(kinds) > 1 else ""
+        head = f"{whose}{100 * confidence:g} % intervals ({kind.replace('_', ' ')}) {ABOUT.get(covers, '')}".rstrip()
+        texts.append(" ".join(filter(None, (f"{head}.", KINDS[kind].description, WATCHED[anytime]))))
+    return texts
 
 
 def outside(estimates: Iterable[Estimate]) -> str:
-    """A note for values and lifts outside their intervals; empty if there are none.
-
-    >>> ends = dict.fromkeys(("effective_sample_size", "importance_weight_mean", "importance_weight_max"))
-    >>> found = Estimate("a", "ips", "window", 1.02, 0.9, 1.0, "normal", False, "average", **ends)
-    >>> outside([found]) == OUTSIDE
-    True
-    """
+    """A note for values and lifts outside their intervals; empty if there are none."""
     for value, ends in (shown for each in estimates for shown in (value_of(each), lift_of(each))):
         if ends is not None and is_known(value):
             rounding = 1e-9 * max(map(abs, (value, *ends)))
@@ -251,12 +233,7 @@ def outside(estimates: Iterable[Estimate]) -> str:
 
 
 def news(now: DaemonStatus) -> str:
-    """The announcement of a change for screen readers.
-
-    >>> from streameval.ingest.base import SourceStatus
-    >>> news(DaemonStatus(SourceStatus(reached=False), at=0.0, detail="no broker answers"))
-    'Not ready: no broker answers.'
-    """
+    """The announcement of a change for screen readers."""
     decisions = now.report.promotion if now.report else ()
     names = list(dict.fromkeys(each.policy for each in decisions if each.promotable))
     ready = "Ready." if now.ready else f"Not ready: {now.detail}."
@@ -271,11 +248,6 @@ def is_suspect(each: Estimate) -> bool:
     """
     mean, size = each.importance_weight_mean, each.effective_sample_size
     return bool(mean is not None and size and abs(mean - 1) > max(TOLERANCE, SIGMAS / math.sqrt(size)))
-
-
-def count(value: float | None) -> str:
-    """A number of things: `12,345`."""
-    return decimal(value, 0)
 
 
 def interval(lower: float | None, upper: float | None) -> str:
@@ -295,7 +267,7 @@ def words(check: TrustCheck) -> str:
 DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Lift": lambda each: significant(each.lift),
     "Lift interval": lambda each: interval(each.lift_lower, each.lift_upper),
-    "Effective sample": lambda each: count(each.effective_sample_size),
+    "Effective sample": lambda each: decimal(each.effective_sample_size, 0),
     "Design effect": _detail("design_effect", 3),
     "Mean weight": lambda each: significant(each.importance_weight_mean, 4),
     "Largest weight": lambda each: significant(each.importance_weight_max),

@@ -599,7 +599,7 @@ def test_promotion_is_a_rule_or_several_or_a_mapping(load: Loader, text: str, ru
     assert config.promotion is not None
     assert tuple(rule.label for rule in config.promotion.rules) == rules
     assert config.plan().promotion == config.promotion
-    assert config.without_effect() == []
+    assert list(config.without_effect()) == []
 
 
 def test_promotion_may_be_off(load: Loader) -> None:

@@ -230,7 +230,7 @@ def test_arrays_that_do_not_fit_together_are_no_world(world: World, broken: str)
 
 def test_more_candidates_than_clusters_are_refused() -> None:
     with pytest.raises(ValueError, match="3 candidates need as many clusters, but there are 2"):
-        World.synthetic(1, clusters=2, candidates=3)
+        World.synthetic(1, clusters=2, candidates=["a", "b", "c"])
 
 
 def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
