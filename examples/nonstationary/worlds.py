@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from streameval.errors import InputError
-from streameval.simulation import World
-from streameval.simulation.stream import Scenario
+from streameval.simulation import Drift, DriftKind, World
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
+
+    name: str
+    make: Callable[[], World]
+    span: int = 100_000
+    cycle: bool = False
+
+    def drift(self, kind: DriftKind, world: World) -> Drift:
+        """The drift of this scenario in one of the settings."""
+        return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
+
 
 TEMPERATURE = 0.3
 """Softmax candidates with continuous importance weights; the favourite gets .73 on average."""

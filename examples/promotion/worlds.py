@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,23 @@ from numpy.typing import NDArray
 
 from streameval.errors import InputError
 from streameval.simulation import Drift, DriftKind, World
-from streameval.simulation.stream import BATCH, Scenario
+from streameval.simulation.stream import BATCH
 
 SETTINGS: tuple[DriftKind, ...] = ("smooth", "abrupt", "stationary")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
+
+    name: str
+    make: Callable[[], World]
+    span: int = 100_000
+    cycle: bool = False
+
+    def drift(self, kind: DriftKind, world: World) -> Drift:
+        """The drift of this scenario in one of the settings."""
+        return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
 
 
 SYNTHETIC: Mapping[str, Scenario] = {

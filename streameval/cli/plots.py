@@ -302,8 +302,7 @@ def lift_name(lift: float, value: float | None) -> str:
     >>> lift_name(0.002, 0.04), lift_name(0.01, None)
     ('0.002 (+5%)', '0.01')
     """
-    share = f" (+{100 * lift / value:.2g}%)" if value is not None and value > 0 else ""
-    return f"{lift:.3g}{share}"
+    return f"{lift:.3g}" + (f" (+{100 * lift / value:.2g}%)" if value is not None and value > 0 else "")
 
 
 def new_figure(title: str, *captions: str, height: float = HEIGHT) -> Figure:

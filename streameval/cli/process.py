@@ -17,11 +17,8 @@ TRIM_EVERY = 60.0  # seconds between two calls of `malloc_trim`: its page faults
 SWITCH_INTERVAL = 0.001
 """Seconds after which a working thread gives way to another. With Python's 5 ms a scrape waits ten times that."""
 COLLECT_AFTER = (10_000, 10, 100)
-"""Thresholds of the garbage collector.
-
-Buffered events leave no cycles. With Python's thresholds (700, 10, 10) the collector walks over all of them every
-second or two, and a replay of events with action sets takes a tenth longer.
-"""
+"""Thresholds of the garbage collector. With Python's (700, 10, 10) it walks over all buffered events, which leave no
+cycles, every second or two, and a replay of events with action sets takes a tenth longer."""
 
 
 def set_up_process() -> None:

@@ -118,12 +118,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def events_line(report: Report) -> str:
-    """The number of events, and the time of the newest.
-
-    >>> from streameval.ope.report import EventCounts
-    >>> events_line(Report(0.95, "logging", EventCounts(10000, {"malformed": 2}, 1575158399.1), (), ()))
-    '10,000 events until 2019-11-30 23:59:59 UTC, 2 rejected'
-    """
+    """The number of events, the time of the newest, and the number of rejected ones."""
     events = report.events
     until = "" if events.last_timestamp is None else f" until {utc_time(events.last_timestamp)}"
     return f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"

@@ -24,8 +24,7 @@ def per_block(columns: Array, blocks: int) -> Array:
     >>> per_block(np.array([[1.0], [2.0], [3.0], [4.0]]), blocks=2).tolist()
     [[[1.0, 2.0]], [[3.0, 4.0]]]
     """
-    by_policy = columns.T.reshape(columns.shape[1], blocks, -1)
-    return by_policy.transpose(1, 0, 2)
+    return columns.T.reshape(columns.shape[1], blocks, -1).transpose(1, 0, 2)
 
 
 def decayed_path(state: Array, steps: Array, factor: float) -> Array:

@@ -58,8 +58,7 @@ class Batch(Columns):
             Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.place(row))
             for row in rows.tolist()
         ]
-        kept = self.take(np.delete(np.arange(len(self)), rows))
-        return replace(kept, rejected=(*self.rejected, *rejected))
+        return replace(self.take(np.delete(np.arange(len(self)), rows)), rejected=(*self.rejected, *rejected))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from streameval.events.columns import compact_columns, floats, named_policies, r
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.origin import Origin, fingerprints
 from streameval.events.schema import attributes, event_type, reward_type
-from streameval.events.validation import Fault, Rejected, list_fault, rejection, reward_message_faults
+from streameval.events.validation import Fault, Rejected, finite, first_faults, in_seconds, list_fault, rejection
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
 
@@ -138,7 +138,7 @@ class RewardDecoder:
         messages, faults = list(values), dict[int, Fault]()
         rewards = _read(messages, self._decode, self._refused, faults)
         amounts, times = floats([each.reward for each in rewards]), seconds([each.timestamp for each in rewards])
-        broken = reward_message_faults(amounts, times)
+        broken = first_faults((finite("reward", amounts, ~np.isfinite(amounts)), in_seconds(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
         identity = fingerprints([each.event_id for each in _without(rewards, broken, faults)])
         kept = origin.take(np.delete(np.arange(len(origin)), list(faults)))

@@ -30,12 +30,7 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
 
 
 def unit_column(units: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
-    """Return the fingerprints of units, None if no event has one. Raises ValueError for other types.
-
-    >>> one, other, nothing = unit_column(["user-7", 12, None], 3)
-    >>> bool(one != other), int(nothing)
-    (True, 0)
-    """
+    """Return the fingerprints of units, None if no event has one. Raises ValueError for other types."""
     given = np.array(units, dtype=object)
     if given.shape != (n,):
         raise ValueError(f"unit: expected the shape {_shape((n,))}, found {_shape(given.shape)}")

@@ -149,8 +149,7 @@ def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
 
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
     """Return the type of a reward that arrives as a separate message."""
-    reward = ("reward", Reward, msgspec.field(name=reward_field))
-    fields = (("event_id", Identifier), ("timestamp", Moment), reward)
+    fields = (("event_id", Identifier), ("timestamp", Moment), ("reward", Reward, msgspec.field(name=reward_field)))
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 

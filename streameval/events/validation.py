@@ -238,11 +238,6 @@ def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
     return found
 
 
-def reward_message_faults(reward: Array, timestamp: Array) -> dict[int, Fault]:
-    """Return the rows that are not rewards, of messages with rewards alone."""
-    return first_faults((finite("reward", reward, ~np.isfinite(reward)), in_seconds(timestamp)))
-
-
 def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
     """Rewards [n] lie in [low, high]."""
     broken = ~((reward >= low) & (reward <= high))

@@ -21,11 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 class Background(Generic[T]):
-    """One call in its own thread.
-
-    >>> Background(lambda: 6 * 7).result(timeout=60.0)
-    42
-    """
+    """One call in its own thread."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._future: Future[T] = Future()

@@ -64,11 +64,7 @@ class DeadLetter:
 
     @property
     def line(self) -> bytes:
-        r"""The dead letter as a line of JSON; its value as text, or in base64 where it is not UTF-8.
-
-        >>> b'"value_base64":"/w=="' in DeadLetter("malformed", "not JSON", "clicks", 0, 7, None, b"\xff", 1).line
-        True
-        """
+        """The dead letter as a line of JSON; its value as text, or in base64 where it is not UTF-8."""
         try:
             value = {"value": self.value.decode()}
         except UnicodeDecodeError:
@@ -163,10 +159,7 @@ class FileSink:
     """Appends dead letters as JSON to `path`, which together with `.1` to `.keep` never holds much more than the limit.
 
     A write that fails, as on a full disk, is undone to the end of the last whole line and tried again as a whole. A
-    file that others moved away, deleted or emptied is created again.
-
-    Raises:
-        InputError: The file cannot be opened in the first place.
+    file that others moved away, deleted or emptied is created again. InputError if it cannot be opened at the start.
     """
 
     def __init__(self, path: Path, most_bytes: int, keep: int) -> None:

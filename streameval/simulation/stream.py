@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,17 +98,3 @@ def truth_after(world: World, drift: Drift, n: int) -> dict[str, float]:
     """The value of each policy after `n` interactions, that of the logging policy as `logging`."""
     values = drift.mixture((n - 1) // BATCH * BATCH) @ world.value
     return dict(zip(("logging", *world.candidates), values.tolist(), strict=True))
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
-
-    name: str
-    make: Callable[[], World]
-    span: int = 100_000
-    cycle: bool = False
-
-    def drift(self, kind: DriftKind, world: World) -> Drift:
-        """The drift of this scenario in one of the settings."""
-        return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)

@@ -119,6 +119,8 @@ def read_events(
 ) -> Iterator[EventBatch]:
     """The events of NDJSON files (plain, gzip or zstd; `-` is standard input), in batches of at most `batch_size`.
 
+    Lines that are not events are in the `rejected` of their batch.
+
     Args:
         paths: One path or several, read one after another.
         policies: The columns of every batch; None = in each batch, all that its events name.
@@ -127,9 +129,6 @@ def read_events(
         batch_size: Most events in a batch.
         format: `json`, or `dsjson` for the decision logs of Vowpal Wabbit.
         scores: Fields that policies in Python read; if not None, these also see contexts and the names of actions.
-
-    Returns:
-        Batches; lines that are not events are in the `rejected` of their batch.
 
     Raises:
         InputError: A file is missing or damaged; raised after all lines before the damage.

@@ -42,13 +42,12 @@ def read_table(
 ) -> Iterator[EventBatch]:
     """Decode the rows of a table, which are numbered from 1 if no column identifies them.
 
+    InputError if the file cannot be read, or lacks a required column.
+
     Args:
         kind: `parquet`, or `csv` with a header, which may be compressed by gzip or zstd
         columns: the names of columns; a column without a name has that of its field
         advance: called with the bytes read so far and in all
-
-    Raises:
-        InputError: the file cannot be read, or lacks a required column.
     """
     wanted = _wanted(columns, decoder)
     for rows in _parquet_rows(path, wanted, advance) if kind == "parquet" else _csv_rows(path, wanted, advance):

@@ -207,8 +207,7 @@ def make_timelines(
     scale = ChartScale.over(shown)
     pictures = [_timeline(at, series, scale) for series in all_series]
     ticks = [(100 - place, text) for place, text in scale.tick_texts()]
-    base = pictures[-1] if production else None
-    return Timelines(now - at[0], ticks, pictures[: len(candidates)], base)
+    return Timelines(now - at[0], ticks, pictures[: len(candidates)], pictures[-1] if production else None)
 
 
 def _series(history: History, each: Estimate) -> Floats:
