@@ -120,9 +120,7 @@ class LogSummary:
     about `w^2`. If actions with large weights were taken c times as often, their weights and their share of the noise
     would be c times smaller, for the same rewards.
 
-    Args:
-        policies: production first.
-        coded: the policies in code, which are evaluated on every event.
+    `policies`: production first. `coded`: the policies in code, which are evaluated on every event.
     """
 
     def __init__(self, policies: Sequence[str], coded: Mapping[str, AnyPolicy], reward_range: tuple[float, float]):
@@ -259,10 +257,8 @@ def forecast_power(
 ) -> PowerReport:
     """The forecast after a log.
 
-    Args:
-        report: of one average, on which every event counts the same.
-        estimators: by label, the preferred one first.
-        horizons: the number of events that each average that forgets is worth, by label.
+    `report`: of one average, on which every event counts the same. `estimators`: by label, the preferred one first.
+    `horizons`: by label of an average that forgets, the number of events that it is worth.
     """
     production = _best(report, report.production, estimators)
     value = None if production is None else production.value

@@ -53,16 +53,14 @@ class DriftRateEstimator:
 
     def start(self, columns: int, block: int) -> State:
         """The state before the first event."""
-        window = (
-            [max(0, SMOOTHING_WINDOW // block - 1)] if self.smoothing == "window" else []
-        )  # blocks before the present
+        blocks_before = [max(0, SMOOTHING_WINDOW // block - 1)] if self.smoothing == "window" else []
         return {
             "values": np.full((columns, max(1, -(-self.span // block))), np.nan),
             "blocks": 0,
             "latest": np.full((columns, LATEST_RATES), np.nan),
             "mean": np.full(columns, np.nan),
             "recent": np.zeros((columns, TERM_SUMS.stop)),
-            "smoother": np.zeros((columns, *window, 2)),
+            "smoother": np.zeros((columns, *blocks_before, 2)),
         }
 
     def fold(self, state: State, blocks: Blocks) -> tuple[DriftRate, State]:

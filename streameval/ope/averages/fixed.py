@@ -254,9 +254,8 @@ class TimedWindow(Kernel):
         """The bucket of each event, [blocks, events]; bucket number i lies at i modulo their count."""
         times = np.minimum(blocks.times, clocks[:, None])
         known = np.isfinite(times)
-        return np.where(
-            known, np.floor(np.where(known, times, 0.0) / (self.span / BUCKETS)).astype(np.int64), NO_BUCKET
-        )
+        numbers = np.floor(np.where(known, times, 0.0) / (self.span / BUCKETS)).astype(np.int64)
+        return np.where(known, numbers, NO_BUCKET)
 
     def _first(self, clock: float) -> int:
         """The oldest bucket of the window that ends now."""

@@ -127,11 +127,7 @@ def nothing(columns: int) -> Array:
 
 
 def merge(older: Array, newer: Array) -> Array:
-    """Moments of two disjoint sets of events together; sums add, maxima compare.
-
-    >>> merge(np.ones(ALL_ROWS), np.full(ALL_ROWS, 2.0))[[MomentRow.U, MomentRow.LARGEST_TERM]]
-    array([3., 2.])
-    """
+    """Moments of two disjoint sets of events together; sums add, maxima compare."""
     merged = older + newer
     np.maximum(older[..., MAXIMA], newer[..., MAXIMA], out=merged[..., MAXIMA])
     return merged
@@ -145,11 +141,7 @@ def total(parts: Array) -> Array:
 
 
 def fade(moments: Array, factor: Array | float) -> Array:
-    """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column).
-
-    >>> fade(np.ones(ALL_ROWS), 0.5)[[MomentRow.WEIGHT, MomentRow.WEIGHT_SQUARE, MomentRow.LARGEST_WEIGHT]]
-    array([0.5 , 0.25, 0.5 ])
-    """
+    """The same moments when every averaging weight is multiplied by `factor` (a number, or one a column)."""
     factor = np.asarray(factor)
     faded = moments * factor[..., None]
     faded[..., SQUARE_WEIGHTS] *= factor[..., None]

@@ -135,13 +135,6 @@ class VarianceMoments:
     """The parts of a state, [..., rows], read by name; NaN where unknown.
 
     `of_lift`: read for the linearised difference to production, on the events that production has too.
-
-    Five terms 0, 0, 0, 1, 4:
-
-    >>> sums = np.zeros(NONZERO + 1)
-    >>> sums[:6] = [5.0, 5.0, 5.0, 17.0, 5.0, 5.0]
-    >>> float(VarianceMoments({"sums": sums}).variance)
-    2.4
     """
 
     parts: Mapping[str, Array]

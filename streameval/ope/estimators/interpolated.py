@@ -180,8 +180,6 @@ class DM(Interpolated):
     Has little noise and all of the model's bias, whatever the logging policy did: the interval is about the model's
     own expectation.
 
-    Three actions, the first of which was logged with a propensity of .5 and earned 1:
-
     >>> DM().terms(_example(), {})[0].numerator.round(3)  # .42 + .04 + .08
     array([[0.54]])
     """
@@ -200,8 +198,6 @@ class DR(Interpolated):
 
     Unbiased where support is full, whatever the model says, because the model predicts before it learns; the better the
     model, the less noise. For an action that is never logged the model is not corrected.
-
-    The event of `DM`, whose weight is 1.2:
 
     >>> DR().terms(_example(), {})[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
     array([[0.9]])

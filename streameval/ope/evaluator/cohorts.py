@@ -107,14 +107,9 @@ class CohortEvaluator:
     def change_candidates(self, plan: Plan) -> Evaluator | None:
         """Remove the candidates that the plan does not have; return an evaluator of those that it adds, if any.
 
-        A candidate that is computed in another way counts as another one. The new evaluator gets no events, and has no
-        rows, until `activate`: the caller may give it earlier events before.
-
-        Args:
-            plan: differs from the present one in its candidates only
-
-        Raises:
-            ConfigError: a candidate cannot be created; nothing has changed
+        The plan differs from the present one in its candidates only; a candidate that is computed in another way counts
+        as another one. The new evaluator gets no events, and has no rows, until `activate`: the caller may give it
+        earlier events before. ConfigError if a candidate cannot be created; then nothing has changed.
         """
         known = [*self._cohorts, *self._pending]
         new = [name for name in plan.policies if not any(cohort.has(name, plan) for cohort in known)]
@@ -130,10 +125,8 @@ class CohortEvaluator:
         """Continue under another plan. Parts of both plans keep their numbers; parts only of the old one are forgotten.
 
         An estimator or average with other parameters counts as another one; so does an estimator that uses another
-        reward model. Everything starts from zero where `restarts` is true.
-
-        Returns:
-            evaluators of what is new; each is pending until `activate`, as in `change_candidates`
+        reward model. Everything starts from zero where `restarts` is true. Returns the evaluators of what is new; each
+        is pending until `activate`, as in `change_candidates`.
         """
         first = self._cohorts[0]
         if not first.evaluator.accepted:

@@ -20,7 +20,6 @@ LONGEST, KEPT = 2_000, 1_000
 """After this many block means, a detector restarts from the last ones: what it has seen is bounded, and saved."""
 FEWEST = 30
 """Detections in the first block means are not counted; short logs do not need river, which loads slowly."""
-OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -31,9 +30,6 @@ class DriftDetector:
 
     >>> DriftDetector.of({"detector": "ADWIN", "delta": 0.01})
     DriftDetector(name='ADWIN', parameters={'delta': 0.01})
-    >>> DriftDetector.of("AWDIN")
-    Traceback (most recent call last):
-    ValueError: there is no drift detector 'AWDIN'; there are ADWIN, KSWIN, PageHinkley
 
     Source: for ADWIN, Bifet & Gavalda, SIAM Data Mining 2007.
     """
@@ -44,7 +40,7 @@ class DriftDetector:
     @classmethod
     def of(cls, value: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
         """From a name, or a mapping with the `detector` and its parameters; None for `off`. ValueError for others."""
-        if value is None or value == OFF or isinstance(value, DriftDetector):
+        if value is None or value == "off" or isinstance(value, DriftDetector):
             return value if isinstance(value, DriftDetector) else None
         if not isinstance(value, str | Mapping):
             raise ValueError(f"the drift detector must be a name or a mapping of options, found {value!r}")

@@ -154,12 +154,9 @@ class Evaluator:
     def continued(self, plan: Plan) -> Evaluator:
         """An evaluator of `plan` that keeps what this one knows. This one must get no more events.
 
-        A confidence sequence, drift detector or promotion rule of another kind starts from zero. So does a promotion
-        rule that looks at a lift, where that lift is gone.
-
-        Args:
-            plan: of the same production, reward range and block. Its policies, and its pairs of an estimator and an
-                average, are among those of this evaluator.
+        `plan` has the same production, reward range and block. Its policies, and its pairs of an estimator and an
+        average, are among those of this evaluator. A confidence sequence, drift detector or promotion rule of another
+        kind starts from zero. So does a promotion rule that looks at a lift, where that lift is gone.
         """
         if plan == self.plan:
             return self
@@ -250,7 +247,7 @@ class Evaluator:
     def _process_pending(self, unit: int | None = None) -> None:
         """Fold the pending events in multiples of `unit` events (one block); the rest stays pending.
 
-        The state after a block depends on the events alone, but for rounding, which the cut into runs changes.
+        Except for rounding, the state after a block does not depend on how many blocks are folded together.
         """
         if not self._pending:
             return
@@ -295,7 +292,7 @@ class Evaluator:
             )
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
-        """The evidence of these events by what was learned before them; and the parts of the state that learn."""
+        """The evidence of these events, from what was learned before them, and the parts of the state that learn."""
         plan, before, after = self.plan, self._state, {}
         signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
         evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)
@@ -323,11 +320,9 @@ class Evaluator:
     def report(self, now: float | None = None) -> Report:
         """Everything known now, the unfinished block included.
 
-        Whole blocks that are pending are folded first, which later numbers do not depend on but for rounding. The
-        unfinished block is added for reading only.
-
-        Args:
-            now: epoch seconds, by which promotion judges whether the newest event is stale
+        Whole blocks that are pending are folded first; except for rounding, later numbers do not depend on that. The
+        unfinished block is added for reading only. `now`: epoch seconds, by which promotion judges whether the newest
+        event is stale.
         """
         self._process_pending()
         plan, state, events = self.plan, self._state, self._state["events"]
@@ -435,10 +430,8 @@ def require_schema(state: State) -> None:
 def _counted(counts: Mapping[str, Array], evidence: Evidence, supported: Array) -> dict[str, Array]:
     """The counts after some events, [policies] each.
 
-    Args:
-        counts: `present`, events with a usable probability; `supported`, those among them with the whole logging
-            distribution; `largest_weight` and `largest_slate_weight`, the largest importance weights
-        supported: [n] 1 for events with the whole logging distribution, else 0
+    `present`: events with a usable probability; `supported`: those among them with the whole logging distribution, for
+    which the argument [n] is 1; `largest_weight`, `largest_slate_weight`: the largest importance weights.
     """
     present = evidence.sample_weight > 0
     largest: Array | float = 0.0

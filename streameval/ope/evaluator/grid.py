@@ -147,9 +147,7 @@ class Grid:
     ) -> Iterator[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]]:
         """Each average with its interval, its moments now, and the bounds of its confidence sequence, if it has one.
 
-        Args:
-            tail: the events of the unfinished block
-            errors: [policies] the probability that a confidence sequence ever misses
+        `tail`: the events of the unfinished block. `errors` [policies]: the probability that a sequence ever misses.
         """
         blocks, late = None, None
         if tail is not None and self._kept(state, tail).any():
@@ -188,12 +186,9 @@ class Grid:
         return {**state, "watched": watched}
 
     def select(self, state: State, part: Grid, index: Sequence[int]) -> State:
-        """The state of `part`, a grid of some of these policies, estimators and averages.
+        """The state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.
 
-        Args:
-            state: of this grid
-            part: a grid with the same `needs` and production
-            index: the places of its policies in this grid, production first
+        `index`: the places of its policies in this grid, production first.
         """
         if index[0] != 0:
             raise ValueError("lifts are over production: it must stay the first policy")

@@ -127,7 +127,10 @@ class Plan:
             },
             products=_products(estimators, averages),
             default_estimators=estimators is None,
-            intervals=_intervals(intervals or {}),
+            intervals={
+                label: _INTERVAL.validate_python({"kind": each} if isinstance(each, str) else each)
+                for label, each in (intervals or {}).items()
+            },
             reward_range=_ordered(reward_range),
             confidence=confidence,
             block=int(block),
@@ -357,13 +360,6 @@ def _policies(production: str, candidates: Candidates) -> tuple[str, ...]:
     if repeated or LOGGING in candidates:
         raise ValueError(f"policies must differ and none may be called {LOGGING!r}: {', '.join(repeated or [LOGGING])}")
     return policies
-
-
-def _intervals(intervals: Mapping[str, Any]) -> dict[str, AnyInterval]:
-    return {
-        label: _INTERVAL.validate_python({"kind": interval} if isinstance(interval, str) else interval)
-        for label, interval in intervals.items()
-    }
 
 
 def _ordered(reward_range: tuple[float, float]) -> tuple[float, float]:

@@ -25,11 +25,8 @@ def report_rows(
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
-    Args:
-        state: of the grid
-        tail: the events of the unfinished block
-        counts: by name, [policies], see `evaluator.COUNTS`
-        slot_ratios: [policies, slots, 2] sums of the importance ratios in each slot of slates
+    `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
+    `evaluator.COUNTS`. `slot_ratios` [policies, slots, 2]: sums of the importance ratios in each slot of slates.
     """
     shown, by_slot = grid.shown(state, tail), Requirement.SLOTS in grid.needs
     if not shown.any():

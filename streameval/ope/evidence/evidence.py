@@ -11,7 +11,6 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, decayed_path, per_block, ratio
 from streameval.events import EventBatch
-from streameval.events.action_sets import Index
 from streameval.ope.evidence.actions import Actions, Requirement, Requirements
 from streameval.ope.evidence.slate_weights import fold_ratios, slate_weights
 from streameval.ope.policies.logged import target_probabilities, unsupported_probability
@@ -207,7 +206,10 @@ class Evidence:
             return self
         events = np.flatnonzero(np.repeat(kept, self.block))
         names = ("importance_weight", "sample_weight", "unsupported", "reward", "event_weight", "timestamp", "signs")
-        columns: dict[str, Any] = {name: _taken(getattr(self, name), events) for name in names}
+        before = ((name, getattr(self, name)) for name in names)
+        columns: dict[str, Any] = {  # contiguous over events
+            name: None if column is None else column.T[..., events].T for name, column in before
+        }
         recent = RecentMoments(*(means[kept] for means in self.recent))
         return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), slates=None)
 
@@ -232,11 +234,6 @@ class Evidence:
         """Decayed `block_sums` of the columns after each block, [blocks, P, columns]; `before`: the sums before it."""
         sums = np.stack([self.block_sums(column) for column in columns], axis=-1)
         return decayed_path(before, sums, fading_of(self.block))
-
-
-def _taken(columns: Array | None, events: Index) -> Array | None:
-    """These events of columns [n, ...], which stay contiguous."""
-    return None if columns is None else columns.T[..., events].T
 
 
 def _usable(weight: Array, reward: Array) -> Mask:

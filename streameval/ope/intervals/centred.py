@@ -19,8 +19,6 @@ from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, is_degenerate, standard_error
 
-WIDENING = 2.5 / 1.96
-
 
 @dataclass(frozen=True, config=strict)
 class Normal(IntervalMethod):
@@ -117,6 +115,6 @@ class DriftAware(IntervalMethod):
         z = NormalDist().inv_cdf(0.5 + confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
-        width = WIDENING * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
+        width = 2.5 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
         return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & reading.rewarded, width, np.nan)

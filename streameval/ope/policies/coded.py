@@ -14,10 +14,11 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.common.text import counted
+from streameval.errors import ConfigError
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.events.slates import SlateColumns, as_one_action
 from streameval.events.validation import NOISE, tolerance
-from streameval.ope.policies.python import ask_policy, load
+from streameval.ope.policies.python import ask_policy, make
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]
 """A distribution over the rows of action sets, and the events for which there is none, with the reason."""
@@ -140,7 +141,12 @@ class PythonPolicy(ComputedPolicy):
 
     def prepare(self) -> Ask:
         """The function that asks the user's code; ConfigError when it cannot be imported or made."""
-        policy = load(self.target, self.options)
+        policy = make(self.target, self.options)
+        if not callable(policy):
+            raise ConfigError(
+                f"{self.target} returns {type(policy).__name__}, which cannot be called",
+                hint="a factory returns a callable that takes Decisions and gives one distribution for each of them",
+            )
         return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
 
 

@@ -35,17 +35,6 @@ class Decisions:
 Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
-def load(target: str, options: Mapping[str, Any]) -> Policy:
-    """The policy that a factory makes; ConfigError when either is wrong."""
-    policy: Policy = make(target, options)
-    if not callable(policy):
-        raise ConfigError(
-            f"{target} returns {type(policy).__name__}, which cannot be called",
-            hint="a factory returns a callable that takes Decisions and gives one distribution for each of them",
-        )
-    return policy
-
-
 def make(target: str, options: Mapping[str, Any]) -> Any:
     """The object that `package.module:factory` makes of the options; ConfigError when it is missing or fails."""
     factory = find(target)
@@ -53,7 +42,7 @@ def make(target: str, options: Mapping[str, Any]) -> Any:
         return factory(**options)
     except Exception as error:  # a factory may raise anything
         raise ConfigError(
-            f"{target} fails with the options {dict(options)}: {_told(error)}",
+            f"{target} fails with the options {dict(options)}: {_described(error)}",
             hint="it is called once, with the options as keywords",
         ) from error
 
@@ -65,7 +54,7 @@ def find(target: str) -> Callable[..., Any]:
         found: Any = importlib.import_module(module_name)
     except Exception as error:  # importing runs code that may raise anything
         raise ConfigError(
-            f"the module {module_name} cannot be imported: {_told(error)}",
+            f"the module {module_name} cannot be imported: {_described(error)}",
             hint="install it, or put its directory on PYTHONPATH",
         ) from error
     for part in name.split("."):
@@ -100,7 +89,7 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
     try:
         answers = list(policy(decisions))
     except Exception as error:  # noqa: BLE001 - one policy's fault must not stop the others
-        return [Fault("raised", _told(error))] if alone else []
+        return [Fault("raised", _described(error))] if alone else []
     if alone and len(answers) != 1:
         return [Fault("malformed", f"{len(answers)} distributions for 1 event")]
     return answers
@@ -133,5 +122,5 @@ def _write(place: Array, answer: Any) -> Fault | None:
     return None
 
 
-def _told(error: Exception) -> str:
+def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:LONGEST_DETAIL]

@@ -14,7 +14,6 @@ from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.promotion.trust_checks import Arrivals
 from streameval.ope.report import Decision, Estimate, Transition, TrustCheck
 
-SAME = "it has had the same weighted reward as production on every event"
 NO_LIFT = "there is no lift to decide by: add the average mixture with an estimator such as snips or stratified_ips"
 CORRELATED = 1.5
 """A design effect that independent events seldom show: 64 signs estimate it to about 18 %."""
@@ -32,11 +31,8 @@ def decide(
 ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
     """The decisions of the last block end, the trust checks and the transitions.
 
-    Nothing is promotable while a check fails, also where it fails only at this moment, such as `stale`.
-
-    Args:
-        estimates: those of the Report
-        newest, now: epoch seconds of the newest event and of the Report, None if unknown
+    Nothing is promotable while a check fails, even one that fails only at this moment, such as `stale`. `estimates`:
+    those of the Report. `newest`, `now`: epoch seconds of the newest event and of the Report, None if unknown.
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, monitor.promotion.trust))
     found = tuple(_checks(monitor, state, estimates, stream))
@@ -48,7 +44,7 @@ def decide(
     for place, candidate in enumerate(candidates):
         blocking = list(dict.fromkeys([*(each.reason for each in failed[candidate]), *shared]))
         if not state["differs"][place]:
-            blocking = [SAME]
+            blocking = ["it has had the same weighted reward as production on every event"]
         warning = _dependence([each.details for each in estimates if each.policy == candidate])
         decisions += [_decision(monitor, rule, state, place, blocking, warning) for rule in monitor.rules.values()]
     transitions = tuple(

@@ -61,11 +61,13 @@ class PromotionMonitor:
         }
 
     def _start_rule(self, rule: PromotionRule) -> State:
+        """The state of a rule; `requirements`: the settings that decide what a candidate must pass."""
         candidates = len(self.policies) - 1
+        shared = {key: value for key, value in asdict(self.promotion).items() if key not in ("rule", "trust")}
         return {
             "memory": rule.start(candidates),
             "memory_key": rule.memory_key(self.context),
-            "requirements": self._requirements(rule),
+            "requirements": {**shared, **asdict(rule), "confidence": self.context.confidence},
             "hold": {
                 **{name: np.zeros(candidates) for name in ("held", "times", "total")},
                 **{name: np.full((candidates, 3), np.nan) for name in ("since", "first")},
@@ -77,21 +79,13 @@ class PromotionMonitor:
             },
         }
 
-    def _requirements(self, rule: PromotionRule) -> dict[str, Any]:
-        """The settings that decide what a candidate must pass."""
-        shared = {key: value for key, value in asdict(self.promotion).items() if key not in ("rule", "trust")}
-        return {**shared, **asdict(rule), "confidence": self.context.confidence}
-
     def fold(
         self, state: State, evidence: Evidence, lifts: Sequence[Lift], timestamp: Array, propensity: Array
     ) -> State:
         """The state after some whole blocks.
 
-        A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`.
-
-        Args:
-            lifts: the lifts after each of these blocks, in the order of their names.
-            timestamp, propensity: [events].
+        A rule that needs a lift must hold from zero again where another lift takes over: see `lift.choose`. `lifts`:
+        those after each of these blocks, in the order of their names. `timestamp`, `propensity`: [events].
         """
         evidence = evidence.slates or evidence
         sums = block_sums(evidence)

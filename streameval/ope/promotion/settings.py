@@ -13,7 +13,6 @@ from streameval.common.component import strict
 from streameval.common.text import Seconds
 from streameval.ope.promotion.rules import AnyRule, Paired
 
-OFF = "off"
 OneRule = Annotated[
     AnyRule, BeforeValidator(lambda value: {"kind": value} if isinstance(value, str) else value), Tag("rule")
 ]
@@ -89,15 +88,11 @@ class Promotion:
     trust: Trust = Trust()
 
     @classmethod
-    def of(cls, wish: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
-        """Promotion from the name of a rule, a list of rules or a mapping of options; None for `off`.
-
-        Raises:
-            ValueError: the settings are invalid.
-        """
-        if wish is None or wish == OFF or isinstance(wish, Promotion):
-            return wish if isinstance(wish, Promotion) else None
-        return _PROMOTION.validate_python(wish if isinstance(wish, Mapping) else {"rule": wish})
+    def of(cls, value: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
+        """From the name of a rule, a list of rules or a mapping of options; None for `off`. ValueError for others."""
+        if value is None or value == "off" or isinstance(value, Promotion):
+            return value if isinstance(value, Promotion) else None
+        return _PROMOTION.validate_python(value if isinstance(value, Mapping) else {"rule": value})
 
     @property
     def rules(self) -> tuple[AnyRule, ...]:

@@ -20,8 +20,6 @@ SPAN = 200_000
 
 ARRIVALS_HORIZON = 100_000.0
 """Horizon in events of the share of rejected events."""
-NOT_COUNTED = "duplicate"
-"""The reject reason of events that were counted before."""
 
 
 class Arrivals(NamedTuple):
@@ -42,7 +40,7 @@ class Arrivals(NamedTuple):
         >>> [f"{each.share:.2%}" for each in (early, now, long_ago)]
         ['10.00%', '9.52%', '0.06%']
         """
-        rejected = sum(count for reason, count in reasons.items() if reason != NOT_COUNTED)
+        rejected = sum(count for reason, count in reasons.items() if reason != "duplicate")
         if not accepted + rejected:
             return self
         fading = math.exp(-(accepted + rejected) / ARRIVALS_HORIZON)

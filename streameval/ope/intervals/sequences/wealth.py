@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,10 +202,7 @@ class BernsteinWealth:
 
     rho: float = normal_rho(100, 0.025)
     """About 12.6: tightest at an intrinsic time of 100, or 10,000 observations with a standard deviation of .1."""
-
-    @property
-    def width(self) -> int:
-        return 3
+    width: ClassVar[int] = 3
 
     def costs(self, seen: Observations, deviation: Array, part: Places, shared: bool) -> Array:
         """As of `HeavyTailed`."""

@@ -87,9 +87,7 @@ class PromotionRule(Component):
     ) -> tuple[Judgement, State]:
         """The judgement after each of these whole blocks, and the memory after them.
 
-        Args:
-            sums: see `monitor.block_sums`
-            lift: NaN, and of no events, where no lift is averaged on a mixture
+        `sums`: see `monitor.block_sums`. `lift`: NaN, and of no events, where no lift is averaged on a mixture.
         """
         raise NotImplementedError
 
@@ -130,11 +128,7 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
 
 
 def staying_reason(lower: float, margin: float) -> str:
-    """Why a candidate stays promotable although its bound is below the margin again.
-
-    >>> staying_reason(0.0042, 0.0)
-    'lower bound of lift 0.0042 over margin 0 by the narrower interval that keeps it promotable'
-    """
+    """Why a candidate stays promotable although its bound is below the margin again."""
     compared = f"lower bound of lift {significant(lower)} over margin {significant(margin)}"
     return f"{compared} by the narrower interval that keeps it promotable"
 
