@@ -54,11 +54,7 @@ def events_needed(deviation: float, design_effect: float, lift: float, confidenc
 
 
 def smallest_lift(deviation: float, design_effect: float, events: float, confidence: float, power: float) -> float:
-    """The lift that so many events show with this power, the inverse of `events_needed`.
-
-    >>> round(smallest_lift(0.5, 1.0, events=19_622, confidence=0.95, power=0.8), 6)
-    0.01
-    """
+    """The lift that so many events show with this power, the inverse of `events_needed`."""
     return deviation * _quantiles(confidence, power) * math.sqrt(max(1.0, design_effect) / events)
 
 
@@ -278,7 +274,7 @@ def forecast_power(
         estimate = _best(report, counts.policy, estimators)
         reason = _obstacle(counts, estimate)
         if reason or estimate is None:
-            candidates.append(CandidatePower(counts.policy, counts.events, reason or "it has no estimate"))
+            candidates.append(CandidatePower(counts.policy, counts.events, reason))
             continue
         candidate = _candidate(counts, estimate, found, log.unevenness(counts.policy), horizons)
         relief = log.advice(counts.policy) if _weights_only(estimators[estimate.estimator]) else None

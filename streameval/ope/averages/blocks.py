@@ -384,11 +384,7 @@ def _with_weight(weight_square: Array, products: Array) -> Array:
 
 
 def powers(base: Array, count: int) -> Array:
-    """`base^(count - 1) .. base^0` on a new last axis, by doubling.
-
-    >>> powers(np.array(2.0), 5)
-    array([16.,  8.,  4.,  2.,  1.])
-    """
+    """`base^(count - 1) .. base^0` on a new last axis, by doubling."""
     result = np.empty((count, base.size))  # events first: long rows are multiplied faster
     result[-1] = 1.0
     done = 1

@@ -113,11 +113,7 @@ def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
 
 
 def solved(covariance: Array, indicator: Array) -> Array:
-    """`Gamma^+ 1_s`, [n, rows] from [n, rows, rows] and [n, rows].
-
-    >>> solved(np.array([[[0.5, 0.0], [0.0, 0.0]]]), np.array([[1.0, 0.0]])).round(9)
-    array([[2., 0.]])
-    """
+    """`Gamma^+ 1_s`, [n, rows] from [n, rows, rows] and [n, rows]."""
     inverse = np.linalg.pinv(covariance, rcond=SMALLEST_EIGENVALUE, hermitian=True)
     return np.asarray(np.einsum("nrs,ns->nr", inverse, indicator))
 

@@ -105,11 +105,7 @@ def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
 
 
 def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:
-    """The mean of the last 30,000 events of values [blocks, candidates], NaN while none is known; and the sums after.
-
-    >>> lately(np.array([[np.nan], [1.0], [3.0]]), np.zeros((1, 2)), block=1)[0].ravel().round(4)
-    array([nan,  1.,  2.])
-    """
+    """The mean of values [blocks, candidates] over the last 30,000 events, NaN while unknown; and the sums after."""
     given = ~np.isnan(values)
     steps = np.stack([np.where(given, values, 0.0), given], axis=-1)
     sums = decayed_path(before, steps, math.exp(-block / HORIZON))

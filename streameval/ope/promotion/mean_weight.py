@@ -61,35 +61,23 @@ def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tu
     fading = float(np.exp(-evidence.block / MEMORY))
     effects, units = design_effects(state["units"], surprise, evidence.signs, fading)
     square = np.einsum("bpn,bpn->bp", surprise, surprise)
-    bets = decayed_path(state["bets"].T, np.stack([sums["weight"] - sums["q"], square], axis=1), fading)
     rarity = np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT)  # 1 without a propensity
     rarest = rarity.reshape(evidence.blocks, -1).max(axis=1)[:, None]
-    largest = running_max(state["largest"], np.maximum(sums["importance_largest"], rarest))
-    lowest = -running_max(-state["lowest"], -sums["importance_smallest"])
-    sampling = running_max(state["sampling"], sums["q_largest"])
-    stake = _stakes(
-        _before(state["bets"].T, bets),
-        _before(state["largest"], largest),
-        _before(state["lowest"], lowest),
-        _before(state["sampling"], sampling),
-    )
+    paths = {
+        "bets": decayed_path(state["bets"].T, np.stack([sums["weight"] - sums["q"], square], axis=1), fading),
+        "largest": running_max(state["largest"], np.maximum(sums["importance_largest"], rarest)),
+        "lowest": -running_max(-state["lowest"], -sums["importance_smallest"]),
+        "sampling": running_max(state["sampling"], sums["q_largest"]),
+    }
+    before = {name: np.concatenate([state[name].T[None], path[:-1]]) for name, path in paths.items()}
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best = np.where(before["bets"][:, 1] > 0, before["bets"][:, 0] / before["bets"][:, 1], 0.0)
+    least = -LARGEST_STAKE / (before["sampling"] * before["largest"])
+    stake = np.clip(best, least, LARGEST_STAKE / (before["sampling"] * (1.0 - before["lowest"])))
     wealth = np.multiply(surprise, stake[:, :, None], out=surprise)
     wealth += 1.0
     gain = _log_product(np.maximum(wealth, RUINED, out=wealth))
-    after = {"bets": bets[-1].T.copy(), "largest": largest[-1], "lowest": lowest[-1], "sampling": sampling[-1]}
-    return gain, effects, {**after, "units": units}
-
-
-def _before(state: Array, path: Array) -> Array:
-    """The values before each block, from those before the first and after each."""
-    return np.concatenate([state[None], path[:-1]])
-
-
-def _stakes(bets: Array, largest: Array, lowest: Array, sampling: Array) -> Array:
-    """The stake of each block, [blocks, policies], between the limits at which no weight ruins the wealth."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        best = np.where(bets[:, 1] > 0, bets[:, 0] / bets[:, 1], 0.0)
-    return np.clip(best, -LARGEST_STAKE / (sampling * largest), LARGEST_STAKE / (sampling * (1.0 - lowest)))
+    return gain, effects, {**{name: path[-1].T.copy() for name, path in paths.items()}, "units": units}
 
 
 def _log_product(factors: Array) -> Array:

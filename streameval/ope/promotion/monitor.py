@@ -93,7 +93,9 @@ class PromotionMonitor:
         differs = differing(evidence, state["differs"])
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         deciding, by, switched, followed = self._follow(state, lifts, evidence.blocks)
-        numbers, times = self._block_ends(state, timestamp, evidence.blocks)
+        numbers = state["events"] + self.context.block * np.arange(1, evidence.blocks + 1)  # of the last event
+        newest = np.fmax.reduce(timestamp.reshape(evidence.blocks, -1), axis=1)
+        times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]  # NaN: unknown
         rules, transitions = {}, list(state["transitions"])
         for label, rule in self.rules.items():
             before = state["rules"][label]
@@ -161,12 +163,6 @@ class PromotionMonitor:
         places = np.broadcast_to(np.maximum(by, 0), (1, *every[0].shape))
         known = np.take_along_axis(np.stack(every), places, axis=0)[0]
         return Lift(*known), by[-1], switched, dict(zip(self.lifts, after, strict=True))
-
-    def _block_ends(self, state: State, timestamp: Array, blocks: int) -> tuple[Array, Array]:
-        """Of each block the number of its last event, and the newest event time until then (NaN: unknown)."""
-        newest = np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1)
-        times = np.fmax.accumulate(np.concatenate([[state["newest"]], newest]))[1:]
-        return state["events"] + self.context.block * np.arange(1, blocks + 1), times
 
     def resume(self, state: State) -> State:
         """A state that may have been written under other settings, continued under these.

@@ -62,10 +62,7 @@ class Promotion:
 
     rule: Annotated[
         OneRule | SeveralRules, Discriminator(lambda value: "rules" if isinstance(value, list | tuple) else "rule")
-    ] = Field(
-        default=Paired(),
-        description="the test a candidate must pass, or a list of tests that run side by side",
-    )
+    ] = Field(default=Paired(), description="the test a candidate must pass, or a list of tests that run side by side")
     min_events: int = Field(default=10_000, ge=0, description="the number of events before the first decision")
     margin: float = Field(default=0.0, allow_inf_nan=False, description="the lift that a candidate must exceed")
     hold: int = Field(default=10, ge=1, description="block ends for which the test must hold")

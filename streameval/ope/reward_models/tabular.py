@@ -68,16 +68,13 @@ class Tabular(RewardModel):
         prediction = np.empty(len(codes))
         parts = np.split(np.arange(len(reward)), blocks)
         for inside, part, total in zip(log.rows, parts, before, strict=True):
-            prediction[inside] = self._means(sums, total)[codes[inside]]
+            mean = total[1] / total[0] if total[0] > 0 else 0.0
+            means = (sums[:, 1] + self.shrinkage * mean) / (sums[:, 0] + self.shrinkage)
+            means[-1] = mean
+            prediction[inside] = means[codes[inside]]
             sums *= fading
             np.add.at(sums, logged[part], learned[part])
         return np.clip(prediction, *log.reward_range), {"names": names, "sums": sums[:-1], "total": totals[-1]}
-
-    def _means(self, sums: Array, total: Array) -> Array:
-        mean = total[1] / total[0] if total[0] > 0 else 0.0
-        means: Array = (sums[:, 1] + self.shrinkage * mean) / (sums[:, 0] + self.shrinkage)
-        means[-1] = mean
-        return means
 
     def to_state(self, state: State) -> State:
         return {**state, "names": json.dumps(list(state["names"]))}  # JSON knows integers of any size
