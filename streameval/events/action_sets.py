@@ -192,35 +192,44 @@ class RawFields(Columns):
     values: [n] by field, what the event logs: its `context`, the names of its `actions` and scores; None = not logged
     """
 
-    EVENTS: ClassVar[Mapping[str, Any]] = {"values": {}}
-
-    values: NDArray[np.object_]
+    values: Sequence[Mapping[str, Any]]
 
     @classmethod
     def from_events(cls, events: Sequence[Event], scores: Mapping[str, str]) -> RawFields:
         """Read decoded events; `scores`: the attribute of each field with scores."""
         fields = {"context": "context", "actions": "actions", **scores}
-        values = [{field: getattr(event, name) for field, name in fields.items()} for event in events]
-        return cls(np.array(values, dtype=object))
+        return cls([{field: getattr(event, name) for field, name in fields.items()} for event in events])
 
     @classmethod
     def none(cls, events: int) -> RawFields:
         """Return the fields of `events` events that log none."""
-        return cls(np.full(events, {}))
+        return cls([{}] * events)
 
     @property
     def nbytes(self) -> int:
         """Assumed size in bytes: 1000 an event."""
         return 1000 * len(self.values)
 
+    def take(self, events: slice | Index) -> RawFields:
+        """Return the fields of these events, in this order."""
+        if isinstance(events, slice):
+            return RawFields(self.values[events])
+        return RawFields([self.values[event] for event in events.tolist()])
+
+    @classmethod
+    def joined(cls, parts: Sequence[RawFields | None], events: Sequence[int]) -> RawFields:
+        """Concatenate; parts without fields have none for each event."""
+        given = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
+        return cls([fields for part in given for fields in part.values])
+
     def to_state(self) -> str:
         """Return the fields as JSON, which has integers of any size."""
-        return json.dumps(self.values.tolist(), default=msgspec.to_builtins)
+        return json.dumps(self.values, default=msgspec.to_builtins)
 
     @classmethod
     def from_state(cls, state: str) -> RawFields:
         """Restore from `to_state`."""
-        return cls(np.array(json.loads(state), dtype=object))
+        return cls(json.loads(state))
 
 
 def cumulative_offsets(sizes: Index) -> Index:

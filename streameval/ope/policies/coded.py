@@ -256,8 +256,7 @@ class CodedPolicies:
     ) -> tuple[EventBatch, Faults]:
         """The batch with the answers for each slot on its own."""
         owner = slates.owner
-        contexts = [{"context": raw_fields.values[event].get("context")} for event in owner.tolist()]
-        of_slots = RawFields(np.array(contexts))
+        of_slots = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
         per_slot, actions, slot_faults = self._asked(batch.policies, slates.probabilities, slates.actions, of_slots)
         slates = replace(slates, probabilities=per_slot, actions=actions)
         is_slate = slates.sizes > 0

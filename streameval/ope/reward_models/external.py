@@ -204,7 +204,7 @@ class RiverModel(ExternalModel):
 
     def inputs_of(self, log: LoggedActions) -> NDArray[Any]:
         sets, raw_fields = log.sets, log.raw_fields
-        logged: Any = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
+        logged = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
         described = [_of_context(fields.get("context")) for fields in logged]
         rows = [described[event] for event in sets.owner.tolist()]
         if "features" in self.inputs and sets.features is not None:

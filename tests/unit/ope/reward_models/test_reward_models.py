@@ -83,7 +83,7 @@ def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
     """The batch with names for the actions of each event."""
     known = contexts or [None] * len(batch)
-    return replace(batch, raw_fields=RawFields(np.array([{"context": each, "actions": list(names)} for each in known])))
+    return replace(batch, raw_fields=RawFields([{"context": each, "actions": list(names)} for each in known]))
 
 
 @by_kind
@@ -203,7 +203,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(tabular, "MOST_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
     names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
-    never_again = replace(batch, raw_fields=RawFields(np.array([{"actions": each} for each in names])))
+    never_again = replace(batch, raw_fields=RawFields([{"actions": each} for each in names]))
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
     state = crowded.state()["predictions"]["model"]
