@@ -32,9 +32,8 @@ PRODUCTION = "#333333"
 INK, FAINT, GRID, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
 HEIGHT, HEAD, PANEL, STRIP = 5.2, 1.3, 2.0, 0.25
 """Inches: of a plot; and of the plot of decisions, its texts, the panel of one candidate, and the strip of one rule."""
-MOST = 8
-"""Candidates in the plot of decisions; its caption counts the others."""
-ENDINGS = (".png", ".svg", ".pdf")
+MAX_CANDIDATES = 8  # in the plot of decisions; its caption counts the others
+SUFFIXES = (".png", ".svg", ".pdf")
 SETTLED = 0.15  # share of the first Reports that do not set the scale: their intervals are wide
 
 
@@ -206,7 +205,7 @@ class ReplayPlot:
         candidates = list(dict.fromkeys(decision.policy for decision in report.promotion))
         if not candidates:
             raise InputError("no candidate could be promoted", hint="remove `promotion: off` from the configuration")
-        drawn = candidates[:MOST]
+        drawn = candidates[:MAX_CANDIDATES]
         captions = [f"lift over {report.production}: {estimator} on {average}"]
         captions += [
             f"shaded: {report.confidence * 100:g}% intervals",
@@ -214,7 +213,8 @@ class ReplayPlot:
             "strips: promotable",
         ]
         captions += [counted(report.events.accepted, "event"), *(["dashed: true values"] if self.truth else [])]
-        captions += [f"{counted(len(candidates) - MOST, 'candidate')} left out"] if len(candidates) > MOST else []
+        left_out = len(candidates) - MAX_CANDIDATES
+        captions += [f"{counted(left_out, 'candidate')} left out"] if left_out > 0 else []
         heights = [PANEL, STRIP * len(rules)] * len(drawn)
         figure = new_figure(self.title, *captions, height=HEAD + sum(heights))
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
@@ -325,8 +325,8 @@ def new_figure(title: str, *captions: str, height: float = HEIGHT) -> Figure:
 def check_path(path: Path) -> None:
     """InputError if no plot can be written there, or if matplotlib is not installed; called before files are read."""
     new_figure("")
-    if path.suffix not in ENDINGS:
-        raise InputError(f"the plot {path} ends in none of {', '.join(ENDINGS)}", hint="name it e.g. plot.png")
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"the plot {path} ends in none of {', '.join(SUFFIXES)}", hint="name it e.g. plot.png")
     if not path.absolute().parent.is_dir():
         raise InputError(f"the directory {path.parent} does not exist", hint=f"mkdir -p {path.parent}")
 

@@ -14,8 +14,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
 KEPT, LARGEST = 64 << 20, 32 << 20
 """Bytes of freed memory that the heap keeps, and the largest array that is allocated on the heap."""
 TRIM_EVERY = 60.0  # seconds between two calls of `malloc_trim`: its page faults are then too few to matter
-SWITCH_INTERVAL = 0.001
-"""Seconds after which a working thread gives way to another. With Python's 5 ms a scrape waits ten times that."""
+SWITCH_INTERVAL = 0.001  # seconds a thread works before another's turn; with Python's 5 ms a scrape waits 50 ms
 COLLECT_AFTER = (10_000, 10, 100)
 """Thresholds of the garbage collector. With Python's (700, 10, 10) it walks over all buffered events, which leave no
 cycles, every second or two, and a replay of events with action sets takes a tenth longer."""

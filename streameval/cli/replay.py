@@ -22,7 +22,7 @@ from streameval.ope.report import Report
 
 TABLES = {".parquet": "parquet", ".csv": "csv"}  # suffixes of tables; .gz or .zst may follow if they are text
 
-ENOUGH = 100  # events that show what the rest will lack
+SAMPLE = 100  # events that show what the rest will lack
 
 LONGEST_EXAMPLE = 120  # characters of the detail of a rejected event
 
@@ -60,7 +60,7 @@ class Replay:
                     for rejected in batch.rejected:
                         self._examples.setdefault(rejected.reason, rejected)
                     if len(batch) and self._missing is None:
-                        self._missing = self.evaluator.missing_fields(batch[:ENOUGH])
+                        self._missing = self.evaluator.missing_fields(batch[:SAMPLE])
                     self._update(self.evaluator, batch)
         report = self.evaluator.report()
         for line in self.warnings(report):

@@ -41,17 +41,20 @@ class Verbs(typer.core.TyperGroup):
 
 def run_app(app: typer.Typer) -> NoReturn:
     """Run a verb; every error becomes words, a hint and an exit code."""
+    failure = ""
     try:
-        code = app(prog_name="streameval", standalone_mode=False)
+        code = app(prog_name="streameval", standalone_mode=False) or 0
     except StreamevalError as error:
-        code = _fail(error.report(), error.exit_code)
+        failure, code = error.report(), error.exit_code
     except typer.TyperException as error:
         verb = getattr(getattr(error, "ctx", None), "command_path", "streameval")
-        code = _fail(f"{error.format_message()}\nhint: `{verb} --help` shows how it is used", error.exit_code)
+        failure, code = f"{error.format_message()}\nhint: `{verb} --help` shows how it is used", error.exit_code
     except Exception:  # noqa: BLE001 - the last handler
         traceback.print_exc()
-        code = _fail("this is a bug in streameval\nhint: please report it, with the lines above", 1)
-    sys.exit(code or 0)
+        failure, code = "this is a bug in streameval\nhint: please report it, with the lines above", 1
+    if failure:
+        say(f"error: {failure}")
+    sys.exit(code)
 
 
 def say(line: str) -> None:
@@ -78,8 +81,3 @@ def progress_of_bytes() -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         task = progress.add_task("", total=None)
         yield lambda read, total: progress.update(task, completed=read, total=total)
-
-
-def _fail(report: str, code: int) -> int:
-    say(f"error: {report}")
-    return code

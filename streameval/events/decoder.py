@@ -70,7 +70,7 @@ class JsonDecoder:
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
         if origin is not None:
-            kept = origin.take(np.delete(np.arange(len(origin)), list(faults))) if faults else origin
+            kept = origin.take(np.delete(np.arange(len(messages)), list(faults))) if faults else origin
             identity = fingerprints([event.event_id for event in events]) if self.identified else None
             batch = replace(batch, origin=replace(kept, identity=identity))
         return replace(batch, rejected=_rejected(faults, messages, origin))
@@ -101,7 +101,7 @@ class JsonDecoder:
     def _columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         """Build the columns once, then drop the rows that break a rule. Adds to `faults` by place."""
         if self.policies is None:
-            events = _passing(events, _crowd_fault, faults)
+            events = _passing(events, _policies_fault, faults)
         batch = compact_columns(events, self.policies)
         if batch is None:
             events = _passing(events, list_fault, faults)
@@ -141,7 +141,7 @@ class RewardDecoder:
         broken = first_faults((finite("reward", amounts, ~np.isfinite(amounts)), in_seconds(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
         identity = fingerprints([each.event_id for each in _without(rewards, broken, faults)])
-        kept = origin.take(np.delete(np.arange(len(origin)), list(faults)))
+        kept = origin.take(np.delete(np.arange(len(messages)), list(faults)))
         return RewardBatch(
             amounts[rows], times[rows], replace(kept, identity=identity), _rejected(faults, messages, origin)
         )
@@ -209,7 +209,7 @@ def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | 
     )
 
 
-def _crowd_fault(event: Any) -> Fault | None:
+def _policies_fault(event: Any) -> Fault | None:
     count = len(event.policies or ())
     if count <= MAX_POLICIES:
         return None

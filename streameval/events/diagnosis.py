@@ -14,10 +14,8 @@ from streameval.events.validation import Fault
 
 DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, or no value."""
-MAX_MESSAGE_BYTES = 16 * 2**20
-"""Longer messages are rejected unread. The default limit of a Kafka broker is a sixteenth of this."""
-MAX_DIAGNOSED_BYTES = 4 * 2**20
-"""Longer messages are only checked by the decoder, because a diagnosis takes a second for ten megabytes."""
+MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
+MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _MISSING = re.compile("Object missing required field (.*)")

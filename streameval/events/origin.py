@@ -47,12 +47,6 @@ class Origin(Columns):
         offsets = [np.asarray(offsets, dtype=np.int64) for _, offsets in given]
         return cls(topic, partition, np.concatenate([np.empty(0, dtype=np.int64), *offsets]))
 
-    def __len__(self) -> int:
-        return len(self.offset)
-
-    def __bool__(self) -> bool:
-        return True  # even without messages
-
     def place(self, row: int) -> tuple[str, int, int]:
         """Return topic, partition and offset of a row."""
         return self.topic, int(self.partition[row]), int(self.offset[row])

@@ -78,15 +78,13 @@ def rejection(
 
 # --- Tolerances ---
 
-LATEST = 1e12
-"""Seconds since 1970, far beyond the year 9999. Larger timestamps are in smaller units."""
-DISAGREEMENT = 1e-6
-"""Largest relative difference between `propensity` and the entry of `propensities` for the logged action."""
+MAX_TIMESTAMP = 1e12  # seconds since 1970, far beyond the year 9999: larger timestamps are in smaller units
+PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
 NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
-HALF_A_UNIT = 0.5e-6  # rounding error of each entry of a distribution that is logged with six digits
-CERTAIN = 1.0 + 1e-9  # propensities up to this are 1: quotients and sums of floats have errors of about 1e-16 a step
+ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
+MAX_PROPENSITY = 1.0 + 1e-9  # propensities up to this are 1: each step of a calculation adds an error of 1e-16
 MAX_FEATURES = 4096  # of an action: the table of a batch has as many columns as the action with most features
-MAX_ROWS = 500  # actions in all slots of an event with listed slates: its estimate needs a matrix of this size squared
+MAX_SLATE_ACTIONS = 500  # in all slots, beside listed slates: their estimate needs a matrix of this size squared
 
 
 def tolerance(actions: NDArray[np.int64]) -> Array:
@@ -95,12 +93,12 @@ def tolerance(actions: NDArray[np.int64]) -> Array:
     >>> tolerance(np.array([2, 20]))
     array([2.0e-06, 1.1e-05])
     """
-    return np.asarray(NOISE + HALF_A_UNIT * actions, dtype=np.float64)
+    return np.asarray(NOISE + ROUNDING_ERROR * actions, dtype=np.float64)
 
 
 def at_most_one(values: Array) -> Array:
     """Set values that exceed 1 by rounding alone to 1, in place."""
-    values[(values > 1.0) & (values <= CERTAIN)] = 1.0
+    values[(values > 1.0) & (values <= MAX_PROPENSITY)] = 1.0
     return values
 
 
@@ -200,8 +198,8 @@ def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
             yield f"slots.{number}.actions: missing, but `slates` show them"
     choices = [set(slot.actions or ()) for slot in slots]
     rows = sum(map(len, choices))
-    if rows > MAX_ROWS:
-        yield f"slots: {rows} actions beside `slates`, more than the limit of {MAX_ROWS}"
+    if rows > MAX_SLATE_ACTIONS:
+        yield f"slots: {rows} actions beside `slates`, more than the limit of {MAX_SLATE_ACTIONS}"
     if len(set(map(tuple, slates))) < len(slates):
         yield "slates: one is listed twice"
     for number, listed in enumerate(slates):
@@ -247,7 +245,7 @@ def reward_within(reward: Array, low: float, high: float) -> ValidationRule:
 def in_seconds(timestamp: Array) -> ValidationRule:
     """Timestamps [n] are not in smaller units."""
     problem = "is not a time in seconds since 1970; is it in milliseconds?"
-    return _number_rule("malformed", "timestamp", timestamp, np.abs(timestamp) > LATEST, problem)
+    return _number_rule("malformed", "timestamp", timestamp, np.abs(timestamp) > MAX_TIMESTAMP, problem)
 
 
 def finite(field: str, column: Array, broken: Mask) -> ValidationRule:
@@ -333,7 +331,7 @@ def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -
     logged, rows = sets.logged
     expected = np.full(len(propensity), np.nan)
     expected[logged] = values[rows]
-    broken: Mask = np.abs(propensity - expected) > DISAGREEMENT * np.maximum(propensity, expected)
+    broken: Mask = np.abs(propensity - expected) > PROPENSITY_TOLERANCE * np.maximum(propensity, expected)
     return ValidationRule(
         "inconsistent_propensity",
         broken,

@@ -14,8 +14,7 @@ import structlog
 
 T = TypeVar("T")
 
-PAUSE_FIRST, PAUSE_MOST = 0.5, 30.0
-"""Seconds between two attempts of a `Worker`; they double from the first to the last."""
+PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between two attempts of a `Worker`; each pause is twice the last
 
 log = structlog.get_logger(__name__)
 
@@ -73,8 +72,8 @@ class Worker(Generic[T]):
         close: Called in the thread after the last item.
         abort: Called by another thread: lets a `handle` that waits fail soon, and all later ones.
         batch: Items that `handle` takes at once.
-        most: Items queued at most; further ones are dropped.
-        most_bytes: The same for their `size`.
+        max_items: Items queued at most; further ones are dropped.
+        max_bytes: The same for their `size`.
         size: Bytes of an item.
     """
 
@@ -87,12 +86,12 @@ class Worker(Generic[T]):
         close: Callable[[], None] = lambda: None,
         abort: Callable[[], None] = lambda: None,
         batch: int = 1,
-        most: float = float("inf"),
-        most_bytes: float = float("inf"),
+        max_items: float = float("inf"),
+        max_bytes: float = float("inf"),
         size: Callable[[T], int] = lambda _: 0,
     ) -> None:
         self._handle, self._close, self._abort, self._event = handle, close, abort, event
-        self._batch, self._most, self._most_bytes, self._size = batch, most, most_bytes, size
+        self._batch, self._max_items, self._max_bytes, self._size = batch, max_items, max_bytes, size
         self._queue: deque[T] = deque()
         self._bytes = self._done = self._dropped = self._in_hand = 0
         self._trouble = ""
@@ -107,7 +106,7 @@ class Worker(Generic[T]):
                 self._queue.clear()
             for item in items:
                 size = self._size(item)
-                if len(self._queue) + self._in_hand < self._most and self._bytes + size <= self._most_bytes:
+                if len(self._queue) + self._in_hand < self._max_items and self._bytes + size <= self._max_bytes:
                     self._queue.append(item)
                     self._bytes += size
                 else:
@@ -148,7 +147,7 @@ class Worker(Generic[T]):
                 if is_last:
                     break
                 self._closing.wait(pause)
-                pause = min(2.0 * pause, PAUSE_MOST)
+                pause = min(2.0 * pause, PAUSE_MAX)
             except Exception as error:  # noqa: BLE001 - drops these items, not all that follow
                 self._count(items, len(items), repr(error))
         self._close()

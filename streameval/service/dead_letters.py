@@ -22,13 +22,10 @@ from streameval.ingest.background import RetryError, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.settings import KafkaConnection
 
-MOST_LETTERS, MOST_BYTES = 10_000, 32 * 2**20
-"""Dead letters and bytes queued at most; further ones are dropped and counted."""
-LONGEST_VALUE = 512 * 1024
-"""Bytes of a message that are kept; a broker takes no more than a megabyte by default, and a disk is finite."""
-AT_ONCE = 500
-CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0
-"""Seconds at the end: for writing what is queued, and then for aborting a write that is under way."""
+MAX_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
+MAX_VALUE_BYTES = 512 * 1024  # of a message; a broker takes no more than a megabyte by default, and a disk is finite
+BATCH_SIZE = 500
+CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds at the end: to write the queue, and then to abort a write
 
 log = structlog.get_logger(__name__)
 _encoder = msgspec.json.Encoder()
@@ -100,7 +97,7 @@ def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) ->
         topic, partition, offset = each.origin or _origin(records, ends, each.place)
         value, timestamp = _message(by_partition.get((topic, partition), ()), offset)
         value = each.value or value
-        kept = value[:LONGEST_VALUE]
+        kept = value[:MAX_VALUE_BYTES]
         yield DeadLetter(each.reason, each.detail, topic, partition, offset, timestamp, kept, len(value))
 
 
@@ -133,9 +130,9 @@ class DeadLetterQueue:
             event="dead_letters_not_written",
             close=sink.close,
             abort=sink.abort,
-            batch=AT_ONCE,
-            most=MOST_LETTERS,
-            most_bytes=MOST_BYTES,
+            batch=BATCH_SIZE,
+            max_items=MAX_LETTERS,
+            max_bytes=MAX_BYTES,
             size=lambda letter: len(letter.value),
         )
 
@@ -162,8 +159,8 @@ class FileSink:
     file that others moved away, deleted or emptied is created again. InputError if it cannot be opened at the start.
     """
 
-    def __init__(self, path: Path, most_bytes: int, keep: int) -> None:
-        self._path, self._most_bytes, self._keep = path, most_bytes, keep
+    def __init__(self, path: Path, max_bytes: int, keep: int) -> None:
+        self._path, self._max_bytes, self._keep = path, max_bytes, keep
         self._descriptor = -1
         try:
             self._open()
@@ -180,7 +177,7 @@ class FileSink:
             if self._descriptor < 0 or not self._is_in_place():
                 self.close()
                 self._open()
-            if self._size and self._size + len(lines) > self._most_bytes:
+            if self._size and self._size + len(lines) > self._max_bytes:
                 self._rotate()
             self._append(lines)
         except OSError as error:

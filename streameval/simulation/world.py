@@ -122,21 +122,19 @@ class World:
         items: int = 3000,
         features: int = 25,
         likes: int = 45,
-        contrast: float = 1.0,
         exploration: float = 0.2,
         temperature: float | None = None,
     ) -> World:
         """A world of the same structure that needs no data: candidate k is trained on the users of cluster k.
 
-        `contrast`: distance between the preferences of clusters, relative to what all users share. There are at most
-        `clusters` candidates (by default as many). Equal arguments make equal worlds.
+        There are at most `clusters` candidates (by default as many). Equal arguments make equal worlds.
         """
         random = np.random.default_rng(seed)
         names = tuple(candidates or numbered(clusters))
         if len(names) > clusters:
             raise ValueError(f"{len(names)} candidates need as many clusters, but there are {clusters}")
         cluster = np.arange(users) * clusters // users
-        taste = random.normal(size=features) + contrast * random.normal(size=(clusters, features))
+        taste = random.normal(size=features) + random.normal(size=(clusters, features))
         taste *= 1.6 / np.linalg.norm(taste, axis=1, keepdims=True)
         catalogue = random.normal(size=(items, features))
         appeal = (taste[cluster] + 0.15 * random.normal(size=(users, features))) @ catalogue.T

@@ -21,13 +21,12 @@ import zstandard
 
 from streameval.errors import InputError
 
-LONGEST_LINE = 16 * 2**20
-"""Bytes. A longer line is cut to an excerpt and a remark, which no decoder accepts as an event."""
+MAX_LINE_BYTES = 16 * 2**20  # a longer line is cut to an excerpt and a remark, which no decoder accepts as an event
 EXCERPT = 1024
 CHUNK, PIECE = 128 * 1024, 1024
 """Bytes read at once of a plain and of a compressed file. The text of a compressed piece may be a thousand times
 larger, and is lost if the piece is damaged."""
-MOST_BYTES = 32 * 2**20  # bytes of a file after which lines are returned even if they are few
+MAX_READ_BYTES = 32 * 2**20  # bytes of a file after which lines are returned even if they are few
 
 STDIN = "-"
 LOOK_AGAIN = 0.1  # seconds between looks at the end of a file that is followed
@@ -39,29 +38,23 @@ class Members:
 
     >>> import gzip
     >>> members = Members(lambda: zlib.decompressobj(31))
-    >>> list(members.feed(gzip.compress(b"one ") + gzip.compress(b"two"))), members.complete
+    >>> list(members.feed(gzip.compress(b"one ") + gzip.compress(b"two"))), members.newest.eof
     ([b'one ', b'two'], True)
     """
 
     def __init__(self, start: Callable[[], Any]) -> None:
-        self._start = start
-        self._member = start()
-
-    @property
-    def complete(self) -> bool:
-        """Whether the data may end here."""
-        return bool(self._member.eof)
+        self._start, self.newest = start, start()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The text of the next `data`, member by member; raises zlib.error or ZstdError for damaged data."""
         while data:
-            if self._member.eof:
+            if self.newest.eof:
                 data = data.lstrip(b"\0")  # padding, as on tapes and block devices
                 if not data:
                     return
-                self._member = self._start()
-            yield self._member.decompress(data)
-            data = self._member.unused_data
+                self.newest = self._start()
+            yield self.newest.decompress(data)
+            data = self.newest.unused_data
 
 
 def members_of(first_bytes: bytes) -> Members | None:
@@ -150,9 +143,9 @@ class TailedFile:
 
         Raises InputError when the file cannot be read further, after all lines before that have been returned.
         """
-        deadline, most_bytes = time.monotonic() + timeout, self.bytes_read + MOST_BYTES
+        deadline, last_byte = time.monotonic() + timeout, self.bytes_read + MAX_READ_BYTES
         lines = self._split(most)
-        while len(lines) < most and not self.ended and self.bytes_read < most_bytes:
+        while len(lines) < most and not self.ended and self.bytes_read < last_byte:
             left = 0.0 if lines else max(0.0, deadline - time.monotonic())
             if self._failure is None:
                 self._read_on(left)
@@ -199,7 +192,7 @@ class TailedFile:
                 self._add(chunk)
             elif self._follow:
                 self._await_growth(timeout)
-            elif self._members and not self._members.complete:
+            elif self._members and not self._members.newest.eof:
                 self._failure = "is cut off", "the compressed data ends in the middle"
             else:
                 self.ended = True
@@ -229,7 +222,7 @@ class TailedFile:
             if self._lines == 0:
                 lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
             self._lines += len(lines)
-        if len(self._text) > LONGEST_LINE and b"\n" not in self._text:
+        if len(self._text) > MAX_LINE_BYTES and b"\n" not in self._text:
             self._cut += len(self._text) - EXCERPT
             self._text = self._text[:EXCERPT]
         skipped = min(self.lines_to_skip, len(lines))

@@ -19,8 +19,7 @@ from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, ColumnNames, read_lines
 
 BATCH_ROWS = 2000
-READ_AHEAD = 64 * 1024
-"""Bytes of a Parquet column that are read ahead, so that memory does not depend on the size of the file."""
+READ_AHEAD = 64 * 1024  # bytes of a Parquet column, so that memory does not depend on the size of the file
 
 Row: TypeAlias = Mapping[str, Any] | Fault
 

@@ -72,15 +72,8 @@ class StatusPage:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        environment.filters.update(
-            count=partial(decimal, decimals=0),
-            counted=counted,
-            number=significant,
-            duration=measured_time,
-            moment=utc_time,
-            words=words,
-            memory=memory,
-        )
+        environment.filters |= {"count": partial(decimal, decimals=0), "counted": counted, "number": significant}
+        environment.filters |= {"duration": measured_time, "moment": utc_time, "words": words, "memory": memory}
         environment.tests["suspect"] = is_suspect
         environment.globals.update(many=MANY, style=Markup(STYLE), script=Markup(SCRIPT))  # our own files, not input
         self._template = environment.get_template("status.html")

@@ -102,7 +102,7 @@ def test_an_origin_that_was_told_finds_its_message_if_it_came_just_now() -> None
 
 def test_a_huge_message_is_kept_in_part() -> None:
     (found,) = dead_letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6)])
-    assert (len(found.value), found.size) == (deadletter.LONGEST_VALUE, 10**6)
+    assert (len(found.value), found.size) == (deadletter.MAX_VALUE_BYTES, 10**6)
 
 
 def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
@@ -168,8 +168,8 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
     monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 0.1)
-    monkeypatch.setattr(deadletter, "MOST_LETTERS", most_letters)
-    monkeypatch.setattr(deadletter, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(deadletter, "MAX_LETTERS", most_letters)
+    monkeypatch.setattr(deadletter, "MAX_BYTES", most_bytes)
     box = Box()
     box.open.clear()
     letters = DeadLetterQueue(box)
@@ -223,7 +223,7 @@ def test_a_line_of_the_file_says_all_and_bytes_that_are_no_text_are_kept(tmp_pat
 @pytest.mark.parametrize("keep", [0, 1, 3])
 def test_files_are_rotated_and_their_number_and_size_are_bounded(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "rejected.ndjson"
-    sink = FileSink(path, most_bytes=4000, keep=keep)
+    sink = FileSink(path, max_bytes=4000, keep=keep)
     for offset in range(0, 400, 5):
         sink.write([letter(number) for number in range(offset, offset + 5)])
     sink.close()
@@ -238,7 +238,7 @@ def test_files_are_rotated_and_their_number_and_size_are_bounded(tmp_path: Path,
 def test_after_a_crash_in_the_middle_of_a_line_the_next_one_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "rejected.ndjson"
     path.write_bytes(b'{"offset": 1}\n{"off')
-    sink = FileSink(path, most_bytes=10**6, keep=1)
+    sink = FileSink(path, max_bytes=10**6, keep=1)
     sink.write([letter(7)])
     sink.close()
     assert json.loads(path.read_bytes().splitlines()[-1])["offset"] == 7
@@ -247,7 +247,7 @@ def test_after_a_crash_in_the_middle_of_a_line_the_next_one_is_whole(tmp_path: P
 @pytest.mark.parametrize("how", ["moved", "deleted", "emptied"])
 def test_a_file_that_somebody_else_rotates_is_begun_anew(tmp_path: Path, how: str) -> None:
     path = tmp_path / "rejected.ndjson"
-    sink = FileSink(path, most_bytes=1000, keep=1)
+    sink = FileSink(path, max_bytes=1000, keep=1)
     sink.write([letter(number) for number in range(5)])
     if how == "moved":
         path.rename(tmp_path / "elsewhere")
@@ -264,7 +264,7 @@ def test_a_file_that_somebody_else_rotates_is_begun_anew(tmp_path: Path, how: st
 
 def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rejected.ndjson"
-    sink = FileSink(path, most_bytes=10**6, keep=1)
+    sink = FileSink(path, max_bytes=10**6, keep=1)
     sink.write([letter(1)])
     write, room = os.write, [50]
 

@@ -195,7 +195,7 @@ def test_a_file_that_vanished_before_its_turn_is_an_input_error(tmp_path: Path) 
 
 
 def test_a_line_longer_than_memory_allows_is_cut_and_malformed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 5000)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 5000)
     monkeypatch.setattr(lines, "CHUNK", 4000)
     long = encode(EVENT) + b" " * 15_000
     records = drain(FileSource(write(tmp_path / "log", b"1\n" + long + b"\n2\n3\n" + long + b"\n4"), batch=2))
@@ -354,7 +354,7 @@ def test_a_long_text_is_not_read_again_to_find_the_place(tmp_path: Path) -> None
 
 
 def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 2000)
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 2000)
     monkeypatch.setattr(lines, "CHUNK", 1500)
     path = write(tmp_path / "log", b"x" * 5000 + b"\n" + LONG)
     source = FileSource(path, batch=3)
