@@ -41,9 +41,8 @@ def events_needed(deviation: float, design_effect: float, lift: float, confidenc
     events. `z_c` is the quantile of the two-sided interval of this confidence, `z_p` that of the power. Where every
     weight is 1 this is the sample size of a paired experiment.
 
-    Args:
-        deviation: s, the standard deviation of one event's paired difference to production.
-        design_effect: D, the number of dependent events worth one independent event, 1 or more.
+    `deviation`: s, the standard deviation of one event's paired difference to production. `design_effect`: D, the
+    number of dependent events worth one independent event, 1 or more.
 
     >>> round(events_needed(0.5, 1.0, lift=0.01, confidence=0.95, power=0.8))
     19622

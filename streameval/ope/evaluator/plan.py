@@ -66,7 +66,7 @@ class MissingField:
 
     @property
     def hint(self) -> str:
-        """What to do about it."""
+        """The remedy."""
         if self.wanted_by:
             return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
         return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"

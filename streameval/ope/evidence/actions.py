@@ -154,6 +154,6 @@ def _sum_of_actions(sets: ActionSets, values: Array) -> Array:
 
 
 def _of_all_actions(sets: ActionSets, known: Mask) -> Mask:
-    """Whether it is true of all rows of an event that has any, [rows, P] to [n, P]."""
+    """Whether an event has rows, and all of them are known, [rows, P] to [n, P]."""
     count = _sum_of_actions(sets, known.astype(float))
     return np.asarray((count == sets.sizes[:, None]) & (sets.sizes > 0)[:, None])

@@ -135,11 +135,9 @@ class Evidence:
         """The same evidence with the means of recent events, and the state after it."""
         logged = np.stack([np.ones_like(self.reward), self.reward, self.reward**2]) * self.event_weight
         logged_sums = logged.reshape(3, self.blocks, -1).sum(axis=-1).T
-        weighed_sums = np.stack(
-            [self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()], axis=-1
-        )
+        columns = self.block_sums(None), self.block_sums(self.importance_weight**2), self._distances()
         logged = decayed_path(np.array(state["logged"]), logged_sums, fading_of(self.block))
-        weighed = decayed_path(state["weighed"], weighed_sums, fading_of(self.block))
+        weighed = decayed_path(state["weighed"], np.stack(columns, axis=-1), fading_of(self.block))
         with np.errstate(divide="ignore", invalid="ignore"):
             means = logged[:, 1:] / logged[:, :1], weighed[..., 1:] / weighed[..., :1]
         recent = RecentMoments(*means[0].T, *np.moveaxis(means[1], -1, 0))
@@ -169,9 +167,8 @@ class Evidence:
             usable = _usable(np.abs(slate), self.reward)
             weight = np.where(single, weight, np.where(usable, slate, 0.0))
             averaging = np.where(single, averaging, np.where(usable, self.event_weight[:, None], 0.0))
-        slates, recent = replace(self, importance_weight=weight, sample_weight=averaging).with_recent_means(
-            state["recent"]
-        )
+        slates = replace(self, importance_weight=weight, sample_weight=averaging)
+        slates, recent = slates.with_recent_means(state["recent"])
         ratios = fold_ratios(state["ratios"], batch, policies, self.event_weight, self.block, fading_of(self.block))
         return replace(self, slates=slates), {"recent": recent, "ratios": ratios}
 

@@ -50,26 +50,26 @@ def _of_rankings(slates: SlateColumns) -> Array:
     slots = slates.sizes[:, None]
     actions = slates.actions.sizes[slates.offsets[:-1]][:, None]
     hit = slates.per_event(slates.probabilities)
-    return ranking_weights(hit, np.where(slots == actions, slots, _met(slates)), slots, actions)
+    return ranking_weights(hit, np.where(slots == actions, slots, _expected_matches(slates)), slots, actions)
 
 
-def ranking_weights(hit: Array, met: Array, slots: Array | Index | int, actions: Array | Index | int) -> Array:
+def ranking_weights(hit: Array, matches: Array, slots: Array | Index | int, actions: Array | Index | int) -> Array:
     """`G` where l of m actions (`slots` of `actions`) were ranked uniformly at random, in closed form.
 
-    `hit`: the sum over slots of the probability that the policy shows there what was shown. `met`: the expected number
-    of shown actions that it shows in any slot. As `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))` and
-    `1 / (m - 1)`: `G = 1 + m (m - 1) / (m - l) (met / l - l / m) + (m - 1) (hit - met / l)`, for `l = m` without the
-    middle.
+    `hit`: the sum over slots of the probability that the policy shows the same action there. `matches`: the expected
+    number of shown actions that it shows in any slot. As `Gamma` has the eigenvalues `l / m`, `(m - l) / (m (m - 1))`
+    and `1 / (m - 1)`: `G = 1 + m (m - 1) / (m - l) (matches / l - l / m) + (m - 1) (hit - matches / l)`, for `l = m`
+    without the second term.
 
     >>> ranking_weights(np.array([2.0, 0.0]), np.array([2.0, 2.0]), slots=2, actions=2)
     array([2., 0.])
     """
     others = np.where(np.equal(slots, actions), np.inf, np.subtract(actions, slots))
-    between = np.multiply(actions, np.subtract(actions, 1)) / others * (met / slots - np.divide(slots, actions))
-    return np.asarray(1.0 + between + np.subtract(actions, 1) * (hit - met / slots))
+    between = np.multiply(actions, np.subtract(actions, 1)) / others * (matches / slots - np.divide(slots, actions))
+    return np.asarray(1.0 + between + np.subtract(actions, 1) * (hit - matches / slots))
 
 
-def _met(slates: SlateColumns) -> Array:
+def _expected_matches(slates: SlateColumns) -> Array:
     """Expected number of the actions shown that each policy would show in any slot, [n, P]."""
     owner = slates.owner[slates.actions.owner]
     items = slates.actions.items

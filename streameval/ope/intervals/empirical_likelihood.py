@@ -186,10 +186,8 @@ def _means(reading: Reading, controlled: Mask) -> Means:
     Where all terms are 0, so is their mean, whatever the initial value of a mixture is.
     """
     moments = reading.moments
-    weights, terms = (
-        (MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE),
-        (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU),
-    )
+    weights = (MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE)
+    terms = (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU)
     weight, square = (ratio(moments[row], moments[MomentRow.WEIGHT]) for row in weights)
     ever = np.where(reading.spread.nonzero == 0, 0.0, 1.0)
     term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in terms)

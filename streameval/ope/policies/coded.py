@@ -212,8 +212,6 @@ def _scores_fault(name: str, given: Any, actions: int) -> Fault | None:
     return None
 
 
-# --- The distributions of policies in code, in place of logged probabilities ---
-
 Faults = Mapping[str, Mapping[int, Fault]]
 """By policy, the events for which it has no distribution."""
 
@@ -278,14 +276,11 @@ def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, 
     owner, events = sets.owner, len(sets.index)
     with np.errstate(invalid="ignore", over="ignore"):
         sums = np.bincount(owner, weights=rows, minlength=events)
+        off = np.flatnonzero(np.abs(sums - 1) > tolerance(sets.sizes))
         broken = (
             ("not_finite", "a probability is not a finite number", owner[~np.isfinite(rows)]),
             ("probability_range", "a probability is not in [0, 1]", owner[(rows < 0) | (rows > 1 + NOISE)]),
-            (
-                "distribution_sum",
-                "the probabilities do not sum to 1",
-                np.flatnonzero(np.abs(sums - 1) > tolerance(sets.sizes)),
-            ),
+            ("distribution_sum", "the probabilities do not sum to 1", off),
         )
     for reason, detail, found in broken:
         for event in found.tolist():

@@ -84,7 +84,7 @@ def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple
 
 
 def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
-    """The answers of a policy: one for each event; none, or another number, if it fails for one of many."""
+    """The answers of a policy: one for each event; none, or another number of them, if it fails for one of several."""
     alone = len(decisions.actions) == 1
     try:
         answers = list(policy(decisions))
@@ -108,7 +108,7 @@ def _decisions(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decision
 
 
 def _write(place: Array, answer: Any) -> Fault | None:
-    """Put a distribution in its place; why that cannot be done."""
+    """Copy a distribution to its rows; return the fault of one that does not fit."""
     if isinstance(answer, Fault):
         return answer
     try:

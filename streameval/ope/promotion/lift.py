@@ -24,15 +24,15 @@ below the second."""
 class Lift(NamedTuple):
     """The paired difference to production on the mixture after each block; all are [blocks, candidates].
 
-    `error2`: its sampling variance with the design effect, which falls with more events. `moving2`: the squared error
-    from a moving world, which does not: as an average reports it, the squared disagreement of its decays; as rules read
-    it, see `known`. `events` that both policies have: in the block, or for rules until then. An average gives NaN for
-    blocks that it left out because no event had what the estimator needs.
+    `sampling_variance`: with the design effect; it falls with more events. `drift_square`: the squared error from
+    drift, which does not: as an average reports it, the squared disagreement of its decays; as rules read it, see
+    `known`. `events`: those that both policies have, in the block, or for rules until then. An average gives NaN for
+    blocks that it left out because no event had the fields that the estimator needs.
     """
 
     value: Array
-    error2: Array
-    moving2: Array
+    sampling_variance: Array
+    drift_square: Array
     events: Array
 
 
@@ -93,15 +93,16 @@ def _changes(recent: Array, most: Array, fit: Index, now: Index) -> Mask:
 def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
     """The lift that rules read after each of these blocks, and the sums after them.
 
-    `moving2 = (2 spread)^2 + (moved / 3)^2`. `spread^2` is the mean of the last 30,000 events, and so is `moved^2`, the
-    squared distance of the lift from its own mean of the last 30,000 events: a lift that moves much is known less.
+    `drift_square = (2 spread)^2 + (moved / 3)^2`. `spread^2` is the mean of the last 30,000 events, and so is
+    `moved^2`, the squared distance of the lift from its own mean of the last 30,000 events: a lift that moves much is
+    less certain.
     """
     events = running_sum(before[:, 0], path.events)
-    spread2, of_spread = lately(path.moving2, before[:, 1:3], block)
+    spread2, of_spread = lately(path.drift_square, before[:, 1:3], block)
     mean, of_value = lately(path.value, before[:, 3:5], block)
     moved2, of_moved = lately((path.value - mean) ** 2, before[:, 5:7], block)
     after = np.concatenate([events[-1][:, None], of_spread, of_value, of_moved], axis=1)
-    return Lift(path.value, path.error2, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
+    return Lift(path.value, path.sampling_variance, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
 
 
 def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:

@@ -49,11 +49,9 @@ def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tu
     A mean that is wrong by `d` is detected after about `2 v (ln(1/error) + ln(n)/2) / d^2` events, `v` the variance of
     the weights: propensities wrong by 10 % after some 3,000 events if v = 1, some 150,000 if v = 50.
 
-    Weights of one user or session are correlated, so their mean varies more. If events carry their `unit`, divide the
-    logarithm of the wealth by the design effect of the weights.
-
-    Returns:
-        The log wealth gained in each block and the design effect until then, both [blocks, policies]; the next state.
+    Returns the log wealth gained in each block and the design effect of the weights until then, both [blocks,
+    policies], and the next state. Divide the log wealth by the design effect: weights of one user or session are
+    correlated, so their mean varies more.
 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """

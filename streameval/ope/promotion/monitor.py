@@ -215,7 +215,7 @@ class PromotionMonitor:
             return state
         fresh = self.start()
         names = [before[place] if place >= 0 else None for place in state["by"]]
-        followed = {name: state["lifts"].get(name, begun) for name, begun in fresh["lifts"].items()}
+        followed = {name: state["lifts"].get(name, start) for name, start in fresh["lifts"].items()}
         if all(name is None or name in self.lifts for name in names):
             by = np.array([-1 if name is None else self.lifts.index(name) for name in names], dtype=int)
             return {**state, "lifts": followed, "by": by}

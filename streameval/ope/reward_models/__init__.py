@@ -7,9 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from streameval.ope.reward_models.base import RewardModel
+from streameval.ope.reward_models.builtin import Ridge, Tabular
 from streameval.ope.reward_models.external import FAILURES, PythonModel, RiverModel
-from streameval.ope.reward_models.ridge import Ridge
-from streameval.ope.reward_models.tabular import Tabular
 
 AnyRewardModel = Annotated[Ridge | Tabular | RiverModel | PythonModel, Field(discriminator="kind")]
 

@@ -63,9 +63,9 @@ class ExternalModel(RewardModel):
             mean = taught[1] / taught[0] if taught[0] else 0.0
             prediction[rows] = np.clip(np.where(np.isfinite(answer), answer, mean), *log.reward_range)
             if len(reward) >= log.block:
-                lessons = events[(logged[events] >= 0) & known[logged[events]]]
-                taught = taught + np.array([len(lessons), reward[lessons].sum()])
-                _teach(model, inputs[logged[lessons]], reward[lessons], failures)
+                taught_events = events[(logged[events] >= 0) & known[logged[events]]]
+                taught = taught + np.array([len(taught_events), reward[taught_events].sum()])
+                _teach(model, inputs[logged[taught_events]], reward[taught_events], failures)
         return prediction, {"model": model, "taught": taught, "failures": failures}
 
     def _known(self, sets: ActionSets) -> Mask:

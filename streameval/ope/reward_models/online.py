@@ -87,7 +87,7 @@ def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, bl
 
 
 def read(model: AnyRewardModel, state: State) -> RewardModelAccuracy:
-    """How good the model is so far."""
+    """The accuracy of the model so far."""
     errors = ratio(state["errors"][3:], state["errors"][2]).tolist()
     own, baseline = (error if math.isfinite(error) else None for error in errors)
     return RewardModelAccuracy(model.label, own, baseline, model.failures(state["model"]))
@@ -107,7 +107,7 @@ def from_state(model: AnyRewardModel, saved: State, trusted: AnyRewardModel | No
     """
     if model.is_external and trusted != model:
         raise StateError(
-            f"the state holds the reward model {model.label!r}, which is code: it is loaded only for who names it",
+            f"the state holds the reward model {model.label!r}, which is code: it loads only if the caller names it",
             hint="give from_state the reward_model that the configuration names",
         )
     state = from_plain(saved)

@@ -70,7 +70,7 @@ class Paired(PromotionRule):
 
 def lower_bound(lift: Lift, confidence: float, factor: float) -> Array:
     """The lower bound of the present lift after each block, [blocks, candidates]."""
-    return np.asarray(lift.value - factor * _quantile(confidence) * np.sqrt(lift.error2 + lift.moving2))
+    return np.asarray(lift.value - factor * _quantile(confidence) * np.sqrt(lift.sampling_variance + lift.drift_square))
 
 
 def events_missing(lift: Lift, margin: float, confidence: float) -> Array:
@@ -81,8 +81,8 @@ def events_missing(lift: Lift, margin: float, confidence: float) -> Array:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         lead = (lift.value[-1] - margin) / (ENTERING * _quantile(confidence))
-        room = lead**2 - lift.moving2[-1]
-        more = lift.events[-1] * np.maximum(lift.error2[-1] / room - 1.0, 0.0)
+        room = lead**2 - lift.drift_square[-1]
+        more = lift.events[-1] * np.maximum(lift.sampling_variance[-1] / room - 1.0, 0.0)
     known = (lift.events[-1] >= HORIZON) | ~(lead > 0)
     return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(known, NEVER, EARLY))
 

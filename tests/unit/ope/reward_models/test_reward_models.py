@@ -28,7 +28,7 @@ from streameval.ope.reward_models import (
     Ridge,
     RiverModel,
     Tabular,
-    tabular,
+    builtin,
 )
 from streameval.ope.reward_models.base import LoggedActions
 from streameval.ope.reward_models.online import RewardModelAccuracy
@@ -200,7 +200,7 @@ def test_a_table_tells_actions_apart_by_their_names_wherever_they_stand() -> Non
 
 
 def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabular, "MOST_ACTIONS", 10)
+    monkeypatch.setattr(builtin, "MOST_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
     names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
     never_again = replace(batch, raw_fields=RawFields([{"actions": each} for each in names]))
