@@ -89,10 +89,7 @@ def _addresses(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
 
 
 class Demonstration:
-    """While entered, a thread sends simulated events to the broker and compares the reports with the true values.
-
-    It stops the daemon when that has read `settings.events`.
-    """
+    """While entered, sends events to the broker, compares reports with the truth, and at the end stops the daemon."""
 
     def __init__(self, daemon: Daemon, settings: SimulatedSettings, bootstrap: str) -> None:
         self.daemon, self.settings, self.bootstrap = daemon, settings, bootstrap

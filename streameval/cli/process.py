@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # as glibc numbers them
-KEPT, LARGEST = 64 << 20, 32 << 20
-"""Bytes of freed memory that the heap keeps, and the largest array that is allocated on the heap."""
+KEPT, LARGEST = 64 << 20, 32 << 20  # bytes of freed memory that the heap keeps, and of the largest array on it
 TRIM_EVERY = 60.0  # seconds between two calls of `malloc_trim`: its page faults are then too few to matter
 SWITCH_INTERVAL = 0.001  # seconds a thread works before another's turn; with Python's 5 ms a scrape waits 50 ms
 COLLECT_AFTER = (10_000, 10, 100)

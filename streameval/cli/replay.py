@@ -28,10 +28,7 @@ LONGEST_EXAMPLE = 120  # characters of the detail of a rejected event
 
 
 class Replay:
-    """Reads files of events into the evaluator of a configuration, and keeps one rejected event per reason.
-
-    `update`: gives a batch to the evaluator.
-    """
+    """Reads files of events; `update` gives each batch to the evaluator. Keeps one rejected event per reason."""
 
     def __init__(
         self,

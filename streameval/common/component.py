@@ -12,10 +12,7 @@ strict = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Component:
-    """A configured choice. Its label is its `name`, else its `kind`; labels are what people see in metrics and reports.
-
-    A choice that is made twice with different parameters needs names to tell the two apart.
-    """
+    """A configured choice; its label is what people see in metrics and reports, so two of one kind need names."""
 
     name: str | None = field(default=None, repr=False)
     kind: str = field(default="", repr=False)

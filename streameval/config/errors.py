@@ -162,10 +162,7 @@ def _hint(parent: object, place: Place) -> str:
 
 
 def _walk(root: object, location: tuple[int | str, ...]) -> tuple[Place, list[object]]:
-    """The place in the file, and the type at each of its steps.
-
-    Locations of pydantic also name the chosen member of a union (`estimators.2.clipped_ips.cap`).
-    """
+    """The place in the file, and the type at each step; pydantic also names members of unions (`2.clipped_ips.cap`)."""
     place: Place = ()
     shapes = [root]
     for step in location:

@@ -238,10 +238,7 @@ class Config(StrictModel):
         return self.source
 
     def kept_state(self) -> State | None:
-        """The settings of the state if it is kept: by default only that of a topic.
-
-        A file or a simulation can be read again from the start.
-        """
+        """The settings of the state if it is kept: by default only for a topic, as other sources can be read again."""
         kept = "state" in self.model_fields_set or (self.source is not None and self.source.keeps_position)
         return self.state if kept and self.state.dir is not None else None
 

@@ -138,10 +138,7 @@ class EventBatch(Batch):
         )
 
     def faults(self, reward_range: tuple[float, float] | None = None, *, rewarded: bool = True) -> dict[int, Fault]:
-        """Return the rows that are not events, each with the first rule that it breaks.
-
-        `rewarded`: False if rewards arrive separately from the decisions and are not known yet.
-        """
+        """Return the rows that are not events, with the first rule each breaks. Unless `rewarded`, ignore rewards."""
         return first_faults(self._rules(reward_range, rewarded))
 
     def _rules(self, reward_range: tuple[float, float] | None, rewarded: bool) -> Iterator[ValidationRule]:

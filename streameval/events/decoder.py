@@ -63,10 +63,7 @@ class JsonDecoder:
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """Decode messages into columns; the batch has those that are not events in `rejected`, in their order.
-
-        `origin`: the places of the messages, for `batch.origin`.
-        """
+        """Decode messages into columns, and reject those that are not events; `origin`: the places of the messages."""
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
         if origin is not None:
@@ -153,10 +150,7 @@ def _read(
     refused: Callable[[bytes, Exception], Any],
     faults: dict[int, Fault],
 ) -> list[Any]:
-    """Decode into structs, whose lists and numbers are not validated yet. Adds to `faults` by place.
-
-    `refused` finds the struct or the fault of a message that `decode` refuses.
-    """
+    """Decode into structs, not validated yet; `refused` finds the struct of a refused message, or its fault."""
 
     def decode_text(message: bytes) -> Any:  # the decoder does not look into fields that it skips
         if len(message) > MAX_MESSAGE_BYTES:

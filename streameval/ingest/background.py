@@ -182,10 +182,7 @@ class ConnectionGroup:
         self._lock = threading.Lock()
 
     def add(self, connection: Any) -> None:
-        """Close this connection with the group, unless it is gone by then; at once if the group is closed already.
-
-        A connection has `close`, which does no harm when it is called twice.
-        """
+        """Close this connection with the group, at once if the group is closed already; `close` may be called twice."""
         with self._lock:
             self._connections.add(connection)
             too_late = self._is_closed

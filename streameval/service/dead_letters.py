@@ -85,10 +85,7 @@ class Sink(Protocol):
 
 
 def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) -> Iterator[DeadLetter]:
-    """The dead letters of rejected messages of these records, or of earlier ones, whose bytes are gone by now.
-
-    A rejection carries its origin, or its place counted through all records.
-    """
+    """The dead letters of messages rejected from these records, or from earlier ones, whose bytes are gone by now."""
     ends = list(accumulate(map(len, records)))
     by_partition: dict[tuple[str, int], list[Records]] = {}
     for part in records:

@@ -227,10 +227,7 @@ class World:
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """Action sets [n, actions], the best item of the logging policy, the logged action, and its reward.
-
-    `best` and `action` are positions in the action set.
-    """
+    """Action sets [n, actions], the positions of the logging policy's best and of its logged action, and rewards."""
 
     world: World
     items: Integers

@@ -32,8 +32,7 @@ from streameval.ingest.base import (
 from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume
 
 AnyPath: TypeAlias = str | os.PathLike[str]
-Advance: TypeAlias = Callable[[int, int | None], None]
-"""Called with the bytes read so far, as stored in the files, and their total (None: a pipe)."""
+Advance: TypeAlias = Callable[[int, int | None], None]  # called with the bytes read, as stored, of all (None: a pipe)
 
 
 class FileSettings(SourceSettings):

@@ -146,10 +146,7 @@ def _row(
 
 
 def verdict(each: Estimate, base: Estimate | None) -> str:
-    """A policy against production: `better`, `worse`, `open`, or empty while it is not known.
-
-    By the interval of the lift where there is one, else by intervals that do not overlap.
-    """
+    """`better`, `worse` or `open` against production, by the lift's interval or disjoint ones; empty if not known."""
     if base is not None and each.policy == base.policy:
         return ""
     if lift := between(each.lift_lower, each.lift_upper):

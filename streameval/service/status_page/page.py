@@ -81,10 +81,7 @@ class StatusPage:
         self._pages: dict[tuple[str, str] | None, tuple[bytes, bytes]] = {}
 
     def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NOTHING) -> tuple[bytes, bytes]:
-        """As `render`, once for all clients that ask for the same status and choice; plain, and compressed to a tenth.
-
-        A browser asks every two seconds.
-        """
+        """As `render`, once for all clients with one choice, plain and compressed: a browser asks every two seconds."""
         key = chosen(now.report, wanted) if now.report else None
         if self._rendered is not now:
             self._rendered, self._pages = now, {}
@@ -162,10 +159,7 @@ def _adapting(report: Report, estimator: str) -> dict[str, dict[str, Estimate]]:
 
 
 def _sections(report: Report) -> list[dict[str, Any]]:
-    """All estimates by average, each average on one axis with a chart per estimator.
-
-    `memory` is empty where the rows differ in it. `diagnostics` are the columns of the table that are not empty.
-    """
+    """All estimates by average, on one axis each; `memory` is empty where the rows differ in it."""
     sections = []
     for average, estimates in _grouped(report.estimates, "average").items():
         scale = ChartScale.of(estimates)
@@ -235,10 +229,7 @@ def news(now: DaemonStatus) -> str:
 
 
 def is_suspect(each: Estimate) -> bool:
-    """Whether the mean weight is away from 1 by more than chance: wrong propensities, or actions without support.
-
-    The standard error of a mean weight is about one over the square root of the effective sample size.
-    """
+    """Whether the mean weight differs from 1 by more than chance: its standard error is about 1 / sqrt(sample)."""
     mean, size = each.importance_weight_mean, each.effective_sample_size
     return bool(mean is not None and size and abs(mean - 1) > max(TOLERANCE, SIGMAS / math.sqrt(size)))
 
