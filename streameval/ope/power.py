@@ -26,7 +26,7 @@ FAR_OFF = 4.0
 EDGES = 2.0 ** np.arange(0, 24)
 """The bins of weights: up to 1, to 2, to 4, ..."""
 MOST_OF_IT = 0.8
-"""The share of the noise that large weights must have: less can hardly be halved by them."""
+"""The smallest share of the noise that large weights must have: with less, they can hardly halve it."""
 RARE = 0.2
 """The largest share of events to spend on rare actions: more would change the rest of the log."""
 TIMES = np.geomspace(1.05, 50, 400)

@@ -157,9 +157,7 @@ class Report(msgspec.Struct, frozen=True):
         }
         most = {average: max(size for (_, on), size in sizes.items() if on == average) for _, average in sizes}
         return frozenset(
-            pair
-            for pair, size in sizes.items()
-            if size < THIN and size * RICHER <= most[pair[1]] and size < most[pair[1]]
+            pair for pair, size in sizes.items() if size < min(THIN, most[pair[1]]) and size * RICHER <= most[pair[1]]
         )
 
     def to_json(self, indent: int = 0) -> bytes:

@@ -45,9 +45,6 @@ class PairRow(IntEnum):
 
 PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
 """The sums of the four terms."""
-SQUARES = slice(PairRow.FIRST_PRODUCT, PairRow.WEIGHT_SQUARE)
-"""The sums of their products."""
-PAIR_ROWS = len(PairRow) + len(PRODUCTS) - 1
 OWN_VARIANCE = slice(0, 11)
 """Rows of a variance: weight, terms u and v, their 3 products; 3 products of block sums, squared weight, blocks."""
 NONZERO = 11
@@ -111,7 +108,7 @@ class MomentRow(IntEnum):
 ROWS = len(MomentRow)
 TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
 """The first rows of moments and of a variance."""
-ALL_ROWS = ROWS + PAIR_ROWS
+ALL_ROWS = ROWS + len(PairRow) + len(PRODUCTS) - 1
 SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
 MAXIMA = slice(MomentRow.LARGEST_WEIGHT, ROWS)
 PAIRS = slice(ROWS, ALL_ROWS)
@@ -256,7 +253,8 @@ class Moments:
     def lift(self) -> Moments:
         """The moments of the paired difference `u - pu` to production, on the same events."""
         pairs = self.array[..., PAIRS]
-        products = dict(zip(PRODUCTS, np.moveaxis(pairs[..., SQUARES], -1, 0), strict=True))
+        products_of_terms = pairs[..., PairRow.FIRST_PRODUCT : PairRow.WEIGHT_SQUARE]
+        products = dict(zip(PRODUCTS, np.moveaxis(products_of_terms, -1, 0), strict=True))
         array = np.full((*pairs.shape[:-1], ROWS), np.nan)
         for row in (MomentRow.WEIGHT, MomentRow.V, MomentRow.VV):
             array[..., row] = pairs[..., PairRow.WEIGHT]

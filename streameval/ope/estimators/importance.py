@@ -71,9 +71,9 @@ class PseudoInverse(Estimator):
     weight. For uniform rankings of l of m actions there is a closed form too, which for `l = m` is
     `(m - 1) (sum over slots of pi(a|x)) - m + 2`; in general, with the logged slates listed, a system of equations.
 
-    Unbiased if the expected reward is a sum over slots, and the logging policy can show what the candidate shows. If it
-    is not such a sum (all slots must please together, or the second counts only if the first failed) the estimate is
-    biased without a sign of it. `G` may be negative, and so may the estimate; it is not clipped.
+    Unbiased if the expected reward is a sum over slots, and the logging policy can show every slate of the candidate.
+    If it is not such a sum (all slots must please together, or the second counts only if the first failed) the estimate
+    is biased, and nothing reveals it. `G` may be negative, and so may the estimate; it is not clipped.
 
     Two slots, each filled by a coin; the candidate shows what was shown with probability .8 and .2:
 

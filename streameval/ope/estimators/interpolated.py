@@ -177,8 +177,7 @@ class ClippedIPS(Capped):
 class DM(Interpolated):
     """Direct method: what the reward model expects, the average of `sum over a of pi(a|x) q(x, a)`.
 
-    Has little noise and all of the model's bias, whatever the logging policy did: the interval is about the model's
-    own expectation.
+    Has little noise and all of the model's bias: the interval is about the model's own expectation.
 
     >>> DM().terms(_example(), {})[0].numerator.round(3)  # .42 + .04 + .08
     array([[0.54]])

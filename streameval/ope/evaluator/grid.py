@@ -66,8 +66,7 @@ class Grid:
     @property
     def _drift_estimators(self) -> dict[str, DriftRateEstimator]:
         """The estimators of the drift rate that the averages need, each once, by name."""
-        needed = (average.drift for average in self.averages)
-        return {drift.name: drift for drift in needed if drift is not None}
+        return {average.drift.name: average.drift for average in self.averages if average.drift is not None}
 
     def start(self, block: int) -> State:
         """The state before the first event."""

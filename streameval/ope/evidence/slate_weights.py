@@ -96,7 +96,8 @@ def _of_listed(slates: SlateColumns) -> Array:
             target = part.actions.probabilities.T.reshape(-1, len(some), shape[0])
             shown = np.zeros(len(part.actions.propensities))
             shown[part.actions.logged[1]] = 1.0
-            dual = solved(_covariance(part, *shape), shown.reshape(-1, shape[0]))
+            inverse = np.linalg.pinv(_covariance(part, *shape), rcond=SMALLEST_EIGENVALUE, hermitian=True)
+            dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(-1, shape[0]))
             weights[some] = np.einsum("pnr,nr->np", target, dual)
     return weights
 
@@ -110,12 +111,6 @@ def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:
     places = (owner[:, None, None], local[:, :, None], local[:, None, :])
     np.add.at(gamma, places, slates.listed.probability[:, None, None])
     return gamma
-
-
-def solved(covariance: Array, indicator: Array) -> Array:
-    """`Gamma^+ 1_s`, [n, rows] from [n, rows, rows] and [n, rows]."""
-    inverse = np.linalg.pinv(covariance, rcond=SMALLEST_EIGENVALUE, hermitian=True)
-    return np.asarray(np.einsum("nrs,ns->nr", inverse, indicator))
 
 
 def start_ratios(policies: int) -> Array:

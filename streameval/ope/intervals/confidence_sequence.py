@@ -34,10 +34,10 @@ from streameval.ope.intervals.sequences.wealth import BernsteinWealth, HeavyTail
 class ConfidenceSequence(IntervalMethod):
     """An interval that holds at every time at once: the chance that it ever misses is at most 1 - confidence.
 
-    Any number of people and alerts may look at it after every event and act on it. On `cumulative` it is about the mean
-    of the value since the start; on `window` about the mean over at most the last `2 tau` events (the detail
-    `interval_events` is their number). Values, rewards and logging policies may change; the propensities must be true.
-    The price is width: at a moment chosen beforehand it is about twice as wide as `normal`, and wider on windows.
+    Anyone may look at it after every event and act on it. On `cumulative` it is about the mean of the value since the
+    start; on `window` about the mean over at most the last `2 tau` events (the detail `interval_events` is their
+    number). Values, rewards and logging policies may change; the propensities must be correct. It is about twice as
+    wide as `normal` at a moment chosen beforehand, and wider on windows.
 
     `method`, for estimators of the value itself: `robust` needs no limit to the importance weights, and its interval is
     about the value, the same for all of these estimators. `empirical_bernstein` is for weights that are known never to

@@ -137,14 +137,14 @@ def _heavy(means: Means, slope: Array) -> tuple[Array, Array]:
 class EmpiricalLikelihood(IntervalMethod):
     """All values that are likely enough, given that the mean importance weight is 1 in truth.
 
-    A world is likely enough when its divergence exceeds that of the likeliest by no more than the quantile of
-    chi-squared. The extra event is of weight 0, 1, or the heaviest, which for `ips` and `snips` has no limit but
-    `max_weight`. So actions of the candidate that the log does not hold yet count as the lowest or the highest reward;
-    a `max_weight` that is right (1 over the smallest propensity is) makes the interval a good deal narrower. The bounds
-    lie unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do
-    not rely on full support (`dr` and all that are biased by design) do not use the mean weight, and their heaviest
-    weight is the largest seen, unless they have a cap. Valid at a single look. The value of `ips` may lie outside where
-    the mean weight is not near 1.
+    A world is likely enough if its divergence exceeds that of the likeliest by at most the quantile of chi-squared. The
+    extra event has the weight 0, 1, or the heaviest, which for `ips` and `snips` has no limit but `max_weight`. So
+    actions of the candidate that the log does not hold yet count as the lowest or the highest reward; a correct
+    `max_weight` (1 over the smallest propensity) makes the interval much narrower. The bounds lie unevenly around the
+    value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do not rely on full support
+    (`dr` and all that are biased by design) do not use the mean weight, and their heaviest weight is the largest seen,
+    unless they have a cap. Valid at a single look. Where the mean weight is not near 1, the interval of `ips` may not
+    contain its value.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
     as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:

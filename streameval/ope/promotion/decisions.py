@@ -14,7 +14,6 @@ from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.promotion.trust_checks import Arrivals
 from streameval.ope.report import Decision, Estimate, Transition, TrustCheck
 
-NO_LIFT = "there is no lift to decide by: add the average mixture with an estimator such as snips or stratified_ips"
 CORRELATED = 1.5
 """A design effect that independent events seldom show: 64 signs estimate it to about 18 %."""
 WORTH_REPORTING = 0.02
@@ -75,7 +74,7 @@ def _decision(
     last = {name: float(column[place]) for name, column in {**kept["last"], "lower": lower}.items()}
     hold, held = kept["hold"], int(kept["hold"]["held"][place])
     promotable = held >= monitor.promotion.hold and not blocking
-    reason = NO_LIFT
+    reason = "there is no lift to decide by: add the average mixture with an estimator such as snips or stratified_ips"
     if monitor.lifts or not rule.needs_lift:
         reason = _reason(monitor, rule, last, held, hold["since"][place, 0], blocking)
         reason += _deciding_lift(monitor, state, place) if rule.needs_lift else ""

@@ -81,9 +81,10 @@ class WeightFigures(NamedTuple):
         """
         events, q, weight, weight_square, term_size, gain = np.moveaxis(totals[..., 0, :, :], -2, 0)
         largest_weight, largest_term = np.moveaxis(peaks[..., 0, :, :], -2, 0)
-        wealth = gain + _share_of_run(max(1, started))
+        run = max(1, started)
+        wealth = gain - math.log(run * (run + 1))
         if started:
-            wealth = np.logaddexp(wealth, totals[..., 1, -1, :] + _share_of_run(started + 1))
+            wealth = np.logaddexp(wealth, totals[..., 1, -1, :] - math.log((run + 1) * (run + 2)))
         return cls(
             events,
             ratio(weight, q),
@@ -148,10 +149,6 @@ def recent(state: State, block: int) -> WeightFigures:
 def _policies_last(state: State) -> tuple[Array, Array]:
     """The sums and the maxima of a state, [runs, numbers, policies]."""
     return np.moveaxis(state["totals"], 0, -1), np.moveaxis(state["peaks"], 0, -1)
-
-
-def _share_of_run(number: int) -> float:
-    return -math.log(number * (number + 1))
 
 
 def stream_checks(
