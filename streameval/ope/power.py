@@ -290,7 +290,7 @@ def _best(report: Report, policy: str, estimators: Mapping[str, AnyEstimator]) -
     """The estimate by the first estimator that has the evidence.
 
     An estimator with less than half of the effective sample size of the importance weights of all events is skipped:
-    most events lack what it needs.
+    most events lack the fields that it needs.
     """
     known = {each.estimator: each for each in report.estimates if each.policy == policy and each.value is not None}
     sizes = {label: each.effective_sample_size or 0.0 for label, each in known.items()}

@@ -72,7 +72,7 @@ class Reading:
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
     `design_effect`: the factor by which dependent events inflate it (finished blocks only), which includes the
     dependence within units where `knows_units`. `rewarded`: whether a term was ever not 0, of a lift one of either
-    policy. `bias`: bound on the bias from drift. `details`: what the average reports about itself. `parts`: the
+    policy. `bias`: bound on the bias from drift. `details`: diagnostics of the average. `parts`: the
     standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the average knows
     them.
     """

@@ -277,7 +277,7 @@ class TimedDecay(Kernel):
 
     @property
     def horizon(self) -> float:
-        """The mean age of what is averaged, in seconds."""
+        """The mean age of the averaged events, in seconds."""
         return self.half_life / math.log(2.0)
 
     def start_kernel(self, columns: int, block: int) -> State:

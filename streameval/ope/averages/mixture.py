@@ -418,7 +418,7 @@ def path(state: Array, steps: Array, fading: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _lags(count: int, fading: tuple[float, ...]) -> Array:
-    """The share at moment b of what was added at moment a, for each decay, [decays, b, a]."""
+    """The share at moment b of a value added at moment a, for each decay, [decays, b, a]."""
     lag = np.subtract.outer(np.arange(count), np.arange(count))
     return np.where(lag >= 0, np.array(fading)[:, None, None] ** np.maximum(lag, 0), 0.0)
 

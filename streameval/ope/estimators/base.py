@@ -93,12 +93,6 @@ class TermRange(NamedTuple):
         A difference may be off by production's term at any weight of the policy: only the slopes are the policy's own.
         `heaviest`: the largest importance weight of production, 1 where that is the logging policy. `width` [columns]:
         the widths of all terms in the units of the estimates.
-
-        >>> five = np.array([5.0, 5.0])
-        >>> reward = TermRange.between((0.0, 0.0), (0.0, 1.0), np.array([np.inf, np.inf]), five)
-        >>> lift = reward.over_production(1, heaviest=1.0, width=five)
-        >>> lift.lowest(3.0), lift.highest(3.0), lift.width
-        (array([-1.]), array([3.]), array([10.]))
         """
         weight = np.minimum(self.heaviest, heaviest)
         least = np.minimum(self.lowest(0.0), self.lowest(weight))[:estimators]

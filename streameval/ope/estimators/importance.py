@@ -75,7 +75,7 @@ class PseudoInverse(Estimator):
     If it is not such a sum (all slots must please together, or the second counts only if the first failed) the estimate
     is biased, and nothing reveals it. `G` may be negative, and so may the estimate; it is not clipped.
 
-    Two slots, each filled by a coin; the candidate shows what was shown with probability .8 and .2:
+    Two slots, each filled by a coin; the candidate shows the same actions with probability .8 and .2:
 
     >>> evidence = Evidence.of(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
     >>> PseudoInverse().terms(evidence, {})[0].numerator

@@ -175,7 +175,7 @@ class ClippedIPS(Capped):
 
 @dataclass(frozen=True, config=strict)
 class DM(Interpolated):
-    """Direct method: what the reward model expects, the average of `sum over a of pi(a|x) q(x, a)`.
+    """Direct method: the reward that the model expects, the average of `sum over a of pi(a|x) q(x, a)`.
 
     Has little noise and all of the model's bias: the interval is about the model's own expectation.
 

@@ -19,7 +19,7 @@ from streameval.ope.reward_models import AnyRewardModel
 
 @dataclass(frozen=True)
 class Cohort:
-    """An evaluator of what was added at one time, and the policies whose rows come from it.
+    """An evaluator of the parts added at one time, and the policies whose rows come from it.
 
     Every evaluator has production, which lifts compare with; its rows come from the first one.
     """
@@ -46,7 +46,7 @@ class Cohort:
         return Cohort(self.evaluator.continued(self.plan.for_policies(kept)), kept)
 
     def restricted_to(self, plan: Plan) -> Cohort:
-        """The cohort with what the plan still has, with the plan's intervals, drift detector and promotion rules."""
+        """The cohort with the parts that the plan still has, and its intervals, drift detector and promotion rules."""
         names, pairs = self.names_in(plan), plan.pairs
         same = self.plan.for_pairs([pair for pair, parts in self.plan.pairs.items() if pairs.get(pair) == parts])
         return Cohort(self.evaluator.continued(plan.for_policies(names).with_products(same.products)), names)

@@ -17,7 +17,7 @@ LARGEST_WEIGHT = 5.0
 """Larger importance weights are clipped: the tests do not allow for heavy tails, and drift shows in the many events
 with small weights."""
 LONGEST, KEPT = 2_000, 1_000
-"""After this many block means, a detector restarts from the last ones: what it has seen is bounded, and saved."""
+"""After this many block means, a detector restarts from the last ones: its history is bounded, and saved."""
 FEWEST = 30
 """Detections in the first block means are not counted; short logs do not need river, which loads slowly."""
 
@@ -78,7 +78,7 @@ def _kinds() -> dict[str, type[Any]]:
 class DriftWatch:
     """A detector for each policy, and the number of changes that it has found.
 
-    river's detectors cannot be saved as plain values. The state is what they have seen: at most 2,000 block means of
+    river's detectors cannot be saved as plain values. The state is their history: at most 2,000 block means of
     each policy, from which they are rebuilt to the last bit.
     """
 

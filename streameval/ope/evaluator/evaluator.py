@@ -292,7 +292,7 @@ class Evaluator:
             )
 
     def _evidence(self, events: EventBatch) -> tuple[Evidence, State]:
-        """The evidence of these events, from what was learned before them, and the parts of the state that learn."""
+        """The evidence of these events, from the state before them, and the parts of the state that learn."""
         plan, before, after = self.plan, self._state, {}
         signs, after["units"] = unit_signs(before["units"], events.unit, len(events), plan.block)
         evidence = replace(Evidence.from_batch(events, self.policies, plan.block), signs=signs)

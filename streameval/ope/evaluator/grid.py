@@ -33,9 +33,9 @@ class Grid:
     by the label of the average, where its interval is one.
 
     `optional`: the configuration did not ask for these estimators by name. They cost nothing, and have no rows, while
-    no event has what they need: blocks before the first event that has it are left out, and so are all blocks without
-    such an event where every average mixes components, as its clock stands still meanwhile. (An average that forgets by
-    a window must see the blocks that push the evidence out.)
+    no event has the required fields: blocks before the first event that has them are left out, and so are all blocks
+    without such an event where every average mixes components, as its clock stands still meanwhile. (An average that
+    forgets by a window must see the blocks that push the evidence out.)
 
     A state holds dictionaries: of estimators, averages and trackers by label, of drift rates by the estimator's name.
     """
@@ -117,7 +117,7 @@ class Grid:
         if not self.optional:
             return np.ones(evidence.blocks, dtype=bool)
         all_mix, seen = all(average.mixes_components for average in self.averages), bool(state["seen"].any())
-        if evidence.actions is None and (all_mix or not seen):  # no event has what is needed
+        if evidence.actions is None and (all_mix or not seen):  # no event has the required fields
             return np.zeros(evidence.blocks, dtype=bool)
         used = evidence.restricted_to(self.needs).used_blocks
         return used if all_mix else np.asarray(np.logical_or.accumulate(used | seen))
@@ -136,7 +136,7 @@ class Grid:
         return Lift(*lift)
 
     def shown(self, state: State, tail: Evidence | None) -> Mask:
-        """The policies that have rows, [policies]: of an optional grid those with an event that has what is needed."""
+        """The policies that have rows, [policies]: of an optional grid, those with an event that has all fields."""
         if not self.optional:
             return np.ones(len(self.candidates), dtype=bool)
         return np.asarray(state["seen"]) if tail is None else _seen(state, tail.restricted_to(self.needs))

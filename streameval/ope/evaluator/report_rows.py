@@ -1,4 +1,4 @@
-"""Rows of the Report: what an average has read, as one estimate for each policy under each estimator."""
+"""Rows of the Report: the reading of an average, as one estimate for each policy under each estimator."""
 
 from __future__ import annotations
 

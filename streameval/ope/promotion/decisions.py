@@ -1,4 +1,4 @@
-"""Decisions: what a Report states about each candidate under each rule, with the reasons."""
+"""The decisions of a Report on each candidate under each rule, with the reasons."""
 
 from __future__ import annotations
 

@@ -98,14 +98,14 @@ def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
     less certain.
     """
     events = running_sum(before[:, 0], path.events)
-    spread2, of_spread = lately(path.drift_square, before[:, 1:3], block)
-    mean, of_value = lately(path.value, before[:, 3:5], block)
-    moved2, of_moved = lately((path.value - mean) ** 2, before[:, 5:7], block)
+    spread2, of_spread = recent_mean(path.drift_square, before[:, 1:3], block)
+    mean, of_value = recent_mean(path.value, before[:, 3:5], block)
+    moved2, of_moved = recent_mean((path.value - mean) ** 2, before[:, 5:7], block)
     after = np.concatenate([events[-1][:, None], of_spread, of_value, of_moved], axis=1)
     return Lift(path.value, path.sampling_variance, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
 
 
-def lately(values: Array, before: Array, block: int) -> tuple[Array, Array]:
+def recent_mean(values: Array, before: Array, block: int) -> tuple[Array, Array]:
     """The mean of values [blocks, candidates] over the last 30,000 events, NaN while unknown; and the sums after."""
     given = ~np.isnan(values)
     steps = np.stack([np.where(given, values, 0.0), given], axis=-1)

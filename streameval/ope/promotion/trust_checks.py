@@ -155,25 +155,25 @@ def stream_checks(
     arrivals: Arrivals, newest: float | None, now: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
     """The checks of the stream: their names, whether they pass, and why; the same for every policy."""
-    ok, said = arrivals.share <= limits.rejected_share, f"{arrivals.share:.1%} of events were rejected lately"
-    yield "rejected_share", ok, said if ok else f"{said}, over {limits.rejected_share:.0%}"
+    ok, finding = arrivals.share <= limits.rejected_share, f"{arrivals.share:.1%} of events were rejected lately"
+    yield "rejected_share", ok, finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
     if limits.stale_after is not None and now is not None and newest is not None:
-        ok, said = now - newest <= limits.stale_after, f"the newest event is {in_words(now - newest)} old"
-        yield "stale", ok, said if ok else f"{said}, over {format_duration(limits.stale_after)}"
+        ok, finding = now - newest <= limits.stale_after, f"the newest event is {in_words(now - newest)} old"
+        yield "stale", ok, finding if ok else f"{finding}, over {format_duration(limits.stale_after)}"
 
 
 def weight_checks(figures: WeightFigures, place: int, limits: Trust) -> Iterator[tuple[str, bool, str]]:
     """The checks of the weights of the policy at this place."""
     events, mean, size, of_weights, of_value, _ = (float(column[place]) for column in figures)
     mean_ok, size_ok, shares_ok = figures.sound(limits)[:, place].tolist()
-    said = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
-    yield "mean_weight", mean_ok, said if mean_ok else f"{said}: propensities or support are wrong"
-    said = f"effective sample size {significant(size)} of {counted(events, 'event')}"
+    finding = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
+    yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: propensities or support are wrong"
+    finding = f"effective sample size {significant(size)} of {counted(events, 'event')}"
     least = significant(limits.effective_sample_size)
-    yield "effective_sample_size", size_ok, said if size_ok else f"{said}, under {least}"
+    yield "effective_sample_size", size_ok, finding if size_ok else f"{finding}, under {least}"
     share, what = max((of_weights, "all weights"), (np.nan_to_num(of_value), "the value"))
-    said = "no event has a weight above 0" if np.isnan(share) else f"one event carries {share:.1%} of {what}"
-    yield "largest_share", shares_ok, said if shares_ok else f"{said}, over {limits.largest_share:.0%}"
+    finding = "no event has a weight above 0" if np.isnan(share) else f"one event carries {share:.1%} of {what}"
+    yield "largest_share", shares_ok, finding if shares_ok else f"{finding}, over {limits.largest_share:.0%}"
 
 
 def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float, float]) -> tuple[str, bool, str]:
@@ -190,6 +190,6 @@ def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float,
                 return "reward_range", False, f"{found}, is empty: no value agrees with the events"
         if each.lift_lower is not None and each.lift_upper is not None and each.lift_lower > each.lift_upper + rounding:
             ends = f"{significant(each.lift_lower)} to {significant(each.lift_upper)}"
-            said = f"the interval of the lift {where}, {ends}, is empty: no lift agrees with the events"
-            return "reward_range", False, said
+            finding = f"the interval of the lift {where}, {ends}, is empty: no lift agrees with the events"
+            return "reward_range", False, finding
     return "reward_range", True, f"all intervals meet the rewards, {low:g} to {high:g}"
