@@ -65,8 +65,7 @@ def plan_power(
 
 def _estimators(plan: Plan, wanted: str | None) -> dict[str, AnyEstimator]:
     """The estimators by label, the preferred one first."""
-    every = sorted(plan.estimators.values(), key=lambda each: each.preference)
-    estimators = {estimator.label: estimator for estimator in every}
+    estimators = {each.label: each for each in sorted(plan.estimators.values(), key=lambda each: each.preference)}
     if wanted is None:
         return estimators
     if wanted not in estimators:

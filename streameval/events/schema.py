@@ -41,7 +41,7 @@ Propensities: TypeAlias = Annotated[
     _schema("The logging policy's distribution over `actions`, which sums to 1 up to rounding."),
 ]
 Features: TypeAlias = Annotated[
-    list[list[float]] | None, _schema("One row of numbers for each of `actions`, all of the same length.")
+    list[list[float]] | None, _schema("One row of up to 4096 numbers for each of `actions`, all of the same length.")
 ]
 
 

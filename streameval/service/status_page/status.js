@@ -1,6 +1,6 @@
 "use strict";
 // Without scripts the page reloads itself; with this one its numbers are exchanged in place when there are new ones.
-const shortest = 2000; // milliseconds between two exchanges: people read slower than events come
+const shortest = 2000; // milliseconds between two exchanges, so that people can read the numbers
 const comesBack = 5000; // milliseconds after which a stream that was refused is asked for again
 
 const part = (id) => document.getElementById(id);
@@ -8,7 +8,7 @@ const page = location.origin + location.pathname + location.search;
 let paused = false;
 let last = Date.now();
 let timer;
-let waiting = false; // there is something new, which nobody looks at
+let waiting = false; // there are new numbers, but the page is hidden or paused
 
 function exchange(text) {
   const live = part("live");
