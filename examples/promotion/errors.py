@@ -11,7 +11,7 @@ from scoring import EVERY
 from worlds import leads, scene
 
 from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
-from streameval.ope.promotion.lift import MOVED, SPREAD, lately
+from streameval.ope.promotion.lift import MOVED, SPREAD, recent_mean
 from streameval.simulation import DriftKind, simulate
 from streameval.simulation.stream import BATCH
 
@@ -82,7 +82,7 @@ def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> 
     """All components by name, [looks, candidates], from the evidence at each look."""
 
     def mean(values: Floats) -> Floats:
-        return lately(values, np.zeros((values.shape[1], 2)), EVERY)[0]
+        return recent_mean(values, np.zeros((values.shape[1], 2)), EVERY)[0]
 
     spread_lately, moved_lately = mean(spread), mean((value - mean(value)) ** 2)
     return {
