@@ -401,5 +401,5 @@ def _load(path: Path) -> Config:
 
 
 def _warn(config: Config) -> None:
-    for warning in config.without_effect():
+    for warning in (*config.memory_warnings(), *config.without_effect()):
         say(f"warning: {warning}")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
@@ -302,6 +303,30 @@ class Config(StrictModel):
         """A new evaluator of the plan."""
         return Evaluator.from_plan(self.plan())
 
+    def full_bytes(self) -> int:
+        """Bytes of the estimates once all windows are full. The first two candidates show how much each one takes."""
+        candidates = named_policies(self.policies.candidates)
+
+        def of_first(count: int) -> int:
+            policies = self.policies.model_copy(update={"candidates": dict(islice(candidates.items(), count))})
+            return self.model_copy(update={"policies": policies}).evaluator().full_bytes
+
+        one = of_first(1)
+        return one + (len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else one
+
+    def memory_warnings(self) -> Iterator[str]:
+        """Warn of a state that takes a quarter of the memory of this machine; ConfigError if it takes more than all."""
+        needed, memory = self.full_bytes(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        problem = (
+            f"policies.candidates, averages: the estimates take {needed / 2**30:,.1f} GiB once all windows are full, "
+            f"and this machine has {memory / 2**30:,.1f} GiB"
+        )
+        hint = "use fewer candidates, estimators or averages, or windows of a coarser resolution"
+        if needed > memory:
+            raise ConfigError(problem, hint=hint)
+        if needed > memory / 4:
+            yield f"{problem}\nhint: {hint}"
+
     def without_effect(self) -> Iterator[str]:
         """Warnings about options that have no effect, each with a hint."""
         if "promotion" in self.model_fields_set and (idle := self.idle_rules()):
@@ -371,8 +396,8 @@ def _policy_problems(policies: Policies) -> Iterator[Problem]:
     for index, name in enumerate(policies.candidates):
         step = name if isinstance(policies.candidates, dict) else index
         places.append((("policies", "candidates", step), name))
+    known: set[str] = set()
     for index, (place, name) in enumerate(places):
-        others = [other for _, other in places[1:index]]
         if UNWRITABLE.search(name):
             found = expecting("a name without quotes, backslashes and control characters", repr(name))
             hint = "a policy has the same name in events, configuration and metrics: give it a plain one"
@@ -383,8 +408,9 @@ def _policy_problems(policies: Policies) -> Iterator[Problem]:
         elif index and name == policies.production:
             hint = "production is estimated anyway: remove it here"
             yield Problem(place, expecting("another policy than production", f"'{name}'"), hint)
-        elif name in others:
+        elif name in known:
             yield Problem(place, expecting("each policy once", f"'{name}' again"), "remove one of the two")
+        known.add(name)
     for name, policy in named_policies(policies.candidates).items():
         if isinstance(policy, PythonPolicy):
             yield from _refusal(("policies", "candidates", name, "target"), partial(find, policy.target))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from streameval.common.arrays import Array, State
@@ -14,6 +16,22 @@ def start(columns: int, capacity: int) -> State:
     """A ring of full buckets [columns, buckets, rows], which grows to the `capacity`, and an open one."""
     counts = {"capacity": capacity, "written": 0, "open_events": 0}
     return {"full": np.zeros((columns, 0, ALL_ROWS)), "open": nothing(columns), **counts}
+
+
+def full_bytes(state: Any) -> int:
+    """Bytes of a nested state once each ring in it has all its buckets."""
+    if isinstance(state, np.ndarray):
+        return state.nbytes
+    if isinstance(state, list | tuple):
+        return sum(map(full_bytes, state))
+    if not isinstance(state, dict):
+        return 0
+    if "capacity" in state:
+        columns, buckets, rows = state["full"].shape
+        missing = (state["capacity"] - buckets) * columns * rows * state["full"].itemsize
+    else:
+        missing = 0
+    return missing + sum(map(full_bytes, state.values()))
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:

@@ -13,7 +13,7 @@ import numpy as np
 from streameval.common.arrays import Array, Mask, State, from_plain, misfit, take_columns, to_plain
 from streameval.errors import DamagedError, StateError
 from streameval.events import EventBatch
-from streameval.ope.averages import AnyAverage
+from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, block_means
@@ -108,6 +108,11 @@ class Evaluator:
         evaluator.plan = plan
         evaluator._start()
         return evaluator
+
+    @property
+    def full_bytes(self) -> int:
+        """Bytes of the state once all windows are full."""
+        return ring.full_bytes(self._state)
 
     def _start(self) -> None:
         plan = self.plan

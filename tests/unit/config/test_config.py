@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 from pydantic import BaseModel, SecretStr
 
@@ -14,6 +16,7 @@ from streameval.config.errors import one_of
 from streameval.config.loading import parse_yaml
 from streameval.config.model import Config, State
 from streameval.errors import ConfigError
+from streameval.events import EventBatch
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import SimulatedSettings
@@ -659,3 +662,33 @@ def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -
 )
 def test_what_is_wrong_with_the_parameters_of_a_rule_is_said(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
+
+
+def of_candidates(count: int, **sections: Any) -> Config:
+    candidates = [f"candidate-{number}" for number in range(count)]
+    return Config.model_validate({"source": {"topic": "t"}, "policies": {"candidates": candidates}} | sections)
+
+
+@pytest.mark.parametrize("candidates", [2, 100_000])
+def test_a_state_larger_than_the_memory_is_refused_with_its_size(candidates: int) -> None:
+    config = of_candidates(candidates, averages=[{"kind": "window", "tau": 10**11, "resolution": 100}])
+    with pytest.raises(ConfigError, match=r"^policies.candidates, averages: the estimates take [\d,.]+ GiB once all"):
+        list(config.memory_warnings())
+
+
+def test_a_state_of_a_usual_size_has_no_warning() -> None:
+    assert not list(of_candidates(20).memory_warnings())
+
+
+def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
+    config = of_candidates(5, averages=["cumulative", {"kind": "window", "tau": 20_000, "resolution": 100}])
+    evaluator = config.evaluator()
+    expected = config.full_bytes()
+    assert evaluator.full_bytes == pytest.approx(expected, rel=1e-3)
+    rng = np.random.default_rng(4)
+    policies = {f"candidate-{number}": np.full(30_000, 0.3) for number in range(5)}
+    evaluator.update(
+        EventBatch.from_arrays(reward=rng.random(30_000), propensity=np.full(30_000, 0.5), policies=policies)
+    )
+    assert evaluator.full_bytes == pytest.approx(expected, rel=1e-3)
+    assert 0.7 * expected < len(msgspec.msgpack.encode(evaluator.state())) < expected
