@@ -21,17 +21,16 @@ def start(columns: int, capacity: int) -> State:
 def full_bytes(state: Any) -> int:
     """Bytes of a nested state once each ring in it has all its buckets."""
     if isinstance(state, np.ndarray):
-        return state.nbytes
+        return int(state.nbytes)
     if isinstance(state, list | tuple):
         return sum(map(full_bytes, state))
     if not isinstance(state, dict):
         return 0
+    size = sum(map(full_bytes, state.values()))
     if "capacity" in state:
         columns, buckets, rows = state["full"].shape
-        missing = (state["capacity"] - buckets) * columns * rows * state["full"].itemsize
-    else:
-        missing = 0
-    return missing + sum(map(full_bytes, state.values()))
+        size += int(state["capacity"] - buckets) * columns * rows * state["full"].itemsize
+    return size
 
 
 def push(state: State, blocks: Blocks, resolution: int) -> State:
