@@ -178,6 +178,7 @@ class Daemon:
                 log.error("clock_behind", detail=str(error))
             self._withheld, self._clock_problem = records, str(error)
             self._source.pause(self._source.status().positions)
+            time.sleep(POLL_TIMEOUT)
             return
         if self._withheld:
             self._withheld, self._clock_problem = [], ""

@@ -147,7 +147,7 @@ class Backfill:
         end, least = time.monotonic() + SLICE, self._read + at_least
         while not self._reader.caught_up(positions):
             records = self._reader.poll(positions, PATIENCE)
-            self._late.update(self._pipeline.take(records, there, time.time()))
+            self._late.update(self._pipeline.take(records, there))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
                 break

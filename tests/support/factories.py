@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 
 from streameval.events import EventBatch, Rejected
 from streameval.events.origin import Origin
-from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus
+from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
 from streameval.service.daemon import Daemon
 from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, SnapshotStatus
@@ -119,6 +119,7 @@ class ListSource:
         self._exhausted, self.reached, self.detail = exhausted, reached, ""
         self.ended = self.closed = False
         self.handed_out = 0
+        self.paused: set[TopicPartition] = set()
 
     def poll(self, timeout: float) -> list[Records]:
         """The next entry, `[]` after the last."""
@@ -134,6 +135,10 @@ class ListSource:
     def status(self) -> SourceStatus:
         """As reachable as it was set to be."""
         return SourceStatus(reached=self.reached, exhausted=self.ended, detail=self.detail)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Remember which partitions are paused."""
+        self.paused = set(partitions)
 
     def offsets(self) -> SourceOffsets:
         """How many polls have been handed out."""

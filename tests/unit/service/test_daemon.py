@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
 from streameval.ingest.background import WorkerStatus
+from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.pipeline import EventPipeline
 from streameval.service.daemon import SHORTEST_IDLE, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
@@ -327,6 +329,21 @@ def test_what_is_known_is_kept_when_the_source_cannot_go_on_and_not_after_a_bug(
             daemon.run()
         assert len(writer.kept) == kept
         assert writer.closed
+
+
+def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_offset() -> None:
+    writer, learner, now = Writer(), Recorder(), [1.0]
+    pipeline = EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
+    source = ListSource([[records(*[b"1000000"] * 30)]], exhausted=False)
+    daemon = Daemon(source, pipeline, learner, clock=lambda: now[0], snapshots=writer)
+    with running(daemon):
+        wait_until(lambda: "behind the events" in daemon.published.detail)
+        assert not daemon.published.ready
+        assert not learner.rewards
+        assert not any(writer.kept), "an offset would skip the events after a restart"
+        now[0] = 1_000_001.0
+        wait_until(lambda: daemon.published.ready and len(learner.rewards) == 30)
+    assert writer.kept[-1] is not None
 
 
 def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> None:
