@@ -92,6 +92,13 @@ def test_scores_may_be_read_from_any_field_even_from_the_propensities() -> None:
     assert weight(EpsilonGreedy(epsilon=0, scores="propensities"), message()) == 2
 
 
+@pytest.mark.parametrize("policy", [Uniform(), First(), EpsilonGreedy(epsilon=0.3), Softmax(), FAVOURITE])
+def test_events_of_which_none_has_actions_are_missing(policy: Any) -> None:
+    plain = message(actions=..., propensities=..., propensity=0.5)
+    found = counts(evaluated({"p": policy}, plain, plain), "p")
+    assert (found.events, found.missing) == (0, 2)
+
+
 def test_scores_far_apart_do_not_overflow() -> None:
     assert weight(Softmax(temperature=1e-3), message(scores=[-1e200, 1e200, 0])) == 2
 
