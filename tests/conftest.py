@@ -31,19 +31,22 @@ SERVERS = [TESTS / name for name in ("integration", "deploy", "documents", "unit
 LENGTHY = [
     TESTS / "unit" / name
     for name in (
-        "cli/plots",
         "cli/test_app.py",
+        "cli/test_every_format.py",
         "cli/test_plan.py",
+        "cli/test_plots.py",
+        "cli/test_plots_of_decisions.py",
         "cli/test_process.py",
         "events/test_fuzz.py",
         "ingest/test_background.py",
+        "ingest/test_delayed_writers.py",
         "ope/averages/test_lifts.py",
         "ope/averages/test_mixture.py",
         "ope/evaluator/test_dropping.py",
         "ope/evaluator/test_mixed_streams.py",
         "ope/reward_models/test_ridge.py",
-        "service/test_backfill.py",
         "service/test_logging.py",
+        "service/test_reload.py",
         "service/test_startup.py",
     )
 ]
@@ -70,6 +73,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart() -> None:
+    if missing := [place for place in (*SERVERS, *LENGTHY) if not place.exists()]:
+        raise pytest.UsageError(f"there are no tests at {', '.join(map(str, missing))}: correct {__file__}")
     if os.environ.get("CI") and PACKAGE == CHECKOUT:
         raise pytest.UsageError(f"CI tests the built wheel, not {PACKAGE}: use `make test`")
 
