@@ -22,7 +22,9 @@ from streameval.ingest.stages.buffer import HeldEvents
 CLOCK_BEHIND = 86_400.0
 """Seconds. When events are dated further ahead of the reader's clock, it is that clock that is wrong."""
 CLOCK_EVIDENCE = 20
-"""Events whose median time shows the time by the producers' clocks."""
+"""Events whose times show the time by the clocks of producers."""
+CLOCKS_AHEAD = 0.9
+"""Share of events that one producer with a wrong clock may write; when more are ahead, the reader's clock is behind."""
 
 B = TypeVar("B", EventBatch, RewardBatch)
 
@@ -193,11 +195,12 @@ class EventPipeline:
 
     def _require_clock(self, timestamp: Array, now: float) -> None:
         """Raise ClockBehindError if the events show that it is not the time of `now`, but much later."""
-        newest = float(np.nanmedian(timestamp)) if len(timestamp) >= CLOCK_EVIDENCE else -math.inf
-        known = self._newest if self._newest > -math.inf else newest
+        enough = len(timestamp) >= CLOCK_EVIDENCE
+        seen = float(np.nanquantile(timestamp, 1.0 - CLOCKS_AHEAD)) if enough else -math.inf
+        known = self._newest if self._newest > -math.inf else seen
         if known - now > CLOCK_BEHIND and self._clock_tolerance < math.inf:
             raise ClockBehindError(known - now)
-        self._newest = max(self._newest, min(newest, now))
+        self._newest = max(self._newest, min(seen, now))
 
     def _not_ahead(self, batch: B, now: float) -> B:
         """The events or rewards; those dated too far ahead of the reader's clock get its time."""

@@ -29,6 +29,7 @@ log = structlog.get_logger("streameval")
 
 POLL_TIMEOUT = 0.5  # seconds; also the longest wait for an orderly stop while no events arrive
 REPORT_EVERY = 60.0  # seconds after which a Report is made again without new events: what was fresh may be stale
+MAX_WITHHELD = 10_000  # messages that are kept while the clock of this machine seems to be behind
 SHORTEST_IDLE = 0.05  # seconds; a source that has nothing and does not wait must not be polled in a tight loop
 
 
@@ -171,20 +172,7 @@ class Daemon:
 
     def _take(self, records: list[Records]) -> None:
         started = time.perf_counter()
-        try:
-            batch = self._pipeline.take(records, self._source.status(), self._clock())
-        except ClockBehindError as error:
-            if not self._withheld:
-                log.error("clock_behind", detail=str(error))
-            self._withheld, self._clock_problem = records, str(error)
-            self._source.pause(self._source.status().positions)
-            time.sleep(POLL_TIMEOUT)
-            return
-        if self._withheld:
-            self._withheld, self._clock_problem = [], ""
-            self._source.pause(())
-        if self._pipeline.by_time:
-            self._source.pause(self._pipeline.ahead())
+        batch = self._through_pipeline(records)
         if self._dead_letters is not None:
             self._dead_letters.put(records, batch.rejected)
         if not len(batch) and not batch.rejected:
@@ -200,6 +188,23 @@ class Daemon:
         self._accepted += len(batch)
         for reason, count in self._summaries.add(batch.rejected).items():
             self._rejected[reason] += count
+
+    def _through_pipeline(self, records: list[Records]) -> EventBatch:
+        """The events that count now; none while the clock of this machine is behind, until which messages are kept."""
+        try:
+            batch = self._pipeline.take(records, self._source.status(), self._clock())
+        except ClockBehindError as error:
+            if not self._withheld:
+                log.error("clock_behind", detail=str(error))
+            self._withheld, self._clock_problem = records, str(error)
+            if sum(map(len, records)) >= MAX_WITHHELD:  # fewer may be those of a producer with a wrong clock
+                self._source.pause(self._source.status().positions)
+            time.sleep(POLL_TIMEOUT)
+            return EventBatch.concat([])
+        if self._withheld or self._pipeline.by_time:
+            self._source.pause(self._pipeline.ahead())
+        self._withheld, self._clock_problem = [], ""
+        return batch
 
     def _document(self) -> State | None:
         """The whole state with the offsets that it was computed from.

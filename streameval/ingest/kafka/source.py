@@ -367,7 +367,7 @@ class KafkaSource:
             kind, lost, resume_at = find_gap(position, diverged_at, first[number], end[number], same_log=same_log)
             if resume_at != position:  # else a false alarm, as from a new leader that has not caught up
                 self._loss.record(kind, lost, partition=number, position=position, resume_at=resume_at)
-            self._place({number: resume_at})
+            self._place({number: resume_at}, self._epochs() if resume_at <= position else None)
         client.assign(self.positions, self._epochs())
 
 

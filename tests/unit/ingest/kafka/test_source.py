@@ -278,6 +278,19 @@ def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
     assert bench.seen_of(1) == (cluster.logs[1] if between == "two clients" else [])
 
 
+def test_a_log_that_is_cut_again_before_anything_else_is_read_is_read_from_the_second_cut(cluster: FakeCluster) -> None:
+    cluster.epochs = {0: [4] * 10, 1: [4] * 10}
+    bench = Bench(cluster)
+    bench.poll(5)
+    for cut, epoch in ((6, 5), (3, 6)):
+        del cluster.logs[0][cut:], cluster.epochs[0][cut:]
+        cluster.fill(0, 20, begin=100 * epoch)
+        cluster.epochs[0] += [epoch] * 20
+        bench.poll(1)
+    assert bench.poll(12).gaps == {"cut": 2}
+    assert bench.seen_of(0)[-20:] == cluster.logs[0][3:]
+
+
 def test_a_log_that_is_cut_in_each_of_three_lives_is_read_from_the_cut(cluster: FakeCluster) -> None:
     """Between two cuts is a life in which nothing comes; it keeps the epochs that an earlier one has seen."""
     cluster.forgetful = True
