@@ -25,6 +25,7 @@ REPEATING = {
     "kafka_not_reached": PERIOD,
     "offsets_not_committed": PERIOD,
     "snapshot_failed": PERIOD,
+    "snapshots_deleted": PERIOD,
 }
 """Seconds in which an event of streameval is logged at most once."""
 SUMMARY_EVERY = 10.0  # seconds
