@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
-import numpy as np
-
-from streameval.errors import InputError
-from streameval.simulation import Drift, DriftKind, World
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
-
-    name: str
-    make: Callable[[], World]
-    span: int = 100_000
-    cycle: bool = False
-
-    def drift(self, kind: DriftKind, world: World) -> Drift:
-        """The drift of this scenario in one of the settings."""
-        return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
-
+from streameval.simulation import World
+from streameval.simulation.scenarios import Scenario, find_scenario
 
 TEMPERATURE = 0.3
 """Softmax candidates with continuous importance weights; the favourite gets .73 on average."""
@@ -42,15 +23,4 @@ SYNTHETIC: Mapping[str, Scenario] = {
 
 def scene(name_or_path: str) -> Scenario:
     """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
-    if name_or_path in SYNTHETIC:
-        return SYNTHETIC[name_or_path]
-    path = Path(name_or_path)
-    if not path.is_file():
-        names = ", ".join(SYNTHETIC)
-        raise InputError(f"there is no world {name_or_path}", hint=f"name a prepared .npz file or one of {names}")
-    return Scenario(path.stem, partial(_prepared, path))
-
-
-def _prepared(path: Path) -> World:
-    with np.load(path) as arrays:
-        return World.from_arrays(arrays)
+    return find_scenario(name_or_path, SYNTHETIC)
