@@ -101,10 +101,11 @@ class Watermarks:
 
     def advance(self, origin: Origin, timestamp: Array) -> None:
         """Advance the clocks by the next messages, in the order of each partition."""
+        passed = self.watermark
         for number in np.unique(origin.partition).tolist():
             rows = np.flatnonzero(origin.partition == number)
             clock = self._clocks.setdefault((origin.topic, number), PartitionClock())
-            late_by = self.watermark - float(timestamp[rows].min())
+            late_by = passed - float(timestamp[rows].min())
             clock.lateness = max(late_by, clock.lateness * 0.5 ** (len(rows) / LATENESS_HALF_LIFE))
             clock.advance(timestamp[rows], self._max_lateness)
 
