@@ -15,7 +15,7 @@ State = dict[str, Any]
 
 _MARK = "__array__"
 LARGE = 65536  # bytes
-ROUNDING = 1e-12  # a variance, or a difference, smaller than this share of what it is made of is rounding
+ROUNDING = 1e-12  # a variance or a difference below this share of its terms is rounding
 
 
 def per_block(columns: Array, blocks: int) -> Array:

@@ -94,14 +94,13 @@ class Clock:
 
 @dataclass
 class Account:
-    """The contents that the state of the daemon must have: messages given to it, in order; lost messages; gaps."""
+    """The contents that the state of the daemon must have: messages given to it, in order, and gaps."""
 
     given: list[int] = field(default_factory=list)
-    lost: int = 0
     gaps: int = 0
 
     def copy(self) -> Account:
-        return Account(list(self.given), self.lost, self.gaps)
+        return Account(list(self.given), self.gaps)
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,6 @@ class Schedule:
         for part in records:
             log = self.broker.logs[part.partition]
             self.account.given += [log.messages[offset - log.first].number for offset in part.offsets]
-        self.account.lost = self._resumed.lost + status.lost
         self.account.gaps = self._resumed.gaps + sum(status.gaps.values())
         self._idle_turns = 0 if records else self._idle_turns + 1
 
@@ -330,9 +328,10 @@ class Schedule:
         require(report.events.accepted == counted, "each event is counted once", found=report.events, expected=counted)
         if out_of_time or not distinct:
             return
-        for policy, weights in {"challenger": [event.weight for event in distinct.values()], "logging": None}.items():
-            rewards = [event.reward for event in distinct.values()]
-            value = float(np.average(np.multiply(rewards, 1.0 if weights is None else weights)))
+        rewards = np.array([event.reward for event in distinct.values()])
+        weights = np.array([event.weight for event in distinct.values()])
+        for policy, terms in {"challenger": weights * rewards, "logging": rewards}.items():
+            value = float(terms.mean())
             found = report.get(policy, "ips", "cumulative").value
             require(found is not None and abs(found - value) < 1e-9, "values equal those of a batch", found=found)
 

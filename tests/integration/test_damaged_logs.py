@@ -93,8 +93,8 @@ def test_a_batch_that_cannot_be_unpacked_is_counted_and_the_daemon_continues(
         report = wait_for(client, 200)
         assert metric(client, "events_rejected_total", 'reason="unreadable_batch"') == 100
     assert report["events"]["accepted"] == 200
-    (told,) = skipped(log)
-    assert (told["partition"], told["offset"], told["lost"]) == (0, 100, 100)
+    (entry,) = skipped(log)
+    assert (entry["partition"], entry["offset"], entry["lost"]) == (0, 100, 100)
     produce(events(100, begin=300), topic, real_kafka.connection)
     with daemon(config, log) as client:
         assert wait_for(client, 300)["events"]["accepted"] == 300
