@@ -11,10 +11,10 @@ from experiment import PHASES, Track, follow
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from summary import THOUSANDTHS, Mean
-from worlds import Scenario
 
 from streameval.cli.plots import COLOURS, FAINT, INK, make_plain, save
 from streameval.simulation import DriftKind
+from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 DEFAULT = "stratified_dr / mixture"

@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scoring import EVERY, Score, promotable_at
-from worlds import Scenario, leads
+from worlds import leads
 
 from streameval import Report
 from streameval.cli.plots import COLOURS, FAINT, GRID, INK, make_plain, save
+from streameval.simulation.scenarios import Scenario
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
 OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
