@@ -60,7 +60,7 @@ def _append(state: State, buckets: Array) -> State:
     full, capacity, written = state["full"], state["capacity"], state["written"] + len(buckets)
     columns, places, rows = full.shape
     if places < min(written, capacity):
-        grown = np.zeros((columns, min(max(written, 2 * places), capacity), rows))
+        grown = np.zeros((columns, min(max(written, 4 * places), capacity), rows))
         grown[:, :places] = full
         full = grown
     kept = buckets[-capacity:]
