@@ -17,7 +17,7 @@ from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 from streameval.common.arrays import ratio
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import Estimator, TermRange
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import (
     AnyInterval,
     ConfidenceSequence,
@@ -26,7 +26,7 @@ from streameval.ope.intervals import (
     EmpiricalLikelihood,
     Normal,
 )
-from streameval.ope.intervals.sequences.tracker import TrackedBounds, error_shares
+from streameval.ope.intervals.sequences import TrackedBounds, error_shares
 
 CONFIDENCE = 0.95
 EVENTS, LOOKS = 12_000, 60

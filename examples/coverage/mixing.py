@@ -8,12 +8,11 @@ import numpy as np
 from readings import BLOCK, Known, reading_of, spreads_of
 from worlds import LOGGING, Floats
 
-from streameval.ope.averages import Reading
+from streameval.ope.averages import MEMORY, DecayBank, Mixture, Reading, lift_blocks, lift_layout
 from streameval.ope.averages.base import ColumnLayout
 from streameval.ope.averages.blocks import Blocks
-from streameval.ope.averages.mixture import MEMORY, DecayBank, Mixture, lift_blocks, lift_layout
 from streameval.ope.estimators import Estimator, StratifiedIPS
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 
 MIXED: tuple[Estimator, ...] = (StratifiedIPS(),)
 

@@ -19,11 +19,18 @@ from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import Moments, fold, merge, nothing, total
 from streameval.ope.averages.variance import LONGER, VarianceMoments, start_signs, unit_signs
 from streameval.ope.estimators import IPS, SNIPS, Estimator
-from streameval.ope.evidence.evidence import Evidence, start_recent
+from streameval.ope.evidence import Evidence
+from streameval.ope.evidence.evidence import start_recent
 from streameval.ope.intervals import ConfidenceSequence
-from streameval.ope.intervals.sequences.observations import LIFT_LOWER, SIDES, VALUE_LOWER
-from streameval.ope.intervals.sequences.tracker import TrackedBounds
-from streameval.ope.intervals.sequences.wealth import COUNT, TOTAL, measure
+from streameval.ope.intervals.sequences import (
+    COUNT,
+    LIFT_LOWER,
+    SIDES,
+    TOTAL,
+    VALUE_LOWER,
+    TrackedBounds,
+    measure,
+)
 
 BLOCK = 100
 REWARDS = (0.0, 1.0)

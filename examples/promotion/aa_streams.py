@@ -17,8 +17,8 @@ from experiment import RULES
 from numpy.typing import NDArray
 
 from streameval import Evaluator, EventBatch, Mixture, Promotion, StratifiedIPS
-from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.intervals.sequences.tracker import LiftTest, error_shares
+from streameval.ope.evidence import Evidence
+from streameval.ope.intervals.sequences import LiftTest, error_shares
 
 Floats = NDArray[np.float64]
 

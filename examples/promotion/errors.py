@@ -11,7 +11,7 @@ from scoring import EVERY
 from worlds import leads, scene
 
 from streameval import Evaluator, EventBatch, Mixture, Report, StratifiedDR
-from streameval.ope.promotion.lift import MOVED, SPREAD, recent_mean
+from streameval.ope.promotion import MOVED, SPREAD, recent_mean
 from streameval.simulation import DriftKind, simulate
 from streameval.simulation.stream import BATCH
 

@@ -15,7 +15,7 @@ from scipy.stats import binom, chi2
 from scoring import EVERY, Score
 from worlds import SETTINGS
 
-from streameval.ope.intervals.sequences.tracker import error_shares
+from streameval.ope.intervals.sequences import error_shares
 
 CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4), "abrupt": (2, 3, 4), "stationary": ()}
 """Seeds inspected while the bound of `paired` was chosen; further ones, from 100 on, are in no table."""

@@ -16,7 +16,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.ope.evidence.slate_weights import ranking_weights
+from streameval.ope.evidence import ranking_weights
 
 Array = NDArray[np.float64]
 Slates = NDArray[np.int64]

@@ -20,11 +20,11 @@ import orjson
 import structlog
 from memory_source import POLL, MemorySource
 
+from streameval import Evaluator
 from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.averages import AnyAverage, Decay, Mixture
 from streameval.ope.estimators import IPS, AnyEstimator, StratifiedDR
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.daemon import Daemon
 
 ACTIONS, FEATURES = 25, 25

@@ -18,9 +18,9 @@ from typing import Any
 import structlog
 from throughput import POLICIES, messages, run_daemon, seconds
 
+from streameval import Evaluator
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
-from streameval.ope.evaluator.evaluator import Evaluator
 
 MOST = 1.20
 """How many times as long the main loop may take with all intervals together."""

@@ -22,11 +22,11 @@ import orjson
 import structlog
 from memory_source import MemorySource
 
+from streameval import Evaluator
 from streameval.cli.process import set_up_process
 from streameval.events import JsonDecoder
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS, ClippedIPS, ControlVariate
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.daemon import Daemon
 
 POLICIES = [f"cand-{number}" for number in range(10)]

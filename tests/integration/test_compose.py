@@ -59,7 +59,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compose_broker(real_kafka: RealBroker, tmp_path: Path) -> Iterator[ComposeBroker]:
-    broker = ComposeBroker(real_kafka._libraries, tmp_path)
+    broker = ComposeBroker(real_kafka.libraries, tmp_path)
     broker.start()
     yield broker
     broker.kill()

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from streameval import Evaluator
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import (
     CAB,
@@ -19,7 +20,6 @@ from streameval.ope.estimators import (
     StratifiedDR,
     Switch,
 )
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.reward_models import Ridge, Tabular
 from support.bandits import CANDIDATE, Bandit, logging_with, random_bandit, values_of
 

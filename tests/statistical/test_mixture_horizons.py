@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import Mixture
 from streameval.ope.estimators import StratifiedIPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.simulation import Drift, DriftKind, World, simulate
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streameval.common.arrays import Array
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Trust, decide
 from support.promotion import BLOCK, greedy_weights, make_monitor, smooth_weights, sure_path, trust_figures
 

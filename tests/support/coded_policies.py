@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from streameval.ope.policies.python import Decisions
+from streameval import Decisions
 
 Distributions = Sequence[Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streameval.common.arrays import Array
-from streameval.ope.intervals.sequences.tracker import error_shares
+from streameval.ope.intervals.sequences import error_shares
 from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, RuleContext, Trust
 
 BLOCK = 100

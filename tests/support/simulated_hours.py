@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from streameval import Evaluator
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, History, SnapshotStatus
 
 BEGIN = datetime(2026, 1, 31, 9, tzinfo=UTC)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streameval import Evaluator
 from streameval.events import EventBatch
-from streameval.ope.evaluator.evaluator import Evaluator
 
 Array = NDArray[np.float64]
 

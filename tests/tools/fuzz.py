@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from streameval import Evaluator
 from streameval.events import REASONS, DsjsonDecoder, EventBatch, JsonDecoder, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.events.validation import NOISE
@@ -32,7 +33,6 @@ from streameval.ope.estimators import (
     Switch,
     WeightedPseudoInverse,
 )
-from streameval.ope.evaluator.evaluator import Evaluator
 from support.fuzz_messages import FORMATS, POLICIES, Mutator, corpus
 
 BATCH = 2000

@@ -1,1 +1,6 @@
 """Importance weights and the other quantities that estimators read, computed from a batch of events."""
+
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.slate_weights import ranking_weights
+
+__all__ = ["Evidence", "ranking_weights"]

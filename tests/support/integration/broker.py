@@ -110,7 +110,7 @@ class RealBroker:
     kind = "Apache Kafka"
 
     def __init__(self, libraries: Path, home: Path) -> None:
-        self._libraries = libraries
+        self.libraries = libraries
         self._home = home
         self._log = home / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -235,7 +235,7 @@ class RealBroker:
     def _java(self, main: str, *arguments: str) -> list[str]:
         quick = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         logging = "-Dlog4j2.configurationFile=log4j2.properties"
-        return ["java", *quick, logging, "-cp", f"{self._libraries}/*", main, *arguments]
+        return ["java", *quick, logging, "-cp", f"{self.libraries}/*", main, *arguments]
 
 
 class MockBroker(StoppableBroker):

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from streameval import Evaluator
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from support.fuzz_messages import FORMATS, Mutator, encode
 from tools.fuzz import numbers_in

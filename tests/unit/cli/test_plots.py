@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from streameval import Evaluator
 from streameval.cli.plots import ReplayPlot, Trace, check_path, read_truth
 from streameval.cli.replay import choices
 from streameval.config.loading import parse_yaml
@@ -19,7 +20,6 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Window
 from streameval.ope.estimators import IPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from support.commands import Outcome, command
 
 POLICIES = {"better": 0.9, "worse": 0.2}

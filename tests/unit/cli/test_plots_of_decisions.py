@@ -11,10 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from streameval import Evaluator
 from streameval.cli.plots import ReplayPlot, Trace
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.promotion import Promotion
 from support.commands import Outcome, command
 

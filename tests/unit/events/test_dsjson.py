@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from streameval import Evaluator, read_events
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError
 from streameval.events import REASONS, DsjsonDecoder, EventBatch
-from streameval.ingest.files.source import read_events
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import IPS, SNIPS, PseudoInverse
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from support.factories import slowness
 from support.paths import DATA

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from streameval import Evaluator
 from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.averages import Cumulative, Decay, Window
 from streameval.ope.estimators import IPS, SNIPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.metrics import metrics_text
 from support.factories import make_published

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from streameval import Evaluator
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.averages import Average, Cumulative, Decay, Window
@@ -26,8 +27,7 @@ from streameval.ope.estimators import (
     StaticBlend,
     Switch,
 )
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import empirical_likelihood as likelihood
 from streameval.ope.intervals.empirical_likelihood import Extra, Means
 from streameval.ope.report import Estimate

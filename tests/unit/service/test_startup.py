@@ -230,7 +230,8 @@ def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: A
     assert said in error.value.message
     assert "--reset starts from zero" in error.value.hint
     assert "another state.dir" in error.value.hint
-    place.daemon({"reset": True}, **parts)._source.close()
+    with running(place.daemon({"reset": True}, **parts)):
+        pass
 
 
 @pytest.mark.parametrize(

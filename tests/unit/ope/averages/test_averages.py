@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from streameval import Evaluator
 from streameval.common.arrays import Array, State, to_plain
 from streameval.common.component import strict
 from streameval.ope.averages import (
@@ -35,8 +36,7 @@ from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.drift_rate import DriftRate
 from streameval.ope.averages.moments import nothing
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, Terms
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import Normal
 from streameval.ope.report import Estimate
 from support.reference import brute_force

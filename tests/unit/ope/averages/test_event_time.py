@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage, Cumulative, Decay, Window
 from streameval.ope.averages.drift_rate import UNKNOWN_DRIFT_RATE
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.plan import Plan
 from streameval.ope.report import Estimate
 from support.reference import brute_force

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Decay, Mixture
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, StratifiedIPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import DriftAware
 from streameval.ope.report import Report
 from support.reference.slow_mixture import Answer, Part, SlowMixture, decayed_mean, slope_before

@@ -35,7 +35,7 @@ from streameval.events.origin import fingerprints
 from streameval.ope.averages import AnyAverage, variance
 from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.variance import SIGNS, signs_of, start_signs, unit_signs
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from support.reference import brute_force
 from support.reference.brute_force import Terms
 from support.streams import close, evaluated

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Decay, Window
 from streameval.ope.estimators import (
@@ -30,8 +31,7 @@ from streameval.ope.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.policies.logged import LOGGING
 from support.reference import brute_force
 from support.strategies import examples

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from streameval import Evaluator
 from streameval.events import ActionSets, EventBatch
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import (
@@ -31,9 +32,8 @@ from streameval.ope.estimators import (
     Switch,
 )
 from streameval.ope.estimators.interpolated import Interpolated
-from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.actions import Requirement
-from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.reward_models import Tabular
 from support.bandits import CANDIDATE, random_bandit, values_of
 from support.strategies import examples

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Mixture, Window
 from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from support.reference.slow_mixture import Part, SlowMixture, decayed_mean, slope_before
 from support.strategies import examples
 from support.streams import evaluated

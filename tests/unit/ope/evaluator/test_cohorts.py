@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import streameval as se
+from streameval import PythonPolicy
 from streameval.errors import ConfigError, StateError
 from streameval.events import Rejected
 from streameval.ope.evaluator.cohorts import CohortEvaluator
-from streameval.ope.policies.coded import PythonPolicy
 from streameval.ope.report import EventCounts, Report
 from streameval.ope.reward_models import Tabular
 from support.cohorts import adopt, events, plan

@@ -13,7 +13,7 @@ from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.ope.evaluator.drift_detection import FEWEST, LONGEST, DriftDetector, DriftWatch, block_means
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.report import Report
 
 Array = NDArray[np.float64]

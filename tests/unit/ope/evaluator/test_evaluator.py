@@ -25,8 +25,8 @@ from streameval.ope.averages import (
     Decay,
     Mixture,
     Window,
+    moments,
 )
-from streameval.ope.averages.moments import ALL_ROWS
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.logged import LOGGING
@@ -225,7 +225,7 @@ def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
         sizes[events] = len(packed(evaluator))
     assert sizes[500_000] > sizes[100_000]
     assert max(sizes[events] for events in range(500_000, 700_001, 50_000)) - sizes[500_000] < 100
-    assert sizes[700_000] < 5_000 * 4 * ALL_ROWS * 8 * 1.5  # the ring of the adaptive window, and a little more
+    assert sizes[700_000] < 5_000 * 4 * moments.ALL_ROWS * 8 * 1.5  # the ring of the adaptive window, and a little more
 
 
 def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:

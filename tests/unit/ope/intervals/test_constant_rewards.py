@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streameval import Evaluator
 from streameval.ope.averages import (
     AdaptiveDecay,
     AdaptiveWindow,
@@ -18,7 +19,6 @@ from streameval.ope.averages import (
     Window,
 )
 from streameval.ope.estimators import IPS, SNIPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import AnyInterval, ConfidenceSequence, EmpiricalBernstein
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Report

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Window
 from streameval.ope.estimators import (
@@ -22,7 +23,6 @@ from streameval.ope.estimators import (
     ControlVariate,
     WeightedPseudoInverse,
 )
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, Normal
 from streameval.ope.report import Estimate
 from support.reference import brute_force

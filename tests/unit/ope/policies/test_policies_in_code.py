@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from streameval import Evaluator
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
@@ -21,7 +22,6 @@ from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest.base import Records
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import DM, IPS, SNIPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, PythonPolicy, Softmax, Uniform, fields_read
 from streameval.ope.report import PolicyCounts, Report
 from streameval.service.daemon import Daemon

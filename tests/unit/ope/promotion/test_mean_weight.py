@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
-from streameval.ope.averages.variance import signs_of
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.averages import variance
+from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.monitor import block_sums
 
@@ -58,7 +58,7 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     session = sessions(rng)
     surprise = rng.choice([-0.5, 0.5], (40, 300))[:, session] + rng.normal(0, 0.5, (40, EVENTS))
     by_block = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
-    marks = signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
+    marks = variance.signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
     path, memory = mean_weight.design_effects(mean_weight.start(40)["units"], by_block, marks, fading=1.0)
     sums = np.stack([np.bincount(session, row) for row in surprise])
     expected = (sums**2).sum(axis=1) / (surprise**2).sum(axis=1)

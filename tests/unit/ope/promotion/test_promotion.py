@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streameval import IPS, Cumulative, Evaluator
+from streameval import IPS, Cumulative, Evaluator, read_events
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.events.validation import rejection
-from streameval.ingest.files.source import read_events
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Arrivals, Lift, Promotion, PromotionMonitor, Trust, decide
 from streameval.ope.promotion.monitor import held
 from support.factories import make_estimate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Trust, trust_checks
 from streameval.ope.promotion.monitor import block_sums
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from streameval import Evaluator
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import ActionSets, EventBatch, JsonDecoder, RawFields
 from streameval.ingest.base import SourceStatus
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import DM, DR, IPS, AnyEstimator
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.reward_models import (
     FAILURES,
     AnyRewardModel,

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
-from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.reward_models import Ridge
 from support.strategies import examples
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import socket
@@ -17,8 +19,7 @@ from streameval.ope.report import PolicyCounts, Report
 from streameval.service.http import server as http
 from streameval.service.http.server import HttpServer
 from streameval.service.status import DaemonStatus
-from streameval.service.status_page.charts import ChartScale, verdict
-from streameval.service.status_page.page import StatusPage, is_suspect, source_hash
+from streameval.service.status_page.page import StatusPage
 from support.factories import NOW, View, make_estimate, make_published, make_report, make_unknown
 from support.ports import free_port
 
@@ -215,14 +216,7 @@ def test_the_page_shows_adaptation_counts_lag_rejections_and_the_age_of_the_newe
     assert "2.0 s ago" in text
 
 
-def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
-    def suspect(mean: float | None, size: float | None) -> bool:
-        return is_suspect(make_estimate("a", "ips", "window", importance_weight_mean=mean, effective_sample_size=size))
-
-    assert suspect(0.8, 10_000.0)
-    assert not suspect(0.8, 100.0), "with a hundred effective events it may be chance"
-    assert not suspect(1.01, 1e9), "a hundredth changes no decision"
-    assert not suspect(None, None)
+def test_a_mean_weight_away_from_1_is_explained_on_the_page() -> None:
     report = make_report()
     off = tuple(replace(each, importance_weight_mean=0.5) for each in report.estimates)
     assert "0.5 should be 1" in read(replace(report, estimates=off)).text
@@ -260,11 +254,15 @@ def test_the_page_is_whole_by_itself() -> None:
     assert not [tag for tag, name, _ in page.attributes if name == "style"], "the policy would not allow it"
 
 
+def hash_of(source: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}"
+
+
 def test_the_policy_allows_exactly_the_style_and_script_of_the_page(client: httpx.Client) -> None:
     answer = client.get("/")
     policy, inline = answer.headers["content-security-policy"], Reader(answer.text).inline
-    assert f"style-src '{source_hash(inline['style'])}'" in policy
-    assert f"script-src '{source_hash(inline['script'])}'" in policy
+    assert f"style-src '{hash_of(inline['style'])}'" in policy
+    assert f"script-src '{hash_of(inline['script'])}'" in policy
 
 
 def test_identifiers_on_the_page_are_unique_and_what_refers_to_them_exists() -> None:
@@ -286,35 +284,6 @@ def test_the_page_does_without_evidence() -> None:
     empty = tuple(make_unknown(each.policy, each.estimator, each.average) for each in report.estimates)
     text = read(replace(report, estimates=empty)).text
     assert not [piece for piece in text if re.search(r"\bnan\b|\bNone\b|\binf\b", piece)]
-
-
-def test_a_place_on_the_axis_is_clipped_to_it() -> None:
-    scale = ChartScale.over([0.0, 1.0])
-    assert (scale.at(-5.0), scale.at(0.5), scale.at(5.0)) == (0.0, 50.0, 100.0)
-
-
-@pytest.mark.parametrize("values", [[0.0], [1e-9, 2e-9], [-3.0, 4e6], [5.0, 5.0], [1e300, -1e300]])
-def test_every_axis_has_ticks_inside_it(values: list[float]) -> None:
-    scale = ChartScale.over(values)
-    assert 1 <= len(scale.ticks) <= 8
-    assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
-
-
-def test_one_very_wide_band_does_not_squash_the_others() -> None:
-    narrow = [make_estimate(name, "ips", "window", 0.05 + 0.001 * place) for place, name in enumerate("abc")]
-    scale = ChartScale.of([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
-    assert scale is not None
-    assert scale.high - scale.low < 0.1
-
-
-def test_the_verdict_follows_the_lift_and_else_the_intervals() -> None:
-    base = make_estimate("logging", "ips", "window", 0.050)
-    assert verdict(make_estimate("a", "ips", "window", 0.060), base) == "better"
-    assert verdict(make_estimate("a", "ips", "window", 0.040), base) == "worse"
-    assert verdict(make_estimate("a", "ips", "window", 0.051), base) == "open"
-    assert verdict(make_estimate("a", "ips", "window", 0.051, lift_lower=0.0005, lift_upper=0.0015), base) == "better"
-    assert verdict(make_estimate("a", "ips", "window", lower=None, upper=None), base) == ""
-    assert verdict(base, base) == ""
 
 
 def test_an_event_from_the_future_is_shown_as_ahead() -> None:

@@ -18,6 +18,7 @@ from streameval.service.status_page.page import (
     OUTSIDE,
     StatusPage,
     chosen,
+    is_suspect,
     make_overview,
     meanings,
     news,
@@ -301,3 +302,13 @@ def test_news_are_what_a_person_must_hear() -> None:
     none = tuple(replace(each, promotable=False) for each in report.promotion)
     assert news(make_published(replace(report, promotion=none))) == "Ready. No candidate is promotable."
     assert news(make_published(None, detail="no broker answers")) == "Not ready: no broker answers."
+
+
+def test_a_mean_weight_that_chance_does_not_explain_is_flagged() -> None:
+    def suspect(mean: float | None, size: float | None) -> bool:
+        return is_suspect(make_estimate("a", "ips", "window", importance_weight_mean=mean, effective_sample_size=size))
+
+    assert suspect(0.8, 10_000.0)
+    assert not suspect(0.8, 100.0), "with a hundred effective events it may be chance"
+    assert not suspect(1.01, 1e9), "a hundredth changes no decision"
+    assert not suspect(None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.intervals.sequences.observations import LIGHT, ROUNDING, ObservationScale, of_terms, of_weights
 
 

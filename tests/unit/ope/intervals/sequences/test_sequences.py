@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streameval import Evaluator
 from streameval.common.arrays import from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.ope.averages import AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
@@ -28,8 +29,7 @@ from streameval.ope.estimators import (
     TermRange,
     Terms,
 )
-from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import ConfidenceSequence
 from streameval.ope.intervals.sequences.observations import LARGEST_OBSERVATION, Observations
 from streameval.ope.intervals.sequences.tracker import (
