@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Mask
 from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
@@ -157,6 +157,13 @@ class ActionSets(Ragged):
         """The events whose logged action is in their set, and its row for each of them."""
         events = np.flatnonzero(self.index >= 0)
         return events, self.offsets[events] + self.index[events]
+
+    @property
+    def has_features(self) -> Mask:
+        """Whether each row has all features, [total]."""
+        if self.features is None:
+            return np.zeros(len(self.propensities), dtype=bool)
+        return np.asarray(np.isfinite(self.features).all(axis=1))
 
     def trimmed(self) -> ActionSets:
         """Return the sets without the last columns of `features` if no event has them."""

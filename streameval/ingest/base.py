@@ -412,3 +412,18 @@ class SourceSettings(StrictModel):
         """A second reader of the source, from `start` to `live`, the next offset of each partition of the first."""
         first = start if isinstance(start, int) else 0
         return BackfillReader(self.open(), first, ends_are_certain=self.ends_are_certain)
+
+
+class LogSettings(SourceSettings):
+    """The settings of a log of messages: how they are encoded, and whether one event may be in it twice."""
+
+    format: WireFormat = Field("json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
+    duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
+
+    @property
+    def wire_format(self) -> WireFormat:
+        return self.format
+
+    @property
+    def dedupe_window(self) -> int:
+        return self.duplicates

@@ -17,13 +17,13 @@ from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.source import PROBE_INTERVAL
 from support.integration.broker import RealBroker
 from support.integration.running import daemon, wait_for
+from support.messages import message
 
 pytestmark = pytest.mark.kafka
 
 
 def events(count: int, begin: int = 0) -> list[bytes]:
-    common = {"action": "x", "propensity": 0.5, "reward": 1, "policies": {"a": 0.5}}
-    return [json.dumps(common | {"event_id": n, "timestamp": 1e9 + n}).encode() for n in range(begin, begin + count)]
+    return [message(number, timestamp=1e9 + number, policies={"a": 0.5}) for number in range(begin, begin + count)]
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from streameval.ingest.kafka.producer import produce
 from support.asking import asking, report_of
 from support.factories import wait_until
 from support.integration.broker import Broker
+from support.messages import message
 
 pytestmark = pytest.mark.kafka
 
@@ -38,17 +39,9 @@ def topic(broker: Broker) -> str:
 
 def messages(first: int, last: int) -> list[bytes]:
     """Events with distinct rewards: the sum over any of them is exact, and identifies them."""
+    policies = {"early": 0.5, "late": 0.5, "later": 0.5}
     return [
-        json.dumps(
-            {
-                "event_id": f"e-{number}",
-                "timestamp": 1_700_000_000 + number,
-                "action": "a",
-                "propensity": 0.5,
-                "reward": number,
-                "policies": {"early": 0.5, "late": 0.5, "later": 0.5},
-            }
-        ).encode()
+        message(number, event_id=f"e-{number}", timestamp=1_700_000_000 + number, reward=number, policies=policies)
         for number in range(first, last)
     ]
 

@@ -36,6 +36,7 @@ from support.factories import (
     running,
     wait_until,
 )
+from support.messages import message
 from support.ports import free_port
 
 CANDIDATES = tuple(f"challenger-{number}" for number in range(10))
@@ -48,16 +49,14 @@ def messages(count: int) -> list[bytes]:
     rng = np.random.default_rng(3)
     rewards, chances = rng.random(count) < 0.1, np.round(0.2 * rng.random((count, len(CANDIDATES))), 5)
     return [
-        json.dumps(
-            {
-                "event_id": str(number),
-                "timestamp": 1_700_000_000 + number,
-                "action": "a",
-                "propensity": 0.1,
-                "reward": int(rewards[number]),
-                "policies": dict(zip(CANDIDATES, chances[number].tolist(), strict=True)),
-            }
-        ).encode()
+        message(
+            number,
+            event_id=str(number),
+            timestamp=1_700_000_000 + number,
+            propensity=0.1,
+            reward=int(rewards[number]),
+            policies=dict(zip(CANDIDATES, chances[number].tolist(), strict=True)),
+        )
         for number in range(count)
     ]
 

@@ -13,6 +13,7 @@ from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.pipeline import EventPipeline
+from support.messages import message
 
 TOPIC = "interactions"
 START = 1_700_000_000.0
@@ -71,7 +72,7 @@ class LiveReading:
         self._positions = {(TOPIC, number): 0 for number in range(writers.partitions)}
         self._ended: dict[tuple[str, int], float] = {}
         log = [
-            (sent, (TOPIC, partition), _message(number, timestamp))
+            (sent, (TOPIC, partition), message(number, timestamp=timestamp, policies={"challenger": 0.5}))
             for number, (sent, partition, timestamp) in enumerate(writers.log(events, seed))
         ]
         if "rewards" in source:
@@ -119,11 +120,6 @@ class LiveReading:
         """The lateness of the latest partition, in seconds."""
         buffered = self._pipeline.buffered()
         return 0.0 if buffered is None else max(buffered.lateness.values())
-
-
-def _message(number: int, timestamp: float) -> bytes:
-    event = {"event_id": f"e{number}", "timestamp": timestamp, "action": "a", "propensity": 0.5, "reward": 1.0}
-    return json.dumps(event | {"policies": {"challenger": 0.5}}).encode()
 
 
 def _reward(message: bytes) -> bytes:

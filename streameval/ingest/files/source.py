@@ -14,17 +14,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder
 from streameval.ingest.base import (
-    DEDUPE_WINDOW,
     BackfillStart,
     DataLoss,
-    DedupeWindow,
+    LogSettings,
     Offsets,
     OnLostOffsets,
     PartitionStatus,
     Records,
     Source,
     SourceOffsets,
-    SourceSettings,
     SourceStatus,
     StrictModel,
     WireFormat,
@@ -35,7 +33,7 @@ AnyPath: TypeAlias = str | os.PathLike[str]
 Advance: TypeAlias = Callable[[int, int | None], None]  # called with the bytes read, as stored, of all (None: a pipe)
 
 
-class FileSettings(SourceSettings):
+class FileSettings(LogSettings):
     """Files of events as the source."""
 
     ends_are_certain: ClassVar[bool] = True
@@ -44,13 +42,11 @@ class FileSettings(SourceSettings):
     path: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
         min_length=1, description="The files, read one after another; `-` is standard input."
     )
-    format: WireFormat = Field(default="json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
     on_lost_offsets: OnLostOffsets = Field(
         default="continue",
         description="When a file is not the one that was read before: count that and read all of it, or stop.",
     )
-    duplicates: DedupeWindow = Field(default=0, description=DEDUPE_WINDOW)
 
     @model_validator(mode="after")
     def _each_file_once(self) -> FileSettings:
@@ -68,14 +64,6 @@ class FileSettings(SourceSettings):
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         return FileSource(self.path, follow=self.follow, offsets=offsets, on_lost=self.on_lost_offsets)
-
-    @property
-    def wire_format(self) -> WireFormat:
-        return self.format
-
-    @property
-    def dedupe_window(self) -> int:
-        return self.duplicates
 
     def backfill_start(self, text: str) -> BackfillStart:
         if "-" in self.path:

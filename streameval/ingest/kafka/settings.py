@@ -10,19 +10,16 @@ from pydantic import AwareDatetime, BeforeValidator, Field, PositiveInt, SecretS
 from streameval.common.text import Seconds
 from streameval.errors import InputError
 from streameval.ingest.base import (
-    DEDUPE_WINDOW,
     BackfillReader,
     BackfillStart,
-    DedupeWindow,
     ExistingFile,
+    LogSettings,
     Offsets,
     RewardTopic,
     Source,
     SourceOffsets,
-    SourceSettings,
     StrictModel,
     TopicPartition,
-    WireFormat,
 )
 from streameval.ingest.stages import EventOrder, RewardStore
 
@@ -95,7 +92,7 @@ class KafkaConnection(StrictModel):
         return ",".join(self.bootstrap_servers)
 
 
-class KafkaSettings(KafkaConnection, SourceSettings):
+class KafkaSettings(KafkaConnection, LogSettings):
     """A Kafka topic as the source of events.
 
     `on_lost_offsets` is `continue` by default: retention continues to delete messages while the daemon is stopped, so
@@ -107,7 +104,6 @@ class KafkaSettings(KafkaConnection, SourceSettings):
 
     kind: Literal["kafka"] = "kafka"
     topic: str = Field(min_length=1, description="The topic whose messages are events.")
-    format: WireFormat = Field("json", description="How events are encoded: json, or dsjson (Vowpal Wabbit).")
     start: Beginning = Field(
         "earliest",
         description="Where the first run starts to read: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",
@@ -129,7 +125,6 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         30.0, description="Reconnect when unread events exist but none has come for this time."
     )
     discovery_interval: Seconds = Field(60.0, description="Look for new partitions this often.")
-    duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
     order: Literal["event_time", "arrival"] | None = Field(
         None,
         description="Merge partitions by event time, or take events as they arrive; the default is event_time where "
@@ -179,14 +174,6 @@ class KafkaSettings(KafkaConnection, SourceSettings):
         known = offsets or {}
         sources = [KafkaSource(self.model_copy(update={"topic": topic}), known.get(topic)) for topic in self.topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]
-
-    @property
-    def wire_format(self) -> WireFormat:
-        return self.format
-
-    @property
-    def dedupe_window(self) -> int:
-        return self.duplicates
 
     @property
     def clock_tolerance(self) -> float:

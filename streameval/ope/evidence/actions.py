@@ -102,11 +102,7 @@ class Actions:
     @cached_property
     def has_features(self) -> Mask:
         """Whether all actions of an event have features, [n]."""
-        features = self.sets.features
-        if features is None:
-            return np.zeros(len(self.sets.index), dtype=bool)
-        finite = np.asarray(np.isfinite(features).all(axis=1))
-        return _of_all_actions(self.sets, finite[:, None])[:, 0]
+        return _of_all_actions(self.sets, self.sets.has_features[:, None])[:, 0]
 
     @cached_property
     def expected_reward(self) -> Array:

@@ -71,9 +71,7 @@ class ExternalModel(RewardModel):
     def _known(self, sets: ActionSets) -> Mask:
         if Requirement.FEATURES not in self.needs:
             return np.ones(len(sets.propensities), dtype=bool)
-        if sets.features is None:
-            return np.zeros(len(sets.propensities), dtype=bool)
-        return np.asarray(np.isfinite(sets.features).all(axis=1))
+        return sets.has_features
 
     def failures(self, state: State) -> Mapping[str, int]:
         return dict(state["failures"])

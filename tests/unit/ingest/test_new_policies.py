@@ -11,7 +11,7 @@ from streameval.events import JsonDecoder
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
-from support.strategies import encode
+from support.messages import message
 
 TOPIC = "clicks"
 EVENTS = 200
@@ -20,8 +20,7 @@ STATUS = SourceStatus(True, partitions=tuple(PartitionStatus(TOPIC, number, EVEN
 
 def messages() -> list[Records]:
     """Events of both policies, by turns in two partitions."""
-    event = {"action": "a", "propensity": 0.5, "reward": 1, "policies": {"early": 0.25, "late": 0.75}}
-    values = [encode(event | {"event_id": number, "timestamp": number}) for number in range(EVENTS)]
+    values = [message(number, policies={"early": 0.25, "late": 0.75}) for number in range(EVENTS)]
     return [Records(TOPIC, number, range(EVENTS // 2), values[number::2]) for number in range(2)]
 
 

@@ -15,6 +15,7 @@ from streameval.events import EventBatch
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.ingest.pipeline import ClockBehindError, EventPipeline
 from streameval.service.startup import header, resume, start_fresh
+from support.messages import message
 
 TOPIC, REWARDS, PARTITIONS = "decisions", "rewards", 3
 EVENTS = 600
@@ -27,9 +28,14 @@ def config(**source: Any) -> Config:
     )
 
 
-def message(number: int, **fields: Any) -> bytes:
-    event = {"event_id": f"e-{number}", "timestamp": 1000.0 + 0.1 * number, "action": "x", "propensity": 0.5}
-    return json.dumps(event | {"reward": number % 2, "policies": {"a": 0.5}} | fields).encode()
+def event(number: int, **fields: Any) -> bytes:
+    common = {
+        "event_id": f"e-{number}",
+        "timestamp": 1000.0 + 0.1 * number,
+        "reward": number % 2,
+        "policies": {"a": 0.5},
+    }
+    return message(number, **(common | fields))
 
 
 class Log:
@@ -66,7 +72,7 @@ def spread(count: int = EVENTS, copies: int = 0) -> Log:
     parts: dict[tuple[str, int], list[bytes]] = {(TOPIC, partition): [] for partition in range(PARTITIONS)}
     for number in range(count):
         repeated = 1 + copies * (number % 10 == 0)
-        parts[TOPIC, number * 7 % 11 % PARTITIONS] += [message(number)] * repeated
+        parts[TOPIC, number * 7 % 11 % PARTITIONS] += [event(number)] * repeated
     return Log(parts)
 
 
@@ -102,7 +108,7 @@ def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_
 ) -> None:
     """Live, copies come one after the other; who catches up reads 600 events between them."""
     settings = config(order="event_time", duplicates=100)
-    sent = [message(number) for number in range(EVENTS)]
+    sent = [event(number) for number in range(EVENTS)]
     log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), start_fresh(settings).pipeline, []
     for place in log.parts:
         log.positions[place] = EVENTS
@@ -146,7 +152,7 @@ def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead
     settings = config(order="event_time", **late)
     pipeline, wrong = start_fresh(settings).pipeline, range(100, 120)
     times = [1000.0 + (ahead if number in wrong else 0.0) for number in range(300)]
-    log = Log({(TOPIC, 0): [message(number, timestamp=time) for number, time in enumerate(times)]})
+    log = Log({(TOPIC, 0): [event(number, timestamp=time) for number, time in enumerate(times)]})
     clicks = [{"event_id": f"e-{number}", "timestamp": time + 3.0, "reward": 1} for number, time in enumerate(times)]
     if joined:
         log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
@@ -163,9 +169,9 @@ def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead
 
 def test_a_clock_that_is_years_behind_takes_no_event() -> None:
     """Not at the start, and not after it has been right; the events are there when it is right again."""
-    pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [message(n) for n in range(60)]})
+    pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [event(n) for n in range(60)]})
     records = [Records(TOPIC, 0, range(60), log.parts[TOPIC, 0])]
-    later = [Records(TOPIC, 0, range(60, 61), [message(60)])]
+    later = [Records(TOPIC, 0, range(60, 61), [event(60)])]
     years = 5 * 365 * 86_400.0
     with pytest.raises(ClockBehindError, match="5 years behind"):
         pipeline.take(records, log.status(), 1010.0 - years)
@@ -179,7 +185,7 @@ def test_a_clock_that_is_years_behind_takes_no_event() -> None:
 def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of() -> None:
     """Each of two is within the range, and their sum is not."""
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
-    log = Log({(TOPIC, 0): [message(number) for number in range(20)]})
+    log = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     clicks = [{"event_id": f"e-{number}", "timestamp": 1003.0, "reward": 1} for number in (3, 5, 7, 5)]
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
     out = went_through(start_fresh(settings).pipeline, log, settings, restarts=False, seed=7)
@@ -192,7 +198,7 @@ def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of
 
 def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_the_order_of_time() -> None:
     one, several = start_fresh(config()).pipeline, start_fresh(config()).pipeline
-    alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
+    alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     assert len(one.take(alone.read(np.random.default_rng(9)), alone.status())) > 0
     assert not one.by_time
     assert one.buffered() is None
@@ -206,7 +212,7 @@ def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_th
 
 def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
     intake = start_fresh(config()).pipeline
-    alone = Log({(TOPIC, 0): [message(number) for number in range(20)]})
+    alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     intake.take(alone.read(np.random.default_rng(9)), alone.status())
     again = restarted(intake, config())
     log = spread(30)
@@ -235,7 +241,7 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     while not log.ended:
         begun.evaluator.update(begun.pipeline.take(log.read(chance), log.status()))
     begun.evaluator.update(begun.pipeline.take([], log.status(ended=True), 1e9))
-    first = [message(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
+    first = [event(EVENTS + number, policies={"a": 1.0}) for number in range(300)]
     begun.evaluator.update(begun.pipeline.take([Records(TOPIC, 0, range(300), first)], log.status()))
     document = header(settings) | {"offsets": {}, "written": 0.0}
     document |= {"pipeline": begun.pipeline.state(), "evaluator": begun.evaluator.state()}
@@ -243,7 +249,7 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     cohorts, intake = continued.evaluator, continued.pipeline
     for late in continued.late:
         cohorts.activate(late)
-    second = [message(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
+    second = [event(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
     cohorts.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.status()))
     cohorts.update(intake.take([], log.status(ended=True), 1e9))
     counts = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
@@ -269,7 +275,7 @@ def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> N
 def test_messages_of_a_batch_that_cannot_be_unpacked_are_rejected_each_at_its_offset(order: str) -> None:
     pipeline = start_fresh(config(order=order)).pipeline
     records = [
-        Records(TOPIC, 0, [0, 1], [message(0), None]),
+        Records(TOPIC, 0, [0, 1], [event(0), None]),
         Records(TOPIC, 1, [7, 8], [None, None], unreadable="codec 7"),
         Records(TOPIC, 0, [2], [b"no event"]),
     ]

@@ -33,6 +33,7 @@ from streameval import (
 from streameval.events import JsonDecoder
 from streameval.events.slates import SlateColumns
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
+from support.messages import message
 from support.paths import DATA
 from support.strategies import examples
 from support.streams import close
@@ -45,8 +46,8 @@ BOTH = [PseudoInverse(), WeightedPseudoInverse()]
 quickly = examples(40)
 
 
-def message(**fields: Any) -> bytes:
-    return json.dumps({"event_id": 1, "timestamp": 0, "reward": 1} | fields).encode()
+def slate_message(**fields: Any) -> bytes:
+    return message(1, **({"action": ..., "propensity": ...} | fields))
 
 
 def coin(action: int, target: float = 0.8, **fields: Any) -> dict[str, Any]:
@@ -62,11 +63,11 @@ def batch_of(messages: Iterable[bytes]) -> EventBatch:
 
 def weight(**fields: Any) -> float:
     """`G` of the candidate on one event."""
-    return float(slate_weights(batch_of([message(**fields)]), [POLICY])[0, 0])
+    return float(slate_weights(batch_of([slate_message(**fields)]), [POLICY])[0, 0])
 
 
 def rejection(**fields: Any) -> tuple[str, str]:
-    (rejected,) = JsonDecoder([POLICY]).decode_batch([message(**fields)]).rejected
+    (rejected,) = JsonDecoder([POLICY]).decode_batch([slate_message(**fields)]).rejected
     return rejected.reason, rejected.detail
 
 
@@ -90,7 +91,7 @@ def reference() -> tuple[dict[str, Any], EventBatch]:
     case = next(case for case in CASES if case["id"] == "slate_pi_two_slots")
     inputs, target = case["inputs"], case["inputs"]["p_target_by_action"]
     slates = zip(inputs["slates"], inputs["reward"], strict=True)
-    once = [message(reward=reward, slots=[coin(a, target[a]) for a in slate]) for slate, reward in slates]
+    once = [slate_message(reward=reward, slots=[coin(a, target[a]) for a in slate]) for slate, reward in slates]
     return case["expected"], batch_of(once * inputs["repeat"])
 
 
@@ -157,7 +158,7 @@ def test_slots_filled_each_on_its_own_weigh_as_defined(case: tuple[Array, Array]
     logging, target = case
     slates = list(product(range(target.shape[1]), repeat=len(target)))
     probability = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
-    found = slate_weights(batch_of(message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
+    found = slate_weights(batch_of(slate_message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
     assert found == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
     assert probability @ found == pytest.approx(1, rel=1e-12)
 
@@ -179,7 +180,7 @@ def ranked(draw: st.DrawFn) -> Array:
 def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
-    batch = batch_of(message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
+    batch = batch_of(slate_message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
     found = slate_weights(batch, [POLICY, "logging"])
     uniform = np.full(len(rankings), 1 / len(rankings))
     assert found[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
@@ -196,7 +197,7 @@ def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> N
     rankings = list(permutations(range(actions), slots))
     shares = distribution(data.draw, len(rankings), least=1)  # type: ignore[arg-type]
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-    batch = batch_of(message(slots=in_slots(s, target), **listed) for s in rankings)
+    batch = batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings)
     found = slate_weights(batch, [POLICY])[:, 0]
     assert found == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
     assert batch.propensity == pytest.approx(shares)
@@ -209,7 +210,7 @@ def test_listed_slates_of_different_shapes_weigh_as_each_alone() -> None:
         shares = np.arange(1.0, len(rankings) + 1) / np.arange(1.0, len(rankings) + 1).sum()
         target = np.full((slots, actions), 1 / actions)
         listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-        messages.append(message(slots=in_slots(rankings[-1], target), **listed))
+        messages.append(slate_message(slots=in_slots(rankings[-1], target), **listed))
     alone = [float(slate_weights(batch_of([each]), [POLICY])[0, 0]) for each in messages]
     assert slate_weights(batch_of(messages), [POLICY])[:, 0] == pytest.approx(alone, rel=1e-9)
 
@@ -222,7 +223,9 @@ def test_additive_rewards_are_estimated_without_bias_under_any_logging(target: A
     worth, rankings = rng.random((slots, actions)), list(permutations(range(actions), slots))
     shares = rng.dirichlet(np.ones(len(rankings))) * 0.5 + 0.5 / len(rankings)
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-    weights = slate_weights(batch_of(message(slots=in_slots(s, target), **listed) for s in rankings), [POLICY])[:, 0]
+    weights = slate_weights(batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings), [POLICY])[
+        :, 0
+    ]
     rewards = np.array([worth[np.arange(slots), ranking].sum() for ranking in rankings])
     assert shares @ (weights * rewards) == pytest.approx((worth * target).sum(), rel=1e-6)
 
@@ -284,10 +287,10 @@ def test_every_average_finds_the_value_of_an_additive_reward() -> None:
 
 def test_slates_of_any_number_of_slots_and_plain_events_are_one_stream() -> None:
     messages = [
-        message(reward=0.5, slots=[coin(0), coin(1, 0.2)]),
-        message(reward=1, action="x", propensity=0.25, policies={POLICY: 0.5}),
-        message(reward=1, slots=[coin(0)]),
-        message(reward=0, slots=[coin(0), coin(0), coin(0)]),
+        slate_message(reward=0.5, slots=[coin(0), coin(1, 0.2)]),
+        slate_message(reward=1, action="x", propensity=0.25, policies={POLICY: 0.5}),
+        slate_message(reward=1, slots=[coin(0)]),
+        slate_message(reward=0, slots=[coin(0), coin(0), coin(0)]),
     ]
     evaluator = Evaluator([POLICY], estimators=[*BOTH, IPS()], averages=[Cumulative()])
     for one in messages:
@@ -304,7 +307,7 @@ def test_slates_of_any_number_of_slots_and_plain_events_are_one_stream() -> None
 def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
     slots = [coin(0), coin(1) | {"policies": {"other": 0.5}}]
     slots[0]["policies"] = {POLICY: 0.8, "other": 0.5}
-    batch = JsonDecoder([POLICY, "other"]).decode_batch([message(slots=slots)])
+    batch = JsonDecoder([POLICY, "other"]).decode_batch([slate_message(slots=slots)])
     assert np.isnan(slate_weights(batch, [POLICY])[0, 0])
     evaluator = Evaluator([POLICY, "other"], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch)
@@ -315,7 +318,7 @@ def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
 def test_many_slots_are_too_much_for_ips_and_not_for_the_pseudo_inverse() -> None:
     slots = [coin(0, 1.0, propensity=1e-4) for _ in range(100)]
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
-    evaluator.update(batch_of([message(slots=slots)]))
+    evaluator.update(batch_of([slate_message(slots=slots)]))
     found = values(evaluator)
     assert found == {"pseudo_inverse/cumulative": close(100 * 1e4 - 99), "ips/cumulative": None}
 
@@ -323,7 +326,7 @@ def test_many_slots_are_too_much_for_ips_and_not_for_the_pseudo_inverse() -> Non
 def test_slates_are_missing_for_estimators_that_look_at_the_other_actions_of_an_event() -> None:
     target = np.array([[0.5, 0.5], [0.5, 0.5]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), DM()], averages=[Cumulative()])
-    evaluator.update(batch_of([message(slots=in_slots([0, 1], target, target))]))
+    evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, target))]))
     assert values(evaluator) == {"pseudo_inverse/cumulative": close(1.0), "dm/cumulative": None}
 
 
@@ -349,7 +352,7 @@ def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:
 def test_probability_of_what_is_never_shown_in_its_slot_is_told() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[1.0, 0.0], [0.0, 1.0]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
-    evaluator.update(batch_of([message(slots=in_slots([0, 1], target, logging))] * 3))
+    evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, logging))] * 3))
     report = evaluator.report()
     for estimator in ("ips", "pseudo_inverse"):
         details = report.get(POLICY, estimator, "cumulative").details
@@ -376,11 +379,11 @@ def mixed_batch() -> EventBatch:
     listed = {"slates": [[0, 1], [1, 2], [2, 0]], "slate_propensities": [0.5, 0.25, 0.25]}
     return batch_of(
         [
-            message(slots=[coin(0), coin(1)]),
-            message(slots=in_slots([1, 2], target), **listed),
-            message(action=1, propensity=0.5, policies={POLICY: 0.25}),
-            message(slots=in_slots([1, 0], target), slate_logging="uniform_ranking"),
-            message(slots=in_slots([0, 1], target), **listed),
+            slate_message(slots=[coin(0), coin(1)]),
+            slate_message(slots=in_slots([1, 2], target), **listed),
+            slate_message(action=1, propensity=0.5, policies={POLICY: 0.25}),
+            slate_message(slots=in_slots([1, 0], target), slate_logging="uniform_ranking"),
+            slate_message(slots=in_slots([0, 1], target), **listed),
         ]
     )
 
@@ -404,7 +407,7 @@ def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:
 
 
 def test_policies_found_in_slots_alone_become_columns_when_none_are_configured() -> None:
-    events = [message(action=1, propensity=0.5, policies={"b": 0.5}), message(slots=[coin(0), coin(1)])]
+    events = [slate_message(action=1, propensity=0.5, policies={"b": 0.5}), slate_message(slots=[coin(0), coin(1)])]
     batch = JsonDecoder().decode_batch(events)
     assert batch.policies == ("b", POLICY)
     assert batch.probabilities[1, 1] == close(0.64)
@@ -412,7 +415,7 @@ def test_policies_found_in_slots_alone_become_columns_when_none_are_configured()
 
 def test_arrays_and_messages_make_the_same_slates() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[0.3, 0.7], [0.6, 0.4]])
-    from_messages = batch_of([message(slots=in_slots([0, 1], target, logging))])
+    from_messages = batch_of([slate_message(slots=in_slots([0, 1], target, logging))])
     from_arrays = EventBatch.from_arrays(
         reward=[1], propensities=[logging], action=[[0, 1]], policies={POLICY: [target]}, timestamp=[0]
     )
@@ -478,7 +481,7 @@ def test_an_invalid_slot_has_its_reason_and_its_number(slots: Any, reason: str, 
 
 
 def test_numbers_that_are_not_finite_are_named_by_their_slot() -> None:
-    text = message(slots=[coin(0), coin(1, propensity="@")]).replace(b'"@"', b"1e999")
+    text = slate_message(slots=[coin(0), coin(1, propensity="@")]).replace(b'"@"', b"1e999")
     (rejected,) = JsonDecoder([POLICY]).decode_batch([text]).rejected
     assert (rejected.reason, rejected.detail) == ("not_finite", "slots.1.propensity: inf is not a finite number")
 
@@ -568,8 +571,13 @@ def test_a_slate_that_is_never_shown_cannot_have_been_shown() -> None:
 
 
 def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
-    good = message(slots=[coin(0), coin(1, 0.2)])
-    bad = [message(slots=[]), message(slots=[coin(0, propensity=2)]), b"{}", message(slots=[coin(0)], action=1)]
+    good = slate_message(slots=[coin(0), coin(1, 0.2)])
+    bad = [
+        slate_message(slots=[]),
+        slate_message(slots=[coin(0, propensity=2)]),
+        b"{}",
+        slate_message(slots=[coin(0)], action=1),
+    ]
     batch = JsonDecoder([POLICY]).decode_batch([good, *bad, good])
     assert [rejected.reason for rejected in batch.rejected] == [
         "malformed",
@@ -581,6 +589,6 @@ def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
 
 
 def test_a_policy_with_an_unusable_probability_is_missing_in_the_slot() -> None:
-    batch = batch_of([message(slots=[coin(0, "huh"), coin(1, None)])])  # type: ignore[arg-type]
+    batch = batch_of([slate_message(slots=[coin(0, "huh"), coin(1, None)])])  # type: ignore[arg-type]
     assert batch.slates is not None
     assert np.isnan(batch.slates.probabilities).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -25,23 +24,18 @@ from streameval.service.metrics import metrics_text
 from streameval.service.snapshots import DAMAGED, SnapshotStore, found_in
 from streameval.service.startup import daemon as daemon_of
 from support.factories import running, wait_until
+from support.messages import message
 
 
 def lines(first: int, last: int) -> str:
     """Events whose rewards identify them."""
+    coin, names = [0.5, 0.5], ("early", "late", "other")
+    sets = {"actions": ["a", "b"], "propensities": coin, "propensity": ..., "policies": dict.fromkeys(names, coin)}
     events = (
-        {
-            "event_id": f"e-{number}",
-            "timestamp": 1_700_000_000 + number,
-            "actions": ["a", "b"],
-            "propensities": [0.5, 0.5],
-            "action": "a",
-            "reward": number,
-            "policies": {"early": [0.5, 0.5], "late": [0.5, 0.5], "other": [0.5, 0.5]},
-        }
+        message(number, event_id=f"e-{number}", timestamp=1_700_000_000 + number, reward=number, **sets)
         for number in range(first, last)
     )
-    return "".join(json.dumps(event) + "\n" for event in events)
+    return "".join(event.decode() + "\n" for event in events)
 
 
 class Place:

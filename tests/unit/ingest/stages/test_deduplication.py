@@ -15,6 +15,7 @@ from streameval.events import JsonDecoder
 from streameval.events.origin import Origin, fingerprints
 from streameval.ingest.stages import Deduplication
 from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, through_a_file
+from support.messages import message
 
 identifiers = st.text(max_size=70) | st.integers(-(2**70), 2**70)
 
@@ -92,10 +93,6 @@ def test_fingerprints_are_the_same_in_every_version() -> None:
 def test_an_odd_id_has_a_fingerprint_too(identifier: str | int) -> None:
     assert fingerprints([identifier])[0] not in (0, fingerprints(["b"])[0])
     assert fingerprints(["a\0"]) != fingerprints(["a"])
-
-
-def message(event_id: int) -> bytes:
-    return b'{"event_id": %d, "timestamp": 1, "action": 1, "propensity": 0.5, "reward": 1}' % event_id
 
 
 def test_events_know_their_origin_when_the_messages_do() -> None:

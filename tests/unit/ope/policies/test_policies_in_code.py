@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +26,16 @@ from streameval.ope.report import PolicyCounts, Report
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from support.factories import ListSource
+from support.messages import message
 
 FAVOURITE = PythonPolicy("support.coded_policies:favourite", {"share": 0.6})
 
 
-def message(**changes: Any) -> bytes:
-    event = {
-        "event_id": 1,
-        "timestamp": 1.0,
-        "action": "b",
-        "reward": 1,
-        "actions": ["a", "b", "c"],
-        "propensities": [0.25, 0.5, 0.25],
-        "scores": [1.0, 3.0, 2.0],
-        "context": {"likes": "b"},
-    }
-    return json.dumps({name: value for name, value in (event | changes).items() if value is not ...}).encode()
+def choice(**changes: Any) -> bytes:
+    """A choice among three actions, with scores and a context."""
+    sets = {"actions": ["a", "b", "c"], "propensities": [0.25, 0.5, 0.25], "scores": [1.0, 3.0, 2.0]}
+    fields = {"action": "b", "propensity": ..., "context": {"likes": "b"}} | sets
+    return message(1, **(fields | changes))
 
 
 def reading(policies: Any) -> JsonDecoder:
@@ -79,28 +72,28 @@ def weight(policy: Any, event: bytes) -> float | None:
     ],
 )
 def test_a_policy_in_code_gives_the_probability_of_the_logged_action(policy: Any, probability: float) -> None:
-    assert weight(policy, message()) == pytest.approx(probability / 0.5)
+    assert weight(policy, choice()) == pytest.approx(probability / 0.5)
 
 
 def test_of_equal_scores_the_first_is_the_greedy_one() -> None:
-    assert weight(EpsilonGreedy(epsilon=0), message(scores=[1, 5, 5])) == 2
-    assert weight(EpsilonGreedy(epsilon=0), message(scores=[5, 5, 1])) == 0
+    assert weight(EpsilonGreedy(epsilon=0), choice(scores=[1, 5, 5])) == 2
+    assert weight(EpsilonGreedy(epsilon=0), choice(scores=[5, 5, 1])) == 0
 
 
 def test_scores_may_be_read_from_any_field_even_from_the_propensities() -> None:
-    assert weight(EpsilonGreedy(epsilon=0, scores="ranks"), message(ranks=[0, 9, 1])) == 2
-    assert weight(EpsilonGreedy(epsilon=0, scores="propensities"), message()) == 2
+    assert weight(EpsilonGreedy(epsilon=0, scores="ranks"), choice(ranks=[0, 9, 1])) == 2
+    assert weight(EpsilonGreedy(epsilon=0, scores="propensities"), choice()) == 2
 
 
 @pytest.mark.parametrize("policy", [Uniform(), First(), EpsilonGreedy(epsilon=0.3), Softmax(), FAVOURITE])
 def test_events_of_which_none_has_actions_are_missing(policy: Any) -> None:
-    plain = message(actions=..., propensities=..., propensity=0.5)
+    plain = choice(actions=..., propensities=..., propensity=0.5)
     found = counts(evaluated({"p": policy}, plain, plain), "p")
     assert (found.events, found.missing) == (0, 2)
 
 
 def test_scores_far_apart_do_not_overflow() -> None:
-    assert weight(Softmax(temperature=1e-3), message(scores=[-1e200, 1e200, 0])) == 2
+    assert weight(Softmax(temperature=1e-3), choice(scores=[-1e200, 1e200, 0])) == 2
 
 
 @pytest.mark.parametrize(
@@ -166,7 +159,7 @@ def test_scores_far_apart_do_not_overflow() -> None:
 def test_a_policy_without_a_distribution_misses_the_event_and_says_why(
     policy: Any, changes: dict[str, Any], reason: str, example: str
 ) -> None:
-    report = evaluated({"bad": policy, "good": Uniform()}, message(), message(**changes))
+    report = evaluated({"bad": policy, "good": Uniform()}, choice(), choice(**changes))
     failure = counts(report, "bad").failures[0]
     assert failure.reason == reason
     assert example in failure.example
@@ -177,7 +170,7 @@ def test_a_policy_without_a_distribution_misses_the_event_and_says_why(
 
 
 def test_an_event_that_makes_a_policy_raise_costs_no_other() -> None:
-    good, bad = message(), message(context={})
+    good, bad = choice(), choice(context={})
     report = evaluated({"p": FAVOURITE}, *[bad if place in (3, 77) else good for place in range(150)])
     assert (counts(report, "p").events, counts(report, "p").missing) == (148, 2)
     assert report.get("p", "ips", "cumulative").importance_weight_mean == pytest.approx(1.2)
@@ -187,7 +180,7 @@ def test_an_event_that_makes_a_policy_raise_costs_no_other() -> None:
 def test_how_the_stream_is_cut_changes_nothing(cuts: list[int], bad: set[int]) -> None:
     policies = {"mine": FAVOURITE, "soft": Softmax(), "shadow": Logged()}
     messages = [
-        message(context={} if place in bad else {"likes": "b"}, policies={"shadow": [0.1, 0.4, 0.5]})
+        choice(context={} if place in bad else {"likes": "b"}, policies={"shadow": [0.1, 0.4, 0.5]})
         for place in range(60)
     ]
     whole, parts = (Evaluator(policies, averages=[Cumulative()], block=10) for _ in range(2))
@@ -209,7 +202,7 @@ def test_names_alone_are_logged_probabilities_as_before() -> None:
 
 
 def test_code_has_the_last_word_where_events_carry_the_same_name() -> None:
-    report = evaluated({"even": Uniform()}, message(policies={"even": [1, 0, 0]}))
+    report = evaluated({"even": Uniform()}, choice(policies={"even": [1, 0, 0]}))
     assert report.get("even", "ips", "cumulative").importance_weight_mean == pytest.approx(2 / 3)
 
 
@@ -231,16 +224,16 @@ def test_arrays_with_action_sets_and_features_serve_policies_in_code() -> None:
 def test_answers_are_whole_distributions_for_estimators_that_need_them() -> None:
     policies = {"even": Uniform()}
     evaluator = Evaluator(policies, estimators=[IPS(), DM()], averages=[Cumulative()])
-    messages = [message(features=[[0], [1], [2]], reward=place % 2) for place in range(300)]
+    messages = [choice(features=[[0], [1], [2]], reward=place % 2) for place in range(300)]
     evaluator.update(reading(policies).decode_batch(messages))
     assert evaluator.report().get("even", "dm", "cumulative").effective_sample_size == pytest.approx(300)
 
 
 def test_policies_answer_for_each_slot_of_a_slate() -> None:
     slot = {"action": "b", "actions": ["a", "b"], "propensities": [0.5, 0.5]}
-    slate = message(action=..., actions=..., propensities=..., slots=[slot, slot])
+    slate = choice(action=..., actions=..., propensities=..., slots=[slot, slot])
     policies = {"even": Uniform(), "first": First(), "soft": Softmax()}
-    report = evaluated(policies, slate, message())
+    report = evaluated(policies, slate, choice())
     assert [counts(report, name).events for name in policies] == [2, 2, 1]
     assert counts(report, "soft").failures[0].reason == "missing_field"
     assert report.get("first", "ips", "cumulative").importance_weight_mean == 0
@@ -249,7 +242,7 @@ def test_policies_answer_for_each_slot_of_a_slate() -> None:
 def test_a_state_with_policies_in_code_goes_on_to_the_last_bit() -> None:
     policies = {"mine": FAVOURITE, "soft": Softmax(temperature=2), "even": Uniform(), "shadow": Logged()}
     events = reading(policies)
-    messages = [message(context={} if place == 30 else {"likes": "b"}) for place in range(130)]
+    messages = [choice(context={} if place == 30 else {"likes": "b"}) for place in range(130)]
     evaluator = Evaluator(policies, estimators=[IPS(), SNIPS()])
     evaluator.update(events.decode_batch(messages))
     stored = msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state()))
@@ -331,8 +324,8 @@ def test_the_configuration_says_what_policies_are(tmp_path: Path) -> None:
 def test_contexts_are_decoded_only_for_policies_that_look_at_them(tmp_path: Path) -> None:
     plain = configured(tmp_path, "policies: {candidates: {even: uniform, shadow: logged}}")
     assert plain.event_format().scores is None
-    assert plain.event_format().decode_batch([message()]).raw_fields is None
-    assert configured(tmp_path).event_format().decode_batch([message()]).raw_fields is not None
+    assert plain.event_format().decode_batch([choice()]).raw_fields is None
+    assert configured(tmp_path).event_format().decode_batch([choice()]).raw_fields is not None
 
 
 @pytest.mark.parametrize(
@@ -355,7 +348,7 @@ def test_a_problem_with_a_policy_has_its_place(tmp_path: Path, candidates: str, 
 
 def test_replay_says_which_policy_failed_and_why(tmp_path: Path) -> None:
     log = tmp_path / "log.ndjson"
-    log.write_bytes(b"\n".join([message(ranks=[1, 2, 3]), message(context={}, ranks=[1, 2, 3])]))
+    log.write_bytes(b"\n".join([choice(ranks=[1, 2, 3]), choice(context={}, ranks=[1, 2, 3])]))
     replay = Replay(configured(tmp_path))
     complaints = list(replay.warnings(replay.read([str(log)])))
     assert "warning: the policy 'mine' has no distribution for 1 event" in complaints
@@ -365,7 +358,7 @@ def test_replay_says_which_policy_failed_and_why(tmp_path: Path) -> None:
 
 def test_the_daemon_counts_and_logs_the_failures_of_policies() -> None:
     policies = {"mine": FAVOURITE}
-    source = ListSource([[Records("t", 0, range(2), [message(), message(context={})])]])
+    source = ListSource([[Records("t", 0, range(2), [choice(), choice(context={})])]])
     daemon = Daemon(source, reading(policies), Evaluator(policies), stop_when_exhausted=True)
     with structlog.testing.capture_logs() as logs:
         daemon.run()

@@ -1,0 +1,12 @@
+"""Events as messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def message(number: int, **fields: Any) -> bytes:
+    """An event of a coin as JSON, with its number as identifier and time; a field that is `...` is left out."""
+    event = {"event_id": number, "timestamp": number, "action": "a", "propensity": 0.5, "reward": 1} | fields
+    return json.dumps({name: value for name, value in event.items() if value is not ...}).encode()
