@@ -193,7 +193,7 @@ def _members(shape: Any) -> dict[str | int, type]:
     fields = getattr(shape, "__pydantic_fields__", None)
     if fields is None:
         return {}
-    return {fields["kind"].default if "kind" in fields else shape.__name__: shape}
+    return {get_args(fields["kind"].annotation)[0] if "kind" in fields else shape.__name__: shape}
 
 
 def _fields(shape: Any) -> dict[str, Any]:

@@ -189,8 +189,8 @@ def json_schema(reward_field: str = "reward") -> dict[str, Any]:
             "propensities": ["actions"],
             "features": ["actions"],
             "slate_logging": ["slots"],
-            "slates": ["slate_propensities"],
-            "slate_propensities": ["slates"],
+            "slates": ["slots", "slate_propensities"],
+            "slate_propensities": ["slots", "slates"],
         },
         "oneOf": [
             {

@@ -125,24 +125,33 @@ class SnapshotStore:
     def newest(self, read: Callable[[Path, State], T]) -> T | None:
         """`read` of the newest snapshot that is whole; None without one.
 
-        Newer ones that are damaged, or where `read` finds wrong content, are set aside with a warning.
+        Newer ones that are damaged are set aside with a warning. One in which `read` finds wrong content counts as
+        damaged if `read` succeeds with an older one. Otherwise the error may be ours: it is raised, and nothing is set
+        aside for it.
         """
+        failed: dict[Path, Exception] = {}
         for path in reversed(found_in(self.directory)):
             try:
-                return read(path, read_document(path))
-            except (DamagedError, *WRONG_CONTENT) as error:
-                self.damaged += 1
-                damage = (
-                    f"{error}" if isinstance(error, DamagedError) else f"wrong content, {type(error).__name__}: {error}"
-                )
-                self._set_damaged_aside(path, damage)
+                found = read(path, read_document(path))
+            except DamagedError as error:
+                self._set_damaged_aside(path, str(error))
+            except WRONG_CONTENT as error:
+                failed[path] = error
             except OSError as error:
                 hint = "check its permissions and the disk; without this file, the snapshot before it is used"
                 raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+            else:
+                for wrong, cause in failed.items():
+                    self._set_damaged_aside(wrong, f"wrong content, {type(cause).__name__}: {cause}")
+                return found
+        for error in failed.values():
+            error.add_note(f"No snapshot in {self.directory} can be restored: they stay. --reset starts from zero.")
+            raise error
         return None
 
     def _set_damaged_aside(self, path: Path, damage: str) -> None:
         """Rename a damaged file. If that fails, it stays where it is; later snapshots use other names."""
+        self.damaged += 1
         aside = path.with_suffix(DAMAGED)
         try:
             path.rename(aside)

@@ -36,6 +36,8 @@ PARTITIONS = 4
 SHARES = [0.4, 0.3, 0.2, 0.1]
 DUPLICATED = 1000
 """One in so many events is sent again at the end of its transaction, as by a producer that was not sure."""
+WINDOW = 300_000
+"""Events among which duplicates are found: partitions are not read at the same pace."""
 KILLS = 14
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 IN_TRANSACTION, ABORTED = 5000, 4
@@ -95,7 +97,7 @@ class Log:
     def config(self, **source: Any) -> dict[str, Any]:
         address = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": self.topic}
         return {
-            "source": address | {"duplicates": 20_000, "max_lateness": "2s", "idle_timeout": "5s"} | source,
+            "source": address | {"duplicates": WINDOW, "max_lateness": "2s", "idle_timeout": "5s"} | source,
             "policies": {"candidates": ["early", "late"]},
             "estimators": ["ips", "snips"],
             "averages": ["cumulative", {"kind": "window", "tau": 50_000}, {"kind": "decay", "half_life": 5_000}],

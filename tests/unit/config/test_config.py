@@ -280,6 +280,11 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
             id="no topic",
         ),
         pytest.param(
+            ONE + "dead_letters: {kind: kafak, topic: x}",
+            "dead_letters (line 2): expected one of file or kafka, found 'kafak'\nhint: did you mean 'kafka'?",
+            id="a kind without a default",
+        ),
+        pytest.param(
             ONE + "source: {topic: x, security_protocol: SASL_SSL}",
             "source (line 2): security_protocol SASL_SSL needs sasl_mechanism, sasl_username and sasl_password\nhint: ",
             id="options that need each other",

@@ -426,6 +426,13 @@ def test_the_schema_describes_every_field_and_requires_what_decoding_requires() 
     assert all(field["description"] for field in schema["properties"].values())
     assert sorted(schema["required"]) == ["event_id", "revenue", "timestamp"]
     assert [form["required"] for form in schema["oneOf"]] == [["action"], ["slots"]]
+    assert schema["dependentRequired"] == {
+        "propensities": ["actions"],
+        "features": ["actions"],
+        "slate_logging": ["slots"],
+        "slates": ["slots", "slate_propensities"],
+        "slate_propensities": ["slots", "slates"],
+    }
 
 
 def test_the_schema_is_json() -> None:

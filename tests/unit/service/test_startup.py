@@ -18,6 +18,7 @@ from streameval.cli.show import contents, load
 from streameval.common.arrays import to_plain
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError, StateError
+from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
@@ -340,6 +341,24 @@ def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(pla
     (damage,) = [entry for entry in logs if entry["event"] == "snapshot_damaged"]
     assert damage["path"] == str(path)
     assert found_in(place.state, DAMAGED) == [path.with_suffix(DAMAGED)]
+
+
+def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for first in (0, 100, 200):
+        place.run(first, first + 100)
+    kept = found_in(place.state)
+
+    def fail(_pipeline: EventPipeline, _state: Any) -> None:
+        raise TypeError("a mistake in this version")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EventPipeline, "restore", fail)
+        with pytest.raises(TypeError, match="a mistake in this version") as error:
+            place.daemon()
+    assert "can be restored: they stay. --reset starts from zero" in error.value.__notes__[0]
+    assert found_in(place.state) == kept
+    assert found_in(place.state, DAMAGED) == []
+    assert seen(place.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
 
 
 @pytest.mark.parametrize("wrong", [None, "a key is missing"])
