@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval.errors import DamagedError
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 State = dict[str, Any]
@@ -144,30 +146,36 @@ def from_plain(value: Any) -> Any:
     return [from_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def misfit(found: Any, fresh: Any, path: str = "") -> str:
-    """The first place at which a plain value lacks a key, type or array shape of a fresh one; empty if there is none.
+def require_fit(found: Any, fresh: Any, path: str = "") -> None:
+    """Raise DamagedError at the first place at which a plain value lacks a key, type or array shape of a fresh one.
 
-    An entry that is empty or None in the fresh value may be anything; so may the length of an axis that is 0 there.
+    An entry that is None in the fresh value may be anything. A list that is empty there may have any entries; so may
+    the length of an axis that is 0 there.
 
-    >>> misfit({"sums": to_plain(np.zeros(3)), "events": 1}, {"sums": to_plain(np.zeros(2)), "events": 0})
-    'sums is an array <f8 [3], expected an array <f8 [2]'
-    >>> misfit({"sums": [1]}, {"sums": [0], "events": 0})
-    'events is missing'
+    >>> require_fit({"sums": to_plain(np.zeros(3)), "events": 1}, {"sums": to_plain(np.zeros(2)), "events": 0})
+    Traceback (most recent call last):
+    streameval.errors.DamagedError: wrong content: sums is an array <f8 [3], expected an array <f8 [2]
+    >>> require_fit({"sums": [1]}, {"sums": [], "events": 0})
+    Traceback (most recent call last):
+    streameval.errors.DamagedError: wrong content: events is missing
     """
-    if fresh is None or (isinstance(fresh, Mapping | list | tuple) and not fresh):
-        return ""
-    if _kind(found) != _kind(fresh) and not _has_grown(found, fresh):
-        return f"{path} is {_kind(found)}, expected {_kind(fresh)}"
+    if fresh is None:
+        return
+    is_open = isinstance(fresh, list | tuple) and not fresh
+    if not _has_grown(found, fresh) and not (is_open and isinstance(found, list | tuple)):
+        _require(_kind(found) == _kind(fresh), f"{path} is {_kind(found)}, expected {_kind(fresh)}")
     if isinstance(fresh, list | tuple):
         found, fresh = dict(enumerate(found)), dict(enumerate(fresh))
-    if not isinstance(fresh, Mapping) or _MARK in fresh:
-        return ""
-    for key, expected in fresh.items():
-        place = f"{path}.{key}" if path else str(key)
-        problem = misfit(found[key], expected, place) if key in found else f"{place} is missing"
-        if problem:
-            return problem
-    return ""
+    if isinstance(fresh, Mapping) and _MARK not in fresh:
+        for key, expected in fresh.items():
+            place = f"{path}.{key}" if path else str(key)
+            _require(key in found, f"{place} is missing")
+            require_fit(found[key], expected, place)
+
+
+def _require(fits: bool, problem: str) -> None:
+    if not fits:
+        raise DamagedError(f"wrong content: {problem}", hint="use an older state")
 
 
 def _has_grown(found: Any, fresh: Any) -> bool:

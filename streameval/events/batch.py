@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
+from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Columns, Index, RawFields
 from streameval.events.from_arrays import choice_columns, column, unit_column
@@ -244,7 +244,8 @@ class EventBatch(Batch):
 
     @classmethod
     def from_state(cls, state: State) -> EventBatch:
-        """Restore from `to_state`, bit for bit."""
+        """Restore from `to_state`, bit for bit. Raises DamagedError for other columns."""
+        require_fit(state, cls.concat([]).to_state())
         columns = from_plain(state)
         tuples = {name: tuple(columns[name]) for name in ("policies", "rejected")}
         batch: EventBatch = super(EventBatch, cls).from_state(columns | tuples)

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, State, require_fit
 from streameval.common.text import in_words
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.origin import Origin
@@ -158,16 +158,20 @@ class EventPipeline:
     def restore(self, state: State) -> None:
         """Continue from a state, which may be that of other settings.
 
-        Events that are buffered and need not wait any more are passed on with the next ones.
+        Events that are buffered and need not wait any more are passed on with the next ones. Raises DamagedError if the
+        state is not one of these stages.
         """
+        require_fit(state, EventPipeline(self.events).state())
         order, self._newest = state["order"], float(state["newest"])
         if state["is_decided"]:
             self._decide(1 if order is None else 2)
         if self._order is None or order is None:
+            require_fit(order, order and {"held": []}, "order")
             self._held.restore(state["released"] if order is None else order["held"])
         stages = {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates, "order": self._order}
         for name, stage in stages.items():
             if stage is not None and state[name] is not None:
+                require_fit(state[name], stage.state(), name)
                 stage.restore(state[name])
 
     @property

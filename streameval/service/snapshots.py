@@ -25,7 +25,7 @@ import structlog
 import zstandard
 from pydantic import TypeAdapter
 
-from streameval.common.arrays import State
+from streameval.common.arrays import State, require_fit
 from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.background import Background
 from streameval.ope.evaluator.cohorts import CohortEvaluator
@@ -144,9 +144,9 @@ class SnapshotStore:
                 for wrong, cause in failed.items():
                     self._set_damaged_aside(wrong, f"wrong content, {type(cause).__name__}: {cause}")
                 return found
-        for error in failed.values():
-            error.add_note(f"No snapshot in {self.directory} can be restored: they stay. --reset starts from zero.")
-            raise error
+        for cause in failed.values():
+            cause.add_note(f"No snapshot in {self.directory} can be restored: they stay. --reset starts from zero.")
+            raise cause
         return None
 
     def _set_damaged_aside(self, path: Path, damage: str) -> None:
@@ -388,6 +388,8 @@ def evaluator_from(
     their reward model is foreign code other than `reward_model`.
     """
     require_schema(state)
+    for cohort in state["cohorts"]:
+        require_fit(cohort, {"policies": [], "evaluator": {"settings": {}}})
     cohorts = [_without_code(cohort, reward_model, named_policies(candidates)) for cohort in state["cohorts"]]
     return CohortEvaluator.from_state({**state, "cohorts": cohorts}, reward_model, candidates)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from streameval.common.arrays import State
+from streameval.common.arrays import State, require_fit
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
 from streameval.events import EventBatch
@@ -29,6 +29,14 @@ from streameval.service.reload import Reload
 from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, evaluator_from, found_in
 
 SCHEMA = 3
+PARTS: State = {
+    "written": 0.0,
+    "fingerprint": {},
+    "offsets": {},
+    "pipeline": {},
+    "evaluator": {"cohorts": [], "added": 0},
+}
+"""Parts of a snapshot with this schema."""
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
 LOST = (
@@ -83,7 +91,7 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
 
     Raises:
         StateError: The snapshot has another schema or fingerprint.
-        DamagedError, or one of WRONG_CONTENT: Its content is not that of a snapshot.
+        DamagedError: Its content is not that of a snapshot.
         InputError: A policy to reset does not exist.
     """
     if document.get("schema") != SCHEMA:
@@ -91,6 +99,7 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
             f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
             hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
         )
+    require_fit(document, PARTS)
     before, now = document["fingerprint"], fingerprint(config)
     differing = [
         f"{key} was {_value(before.get(key))} and is now {_value(now.get(key))}"

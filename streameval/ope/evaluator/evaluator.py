@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, from_plain, misfit, take_columns, to_plain
-from streameval.errors import DamagedError, StateError
+from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, take_columns, to_plain
+from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.ope.averages import AnyAverage, ring
 from streameval.ope.averages.variance import start_signs, unit_signs
@@ -399,8 +399,7 @@ class Evaluator:
         """
         require_schema(state)
         plan = Plan.from_settings(state["settings"], candidates)
-        if problem := misfit(state, {**cls.from_plan(plan).state(), "settings": None}):
-            raise DamagedError(f"the state does not fit its settings: {problem}", hint="use an older state")
+        require_fit(state, {**cls.from_plan(plan).state(), "settings": None})
         return cls._resumed(plan, state, reward_model)
 
     @classmethod

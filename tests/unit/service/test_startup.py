@@ -361,7 +361,9 @@ def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatc
     assert seen(place.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
 
 
-@pytest.mark.parametrize("wrong", [None, "a key is missing"])
+@pytest.mark.parametrize(
+    "wrong", [None, "a key is missing", "there are no cohorts", "there is no fingerprint", "there are no stages"]
+)
 def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Place, wrong: str | None) -> None:
     place.run(0, 250)
     for path in found_in(place.state):
