@@ -32,7 +32,7 @@ from streameval import (
 )
 from streameval.events import JsonDecoder
 from streameval.events.slates import SlateColumns
-from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, slate_weights
+from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, fold_ratios, slate_weights, start_ratios
 from support.messages import message
 from support.paths import DATA
 from support.strategies import examples
@@ -342,6 +342,17 @@ def test_the_mean_ratio_of_a_slot_tells_which_propensities_are_wrong() -> None:
     assert json.loads(evaluator.report().to_json())["estimates"][1]["details"]["slot_ratio_means"][2] < 1.03
 
 
+def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
+    batch = log_of_coins(300)
+    sampling = np.ones(len(batch))
+    whole = fold_ratios(start_ratios(1), batch, [POLICY], sampling, 100, 0.5)
+    parts = start_ratios(1)
+    for first in range(0, len(batch), 100):
+        parts = fold_ratios(parts, batch[first : first + 100], [POLICY], sampling[:100], 100, 0.5)
+    assert whole == pytest.approx(parts, rel=1e-12)
+    assert parts[0, :3, 0] == pytest.approx([175.0] * 3)
+
+
 def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse()], averages=[Cumulative()])
     evaluator.update(log_of_coins(10, slots=SLOTS_SHOWN + 5))
@@ -545,6 +556,11 @@ def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
             "slate_propensities[0]: 1.5 is not in [0, 1]",
         ),
         (LISTED | {"slates": [["b", "b"], ["b", "a"]]}, "unknown_action", "slots: not one of the 2 `slates`"),
+        (
+            LISTED | {"slates": [["b", "b"]], "slate_propensities": [1.0]},
+            "unknown_action",
+            "slots: not one of the 1 `slates`",
+        ),
         (
             LISTED | {"slate_logging": "uniform_ranking"},
             "malformed",

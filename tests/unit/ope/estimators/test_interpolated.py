@@ -192,7 +192,9 @@ def test_a_blend_of_more_than_all_is_refused(wrong: float) -> None:
         StaticBlend(tau=wrong)
 
 
-@pytest.mark.parametrize("estimator", FAMILY, ids=lambda estimator: estimator.label)
+@pytest.mark.parametrize(
+    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
+)
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_no_term_is_further_from_another_than_the_range_says(

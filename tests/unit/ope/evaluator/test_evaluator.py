@@ -27,7 +27,18 @@ from streameval.ope.averages import (
     Window,
     moments,
 )
-from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ClippedIPS, ControlVariate, StratifiedIPS
+from streameval.ope.estimators import (
+    DM,
+    DR,
+    IPS,
+    SNIPS,
+    AnyEstimator,
+    ClippedIPS,
+    ControlVariate,
+    PseudoInverse,
+    StratifiedDR,
+    StratifiedIPS,
+)
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.report import Estimate, Report
@@ -207,6 +218,13 @@ def test_a_resumed_evaluator_has_the_settings_of_the_first() -> None:
     assert again.policies == ("champion", CANDIDATE, "other")
     assert again.plan == first.plan
     assert list(again.plan.estimators.values()) == [ClippedIPS(cap=math.inf, name="open"), IPS()]
+
+
+def test_a_state_resumes_in_a_process_that_orders_sets_otherwise() -> None:
+    every = (DR(), PseudoInverse(), StratifiedIPS(), StratifiedDR(), DM(), SNIPS())
+    needs = [sorted(grid.needs) for grid in Evaluator(["a"], every, [Cumulative()]).plan.grids()]
+    assert needs == sorted(needs)
+    assert len(needs) > 3
 
 
 def test_a_state_of_another_schema_is_refused() -> None:

@@ -467,6 +467,15 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     assert withheld.details["uneven_sampling"][1].tolist() == [1.0] * 4
 
 
+def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() -> None:
+    whole = evidence(20)
+    sampled = np.full((900, 4), 4.0)
+    sampled[300:, 0] = 2.0
+    found = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
+    assert np.isnan(found.value[0]).all(axis=1).tolist() == [True, False, False, False]
+    assert np.isnan(found.lift[0]).all()
+
+
 def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
     modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
     sequences, _ = watching(estimators=modelled)
