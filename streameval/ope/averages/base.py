@@ -71,10 +71,10 @@ class Reading:
 
     `moments` make the estimate. `spread` gives its variance, over a past ten times longer, with the unfinished block;
     `design_effect`: the factor by which dependent events inflate it (finished blocks only), which includes the
-    dependence within units where `knows_units`. `rewarded`: whether a term was ever not 0, of a lift one of either
-    policy. `bias`: bound on the bias from drift. `details`: diagnostics of the average. `parts`: the
-    standard deviations `se`, `spread` and `drift` that make up the error of the present value, where the average knows
-    them.
+    dependence within units where `knows_units`. `nonzero`: the number of terms that were not 0, of a lift the lesser
+    one of both policies. `rewarded`: whether there was one, of a lift one of either policy. `bias`: bound on the bias
+    from drift. `details`: diagnostics of the average. `parts`: the standard deviations `se`, `spread` and `drift` that
+    make up the error of the present value, where the average knows them.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Reading:
         self.bias = np.full(moments.array.shape[:-1], np.nan) if bias is None else bias
         self.design_effect, self.knows_units = spread.design_effect, spread.knows_units
         self.spread = spread.with_tail(tail)
-        self.rewarded = np.asarray(self.spread.nonzero > 0)
+        self.nonzero, self.rewarded = self.spread.nonzero, np.asarray(self.spread.nonzero > 0)
         self._finished, self._lift = spread, lift
 
     def lift(self, estimators: int) -> Reading:
@@ -100,8 +100,10 @@ class Reading:
         It has no columns of production. The bias of a paired difference is bounded by the sum of both biases.
         """
         others, lift = slice(estimators, None), copy(self._lift or self)
-        lift.rewarded = self.rewarded[others] | np.resize(self.rewarded[:estimators], self.rewarded[others].shape)
+        own, production = self.nonzero[others], np.resize(self.nonzero[:estimators], self.nonzero[others].shape)
+        lift.rewarded, lift.nonzero = (own > 0) | (production > 0), np.minimum(own, production)
         if self._lift is not None:
+            lift.nonzero = np.minimum(lift.nonzero, self._lift.nonzero)
             return lift
         lift.moments = Moments(self.moments.array[others]).lift
         lift.spread = self.spread.lift(others)

@@ -86,6 +86,19 @@ def linearised_variance(sums: Array, terms: int) -> Array:
     return ratio(sum_of_squares(linear_form(sums, terms), products), sums[..., 0])
 
 
+def squares_of_denominators(sums: Array, terms: int) -> Array:
+    """Sums of the squares of the denominators among the first `terms` of TERMS, [..., terms / 2]."""
+    products = list(combinations_with_replacement(range(terms), 2))
+    places = [1 + terms + products.index((place, place)) for place in range(1, terms, 2)]
+    return np.asarray(sums[..., places])
+
+
+def effective_denominators(sums: Array, terms: int) -> Array:
+    """Kish's effective number of events by their denominators; of a pair, the lesser one of both policies."""
+    total = sums[..., 2 : 1 + terms : 2]
+    return np.asarray(ratio(total**2, squares_of_denominators(sums, terms)).min(axis=-1))
+
+
 class MomentRow(IntEnum):
     """Places on the last axis of an array of moments."""
 
@@ -225,6 +238,11 @@ class Moments:
     def variance(self) -> Array:
         """Variance of the term `u`, of a ratio that of the linearised term `(u - E v) / mean(v)`."""
         return variance(self.array) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
+
+    @property
+    def effective_denominators(self) -> Array:
+        """The effective number of events by their denominators: 1 where one event is nearly all of a ratio."""
+        return effective_denominators(*((self.array, 2) if self.pairs is None else (self.pairs, len(TERMS))))
 
     @property
     def effective_sample_size(self) -> Array:

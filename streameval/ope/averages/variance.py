@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streameval.common.arrays import Array, Mask, State, decayed_path, ratio
+from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, ratio
 from streameval.events.origin import NO_IDENTITY, Identity, mix64
 from streameval.ope.averages.blocks import OWN_SQUARES, PAIR_SQUARES, Blocks
 from streameval.ope.averages.moments import (
@@ -37,14 +37,18 @@ from streameval.ope.averages.moments import (
     PAIR_VARIANCE,
     TAIL_ROWS,
     TERMS,
+    effective_denominators,
     fold_sums,
     linear_form,
     linearised_variance,
+    squares_of_denominators,
     sum_of_squares,
 )
 
 LONGER = 10
 """The horizon of the variance as a multiple of the estimate's."""
+LEAST_VISIBLE = 0.1
+"""Rounding must be smaller than this, in squares of a weight of 1, for a sum of squares to show another reward."""
 FEWEST_BLOCKS = 10
 """Fewer blocks give no variance of block sums."""
 SIGNS = 64
@@ -182,12 +186,21 @@ class VarianceMoments:
         return linearised_variance(self._sums, self._terms)
 
     @property
+    def effective_denominators(self) -> Array:
+        """As of `Moments`."""
+        return effective_denominators(self._sums, self._terms)
+
+    @property
     def never_varied(self) -> Mask:
-        """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms."""
+        """Whether the term, of a ratio the linearised one, has always been the same; of a lift, both terms.
+
+        False where weights are so large that another reward at a weight of 1 would be lost in the rounding of the sums.
+        """
         form = linear_form(self._sums, self._terms)
         sides = np.eye(self._terms // 2).repeat(2, axis=1)
         squares = [sum_of_squares(np.where(side, form, 0.0), self._products[0]) for side in sides]
-        return np.asarray(np.equal(squares, 0).all(axis=0))
+        hidden = ROUNDING * squares_of_denominators(self._sums, self._terms).max(axis=-1)
+        return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < LEAST_VISIBLE))
 
     @property
     def design_effect(self) -> Array:

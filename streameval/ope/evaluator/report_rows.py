@@ -74,10 +74,10 @@ def _numbers(
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
     differences = terms.over_production(estimators, float(largest_weight[0]), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
-    lower, upper = _clipped(*interval.bounds(reading, terms, plan.confidence, own), low, high)
-    lift_lower, lift_upper = _clipped(
-        *interval.bounds(lift, differences, plan.confidence, paired), low - high, high - low
-    )
+    bounds = interval.bounds(reading, terms, plan.confidence, own)
+    lower, upper = _clipped(*_reaching(moments.value, *bounds), low, high)
+    bounds = interval.bounds(lift, differences, plan.confidence, paired)
+    lift_lower, lift_upper = _clipped(*_reaching(lift.moments.value, *bounds), low - high, high - low)
     return {
         "value": moments.value,
         "lower": lower,
@@ -120,6 +120,12 @@ def _known(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
         name: [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]
         for name, column in columns.items()
     }
+
+
+def _reaching(value: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """The interval extended to the value; unchanged where it is empty, or the value unknown."""
+    extended = (lower <= upper) & ~np.isnan(value)
+    return np.where(extended, np.minimum(lower, value), lower), np.where(extended, np.maximum(upper, value), upper)
 
 
 def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:

@@ -102,8 +102,12 @@ def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
 
     The mean of a reward that is always 1, divided by the mean weight, is 1 whatever the weights are.
     """
-    seen = reading.spread.nonzero >= FEWEST_NONZERO - 0.5
-    return np.asarray(ratio & seen & reading.spread.never_varied)
+    return np.asarray(ratio & is_enough(reading.nonzero) & reading.spread.never_varied)
+
+
+def is_enough(terms: Array) -> Mask:
+    """Whether there are as many non-zero terms as a variance needs."""
+    return np.asarray(terms >= FEWEST_NONZERO - 0.5)
 
 
 def standard_error(reading: Reading, variance: Array, count: Array, ratio: Mask) -> Array:

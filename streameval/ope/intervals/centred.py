@@ -17,7 +17,7 @@ from streameval.ope.averages import AnyAverage
 from streameval.ope.averages.base import Reading
 from streameval.ope.averages.moments import MomentRow
 from streameval.ope.estimators import TermRange
-from streameval.ope.intervals.base import FEWEST_NONZERO, IntervalMethod, is_degenerate, standard_error
+from streameval.ope.intervals.base import IntervalMethod, is_degenerate, is_enough, standard_error
 
 
 @dataclass(frozen=True, config=strict)
@@ -25,8 +25,11 @@ class Normal(IntervalMethod):
     """`z sqrt(s2 / n_eff)`, the Gaussian interval; for ratios by the delta method, whose denominator moves too.
 
     `s2` comes from the reading's longer horizon and is scaled by the design effect where that exceeds 1. A mean
-    divides by n - 1, the delta method by n. Valid at a single look: under continuous monitoring, it misses far
-    more often. Withheld until the horizon holds ten non-zero terms.
+    divides by n - 1, the delta method by n. Approximate by design: it covers where many events with weights of similar
+    size carry the value, and misses far more often where a few large weights do, before the first large weight has
+    occurred, and under continuous monitoring. Withheld until the horizon holds ten non-zero terms, of a lift of both
+    policies. The delta method fails where few events are nearly all of the denominator: a ratio needs ten effective
+    events, `(sum v)^2 / sum v^2`. If the longer horizon has fewer, `s2` comes from the averaged events.
 
     Source: for ratios, Owen, Monte Carlo theory, 2013, ch. 9.2.
     """
@@ -37,9 +40,11 @@ class Normal(IntervalMethod):
     kind: Literal["normal"] = field(default="normal", kw_only=True, repr=False)
 
     def half_width(self, reading: Reading, terms: TermRange, confidence: float) -> Array:
-        z = NormalDist().inv_cdf(0.5 + confidence / 2)
-        width = z * standard_error(reading, reading.spread.variance, reading.spread.count, terms.ratio)
-        return np.where(reading.spread.nonzero >= FEWEST_NONZERO - 0.5, width, np.nan)
+        z, spread, own = NormalDist().inv_cdf(0.5 + confidence / 2), reading.spread, reading.moments
+        longer = ~terms.ratio | is_enough(spread.effective_denominators)
+        variance, count = np.where(longer, (spread.variance, spread.count), (own.variance, own.count))
+        known = is_enough(reading.nonzero) & (longer | is_enough(own.effective_denominators))
+        return np.where(known, z * standard_error(reading, variance, count, terms.ratio), np.nan)
 
 
 @dataclass(frozen=True, config=strict)

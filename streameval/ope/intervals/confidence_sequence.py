@@ -47,6 +47,10 @@ class ConfidenceSequence(IntervalMethod):
     (`static_blend` without `max_weight`) the interval is withheld. So it is for slates, whose weights may be negative,
     and where events were sampled with different probabilities (detail `uneven_sampling`).
 
+    The lower bound is about weighted rewards, the upper one about weighted losses. Where the mean weight is far from 1,
+    both may be right and the value outside: a Report extends the interval to the value. Where the lower bound is above
+    the upper one, the log contradicts its propensities, and the Report shows both as they are.
+
     Events are taken to be independent of one another given the past. Where clusters show a design effect above 1, each
     bound moves away from its estimate by the square root of that effect. This helps, but proves nothing.
 

@@ -122,15 +122,20 @@ def regression(means: Means) -> tuple[Array, Array]:
     covariance = means.product - means.weight * means.term
     slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
     residual = means.term_square - means.term**2 - slope * covariance
-    return means.term + (1 - means.weight) * slope, beyond_rounding(residual, means.term_square)
+    return means.term + (1 - means.weight) * slope, _at_least_rounding(residual, means.term_square)
 
 
 def _heavy(means: Means, slope: Array) -> tuple[Array, Array]:
     """The limit of `regression` with one more event of infinite weight, whose term is `slope` per unit of weight."""
     size = means.term_square + slope**2 * means.weight_square
     centre = means.term - slope * means.weight
-    residual = beyond_rounding(size - 2 * slope * means.product - centre**2, size)
+    residual = _at_least_rounding(size - 2 * slope * means.product - centre**2, size)
     return centre + slope, residual * means.events / (means.events + 1)
+
+
+def _at_least_rounding(residual: Array, size: Array) -> Array:
+    """A variance made of numbers of this size: after a very heavy event, rounding may hide as much."""
+    return np.maximum(residual, ROUNDING * size)
 
 
 @dataclass(frozen=True, config=strict)
@@ -143,8 +148,8 @@ class EmpiricalLikelihood(IntervalMethod):
     `max_weight` (1 over the smallest propensity) makes the interval much narrower. The bounds lie unevenly around the
     value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do not rely on full support
     (`dr` and all that are biased by design) do not use the mean weight, and their heaviest weight is the largest seen,
-    unless they have a cap. Valid at a single look. Where the mean weight is not near 1, the interval of `ips` may not
-    contain its value.
+    unless they have a cap. Valid at a single look. Where the mean weight is far from 1, the value of `ips` may be
+    unlikely: a Report extends the interval to the value.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
     as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:
@@ -183,13 +188,13 @@ class EmpiricalLikelihood(IntervalMethod):
 def _means(reading: Reading, controlled: Mask) -> Means:
     """The means of a reading; where the weight is no control variate, as if it were always 1.
 
-    Where all terms are 0, so is their mean, whatever the initial value of a mixture is.
+    Where all terms are 0, those of production too if it is a lift, so is their mean, whatever a mixture starts with.
     """
     moments = reading.moments
     weights = (MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE)
     terms = (MomentRow.U, MomentRow.TERM_IMPORTANCE, MomentRow.UU)
     weight, square = (ratio(moments[row], moments[MomentRow.WEIGHT]) for row in weights)
-    ever = np.where(reading.spread.nonzero == 0, 0.0, 1.0)
+    ever = np.where(reading.rewarded, 1.0, 0.0)
     term, product, term_square = (ever * ratio(moments[row], moments[MomentRow.WEIGHT]) for row in terms)
     return Means(
         moments.count / np.fmax(1.0, reading.design_effect),

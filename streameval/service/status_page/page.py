@@ -47,10 +47,7 @@ WATCHED = {
     False: "Each interval is valid for a single look; do not scan many of them.",
 }
 
-OUTSIDE = (
-    "A value outside its interval is not an error: the interval is cut to the reward range, or uses, by empirical "
-    "likelihood, that the true mean weight is 1, which the value itself does not."
-)
+OUTSIDE = "A value outside its interval is not an error: the interval is cut to the reward range, the value is not."
 
 
 def source_hash(text: str) -> str:

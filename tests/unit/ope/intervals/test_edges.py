@@ -1,0 +1,143 @@
+"""Intervals at the edges: before the first reward, after one very heavy event, far from a mean weight of 1."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from streameval.events import EventBatch
+from streameval.ope.averages import (
+    AdaptiveDecay,
+    AdaptiveWindow,
+    AnyAverage,
+    Cumulative,
+    Decay,
+    Mixture,
+    Window,
+)
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ControlVariate
+from streameval.ope.report import Estimate, Report
+from support.streams import CANDIDATE, Stream, evaluated, from_weights
+
+KERNELS: list[AnyAverage] = [
+    *(Cumulative(), Window(tau=200), Decay(alpha=0.995)),
+    *(AdaptiveWindow(drift_span=500), AdaptiveDecay(drift_span=500)),
+]
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS()]
+CHANCE = 0.42
+HEAVIEST = 1e12
+
+
+def worthless(events: int, seed: int) -> Stream:
+    """A candidate that takes a tenth of the actions, none of which earns anything; the others earn half the time."""
+    rng = np.random.default_rng([seed, events])
+    taken = rng.random(events) < 0.1
+    return from_weights(taken * 10.0, (~taken & (rng.random(events) < 0.5)) * 1.0)
+
+
+@pytest.mark.parametrize("events", [30, 300])
+def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -> None:
+    """Its true lift is -.45."""
+    logs, missed = 60, Counter[tuple[str, str]]()
+    for seed in range(logs):
+        for each in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
+            if each.policy == CANDIDATE:
+                assert each.lift_lower is not None
+                assert each.lift_upper is not None
+                missed[each.estimator, each.average] += not each.lift_lower <= -0.45 <= each.lift_upper
+    assert len(missed) == len(ESTIMATORS) * len(KERNELS)
+    assert max(missed.values()) <= logs * 0.05 + 3 * np.sqrt(logs * 0.05 * 0.95)
+
+
+def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:
+    """Its variance is not known, however much the candidate has earned."""
+    rng = np.random.default_rng(4)
+    played = rng.random(500) < 0.5
+    batch = EventBatch.from_arrays(
+        reward=(played & (rng.random(500) < 0.3)) * 1.0,
+        propensity=np.full(500, 0.5),
+        policies={"current": 1.0 * ~played, CANDIDATE: 1.0 * played},
+    )
+    settings = {"averages": [Cumulative()], "intervals": {"cumulative": "normal"}}
+    found = evaluated(batch, production="current", **settings).report().get(CANDIDATE, "ips", "cumulative")
+    assert found.lower is not None
+    assert (found.lift_lower, found.lift_upper) == (None, None)
+
+
+def with_one_heavy_event(weight: float, before: int = 1_000, after: int = 999) -> Stream:
+    """Rewards that weights do not depend on, and in the middle a rewarded event of a very small propensity."""
+    rng, events = np.random.default_rng(5), before + 1 + after
+    stream = Stream(
+        reward=(rng.random(events) < CHANCE) * 1.0,
+        propensity=np.full(events, 0.5),
+        target=rng.choice([0.25, 0.75], events),
+        sampling=np.ones(events),
+    )
+    for column, number in ((stream.reward, 1.0), (stream.propensity, 1 / weight), (stream.target, 1.0)):
+        column[before] = number
+    return stream
+
+
+def asked(stream: Stream, kind: str | None, averages: list[AnyAverage]) -> Report:
+    intervals = {} if kind is None else {average.label: kind for average in averages}
+    return evaluated(stream, estimators=ESTIMATORS, averages=averages, intervals=intervals).report()
+
+
+def holds(found: Estimate, truth: float) -> bool:
+    """Whether an interval holds the truth, or is withheld."""
+    if found.lower is None or found.upper is None:
+        return True
+    return found.lower <= truth <= found.upper
+
+
+@pytest.mark.parametrize("weight", [1e3, 1e5, 1e7, 1e9, HEAVIEST, 1e40])
+@pytest.mark.parametrize("kind", [None, "normal"])
+def test_one_very_heavy_event_makes_no_estimate_certain(kind: str | None, weight: float) -> None:
+    averages = [*KERNELS, *([Mixture()] if kind is None else [])]
+    report = asked(with_one_heavy_event(weight), kind, averages)
+    missed = [each for each in report.estimates if each.policy == CANDIDATE and not holds(each, CHANCE)]
+    assert missed == []
+    widths = [each.upper - each.lower for each in report.estimates if each.lower is not None and each.upper is not None]
+    assert min(widths) > 0.01
+
+
+@pytest.mark.parametrize("kind", ["normal", "empirical_likelihood"])
+def test_a_window_that_no_longer_holds_the_heavy_event_is_as_wide_as_if_it_had_not_occurred(kind: str) -> None:
+    stream, windows = with_one_heavy_event(HEAVIEST), [Window(tau=500), Window(tau=200, resolution=1)]
+    usual = stream.with_(propensity=np.full(len(stream), 0.5))
+    for window in windows:
+        found, expected = (
+            asked(each, kind, [window]).get(CANDIDATE, "snips", window.label) for each in (stream, usual)
+        )
+        assert found.value == expected.value
+        for ends in (("lower", "upper"), ("lift_lower", "lift_upper")):
+            width, usual_width = (getattr(each, ends[1]) - getattr(each, ends[0]) for each in (found, expected))
+            assert width == pytest.approx(usual_width, rel=0.15)
+
+
+@pytest.mark.parametrize("kind", ["normal", "empirical_likelihood"])
+def test_a_reward_that_has_always_been_1_is_not_certain_if_rounding_could_hide_another(kind: str) -> None:
+    always = with_one_heavy_event(HEAVIEST).with_(reward=np.ones(2_000))
+    found = asked(always, kind, [Cumulative()]).get(CANDIDATE, "snips", "cumulative")
+    assert found.lower is None or found.lower < 0.1
+
+
+SKEWED = [("empirical_likelihood", seed) for seed in range(8)] + [("confidence_sequence", seed) for seed in range(8)]
+
+
+@pytest.mark.parametrize(("kind", "seed"), SKEWED)
+def test_an_interval_includes_its_value_however_far_the_mean_weight_is_from_1(kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weight = rng.choice([0.5, 125.5], p=[0.98, 0.02], size=100)
+    stream = from_weights(weight, (rng.random(100) < np.where(weight > 1, 0.9, 0.1)) * 1.0)
+    averages: list[AnyAverage] = [Cumulative(), Window(tau=100)]
+    estimators: list[AnyEstimator] = [IPS(), SNIPS(), ControlVariate()]
+    intervals = {average.label: kind for average in averages}
+    report = evaluated(stream, estimators=estimators, averages=averages, intervals=intervals).report()
+    for each in report.estimates:
+        ends = [(each.value, each.lower, each.upper, 0.0), (each.lift, each.lift_lower, each.lift_upper, -1.0)]
+        for value, lower, upper, least in ends:
+            if value is not None and lower is not None and upper is not None and lower <= upper:
+                assert lower <= min(max(value, least), 1.0) <= upper
