@@ -132,23 +132,36 @@ class Ragged(Columns):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Features(Ragged):
+    """The features of the actions of n events: a table for each event, with a row for each of its actions.
+
+    values: the numbers of all tables, row by row. An event without features owns none.
+    """
+
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("values",)}
+
+    values: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ActionSets(Ragged):
     """The action sets of n events: `total` rows, one for each action of each event.
 
     index: [n] position of the logged action in its event's set; -1 = the event has no set
     propensities: [total] the logging policy's distribution; NaN = not logged
-    features: [total, d]; NaN = the event has no features, or fewer than d; None = no event has features
+    features: those of the actions; None = no event has features
     probabilities: [total, P] the policies' distributions, contiguous over rows; NaN = missing. A policy that logs only
         the probability of the logged action has NaN in the other rows.
     items: [total] in the slots of slates, equal numbers within a slate are the same action; else None
     """
 
-    EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1}
-    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "features", "probabilities", "items")}
+    EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1, "features": ...}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "probabilities", "items")}
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
 
     index: Index
     propensities: Array
-    features: Array | None
+    features: Features | None
     probabilities: Array
     items: Index | None = None
 
@@ -159,37 +172,37 @@ class ActionSets(Ragged):
         return events, self.offsets[events] + self.index[events]
 
     @property
-    def has_features(self) -> Mask:
-        """Whether each row has all features, [total]."""
+    def widths(self) -> Index:
+        """[n] number of features of each action of an event, 0 without any."""
         if self.features is None:
-            return np.zeros(len(self.propensities), dtype=bool)
-        return np.asarray(np.isfinite(self.features).all(axis=1))
+            return np.zeros(len(self.index), dtype=np.int64)
+        return self.features.sizes // np.maximum(self.sizes, 1)
+
+    @property
+    def first_width(self) -> int:
+        """The number of features of the first event that has any; 0 if none has."""
+        widths = self.widths
+        return int(widths[np.flatnonzero(widths)[0]]) if widths.any() else 0
+
+    def features_of_width(self, width: int) -> tuple[Mask, Array]:
+        """Return which rows have this number of features, [total], and their features, [such rows, width]."""
+        chosen = (self.widths == width) & (width > 0)
+        rows = np.repeat(chosen, self.sizes)
+        if self.features is None or not rows.any():
+            return rows, np.empty((0, width))
+        values = self.features.values
+        return rows, (values if rows.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
 
     def trimmed(self) -> ActionSets:
-        """Return the sets without the last columns of `features` if no event has them."""
-        if self.features is None:
-            return self
-        used = np.flatnonzero(~np.isnan(self.features).all(axis=0))
-        return replace(self, features=self.features[:, : used[-1] + 1] if len(used) else None)
+        """Return the sets without `features` if no event has them."""
+        has_features = self.features is not None and len(self.features.values)
+        return self if has_features else replace(self, features=None)
 
     @classmethod
     def none(cls, events: int, policies: int) -> ActionSets:
         """Return `events` empty sets."""
         nothing = np.empty((policies, 0)).T
         return cls(np.zeros(events + 1, dtype=np.int64), np.full(events, -1), np.empty(0), None, nothing)
-
-    @classmethod
-    def joined(cls, parts: Sequence[ActionSets | None], events: Sequence[int]) -> ActionSets:
-        """Concatenate as in `Columns`; features get the largest number of columns."""
-        width = max(0 if part is None or part.features is None else part.features.shape[1] for part in parts)
-        same_width = [part and part._with_features(width) for part in parts] if width else parts
-        return super(ActionSets, cls).joined(same_width, events)
-
-    def _with_features(self, width: int) -> ActionSets:
-        features = np.full((len(self.propensities), width), np.nan)
-        if self.features is not None:
-            features[:, : self.features.shape[1]] = self.features
-        return replace(self, features=features)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 
 from streameval.common.arrays import Array
-from streameval.events.action_sets import ActionSets, Index, cumulative_offsets, reconcile
+from streameval.events.action_sets import ActionSets, Features, Index, cumulative_offsets, reconcile
 from streameval.events.batch import EventBatch
 from streameval.events.origin import unit_fingerprints
 from streameval.events.schema import NAN, Event, PolicyCell, Slot
@@ -166,7 +166,7 @@ def _action_sets(choices: Choices, columns: Cells) -> ActionSets:
         offsets=cumulative_offsets(sizes),
         index=np.array([_position(choice.action, choice.actions or []) for choice in choices]),
         propensities=at_most_one(_end_to_end([choice.propensities for choice in choices], sizes)),
-        features=_features([choice.features for choice in choices], sizes),
+        features=_features([choice.features for choice in choices]),
         probabilities=np.array([_end_to_end(column, sizes) for column in columns]).reshape(len(columns), sizes.sum()).T,
     )
 
@@ -181,17 +181,10 @@ def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
     return floats(list(chain.from_iterable([cell if isinstance(cell, list) else [NAN] * size for cell, size in pairs])))
 
 
-def _features(tables: Sequence[list[list[float]] | None], sizes: Index) -> Array | None:
-    """[total, d] with the largest d of any event; shorter rows are filled with NaN."""
-    pairs = zip(tables, sizes.tolist(), strict=True)
-    rows = list(chain.from_iterable([table or [[]] * size for table, size in pairs]))
-    numbers, widths = floats(list(chain.from_iterable(rows))), list(map(len, rows))
-    width = max(widths, default=0)
-    if len(numbers) == len(rows) * width:
-        return numbers.reshape(len(rows), width) if width else None
-    features = np.full((len(rows), width), NAN)
-    features[np.arange(width) < np.array(widths)[:, None]] = numbers
-    return features
+def _features(tables: Sequence[list[list[float]] | None]) -> Features | None:
+    numbers = [list(chain.from_iterable(table or ())) for table in tables]
+    sizes = np.array(list(map(len, numbers)))
+    return Features(cumulative_offsets(sizes), floats(list(chain.from_iterable(numbers)))) if sizes.any() else None
 
 
 # --- Slates ---

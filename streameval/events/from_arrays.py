@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
-from streameval.events.action_sets import ActionSets, Index, reconcile
+from streameval.events.action_sets import ActionSets, Features, Index, cumulative_offsets, reconcile
 from streameval.events.origin import Identity, unit_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
@@ -82,7 +82,7 @@ def _action_sets(
 ) -> ActionSets:
     """The sets of choices of this shape, [n] or [n, slots], which have the same number of actions."""
     choices, actions = math.prod(shape), propensities.shape[-1]
-    table = None
+    given = None
     if features is not None:
         table = column("features", features, *shape, actions, None)
         table = table.reshape(choices, actions, table.shape[-1])
@@ -91,11 +91,13 @@ def _action_sets(
         if len(partly):
             row, found = partly[0] * shape[0] // choices, unknown[partly[0]].any(axis=1).argmax()
             raise ValueError(f"row {row}: not_finite: features[{found}]: nan is not a finite number")
+        sizes = np.where(unknown.any(axis=(1, 2)), 0, actions * table.shape[-1])
+        given = Features(cumulative_offsets(sizes), table[sizes > 0].ravel())
     return ActionSets(
         offsets=np.arange(choices + 1) * actions,
         index=_positions(action, shape, actions),
         propensities=at_most_one(propensities).ravel(),
-        features=None if table is None else table.reshape(choices * actions, table.shape[-1]),
+        features=given,
         probabilities=np.full((policies, choices * actions), np.nan).T,
     )
 

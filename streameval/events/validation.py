@@ -83,7 +83,7 @@ PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the 
 NOISE = 1e-6  # how far a candidate's probability may exceed 1, and any sum differ from 1: logs are often float32
 ROUNDING_ERROR = 0.5e-6  # of each entry of a distribution that is logged with six digits
 MAX_PROPENSITY = 1.0 + 1e-9  # propensities up to this are 1: each step of a calculation adds an error of 1e-16
-MAX_FEATURES = 4096  # of an action: the table of a batch has as many columns as the action with most features
+MAX_FEATURES = 4096  # of an action: models of the reward need a matrix of this size squared
 MAX_SLATE_ACTIONS = 500  # in all slots, beside listed slates: their estimate needs a matrix of this size squared
 
 
@@ -282,12 +282,9 @@ def choice_rules(
 
 def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> Iterator[ValidationRule]:
     if sets.features is not None:
-        features, infinite = sets.features, np.isinf(sets.features)
-        rows: Mask = np.logical_or.reduce(infinite, axis=1)
-        rule = ValidationRule(
-            "not_finite", rows, lambda row: f": {features[row][infinite[row]][0]} is not a finite number"
-        )
-        yield _of_rows(rule, sets, lambda action: f"features[{action}]")
+        features, widths = sets.features, sets.widths
+        infinite = finite("", features.values, np.isinf(features.values))
+        yield _of_rows(infinite, features, lambda event, place: f"features[{place // widths[event]}]")
     yield from _distribution("propensity_range", "propensities", sets, sets.propensities)
     yield _agreement(propensity, sets, sets.propensities, "`propensities` has {:.10g} for the action")
     for policy, values in zip(policies, sets.probabilities.T, strict=True):
@@ -297,20 +294,20 @@ def _set_rules(sets: ActionSets, policies: Sequence[str], propensity: Array) -> 
 def _distribution(reason: str, field: str, rows: Ragged, values: Array, limit: float = 1.0) -> Iterator[ValidationRule]:
     """Distributions over the rows of events have entries in [0, 1], and sum to 1."""
     improbable = _number_rule(reason, "", values, (values < 0.0) | (values > limit), "is not in [0, 1]")
-    yield _of_rows(improbable, rows, lambda place: f"{field}[{place}]")
+    yield _of_rows(improbable, rows, lambda _, place: f"{field}[{place}]")
     sizes = rows.sizes
     sums = np.bincount(rows.owner, weights=values, minlength=len(sizes))
     broken: Mask = (np.abs(sums - 1.0) > tolerance(sizes)) & (sizes > 0)
     yield ValidationRule("distribution_sum", broken, lambda row: f"{field}: sums to {sums[row]:.10g}, not to 1")
 
 
-def _of_rows(rule: ValidationRule, rows: Ragged, name: Callable[[int], str]) -> ValidationRule:
-    """A rule about rows as one about events, whose detail starts with the name of the first row that breaks it."""
+def _of_rows(rule: ValidationRule, rows: Ragged, name: Callable[[int, int], str]) -> ValidationRule:
+    """A rule about rows as one about events; its detail starts with `name(event, place)` of the first broken row."""
 
     def detail(event: int) -> str:
         start, stop = rows.offsets[event : event + 2]
         place = int(rule.broken[start:stop].argmax())
-        return name(place) + rule.detail(start + place)
+        return name(event, place) + rule.detail(start + place)
 
     events = np.bincount(rows.owner[rule.broken], minlength=len(rows.offsets) - 1) > 0
     return ValidationRule(rule.reason, events, detail)
@@ -350,4 +347,4 @@ def slate_rules(slates: SlateColumns, policies: Sequence[str]) -> Iterator[Valid
     )
     choices = choice_rules(policies, slates.probabilities, slates.propensity, slates.actions)
     for rule in (*choices, marginals):
-        yield _of_rows(rule, slates, lambda slot: f"slots.{slot}.")
+        yield _of_rows(rule, slates, lambda _, slot: f"slots.{slot}.")

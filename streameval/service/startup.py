@@ -28,7 +28,7 @@ from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
 from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, evaluator_from, found_in
 
-SCHEMA = 3
+SCHEMA = 4
 PARTS: State = {
     "written": 0.0,
     "fingerprint": {},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from streameval.events import EventBatch
+from streameval.events.action_sets import Features, cumulative_offsets
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from support.streams import CANDIDATE, evaluated
@@ -80,3 +81,13 @@ def values_of(batch: EventBatch, estimators: Sequence[AnyEstimator], **options: 
     """The value of the target by each estimator, over all events."""
     report = evaluated(batch, estimators=estimators, averages=[Cumulative()], **options).report()
     return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}
+
+
+def without_features(batch: EventBatch, events: NDArray[np.bool_]) -> EventBatch:
+    """The batch in which these events have no features."""
+    sets = batch.action_sets
+    assert sets is not None
+    assert sets.features is not None
+    sizes = np.where(events, 0, sets.features.sizes)
+    values = sets.features.values[np.repeat(~events, sets.features.sizes)]
+    return replace(batch, action_sets=replace(sets, features=Features(cumulative_offsets(sizes), values)))

@@ -101,8 +101,8 @@ class Actions:
 
     @cached_property
     def has_features(self) -> Mask:
-        """Whether all actions of an event have features, [n]."""
-        return _of_all_actions(self.sets, self.sets.has_features[:, None])[:, 0]
+        """Whether the actions of an event have features, [n]."""
+        return self.sets.widths > 0
 
     @cached_property
     def expected_reward(self) -> Array:

@@ -99,12 +99,19 @@ def _decisions(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decision
     chosen = [raw_fields.values[event] for event in events.tolist()]
     places = [slice(*sets.offsets[event : event + 2].tolist()) for event in events]
     sizes = [place.stop - place.start for place in places]
-    features = [None if sets.features is None else sets.features[place].copy() for place in places]
     return Decisions(
         contexts=[fields.get("context") for fields in chosen],
         actions=[fields.get("actions") or list(range(size)) for fields, size in zip(chosen, sizes, strict=True)],
-        features=[None if table is None or np.isnan(table).all() else table for table in features],
+        features=[_table(sets, event) for event in events.tolist()],
     )
+
+
+def _table(sets: ActionSets, event: int) -> Array | None:
+    """A copy of the features of an event's actions; None without any."""
+    width = int(sets.widths[event])
+    if sets.features is None or not width:
+        return None
+    return sets.features.values[slice(*sets.features.offsets[event : event + 2])].reshape(-1, width).copy()
 
 
 def _write(place: Array, answer: Any) -> Fault | None:

@@ -120,26 +120,28 @@ class Ridge(RewardModel):
         return {"square": None, "product": None}
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
-        """Rows without features are predicted as 0, and nothing is learned from them."""
+        """Actions with another number of features than the first are predicted as 0, and are not learned from."""
         sets, reward = log.sets, log.reward
-        if sets.features is None:
-            return np.zeros(len(sets.propensities)), state
-        design = _design(sets.features, state)
-        known = np.asarray(~np.isnan(design).any(axis=1))
-        design = np.where(known[:, None], design, 0.0)
-        events, rows = sets.logged
-        learned = np.zeros((len(reward), design.shape[1]))
-        learned[events] = design[rows] * known[rows, None]
-        by_block = learned.reshape(log.blocks, -1, design.shape[1])
+        prediction = np.zeros(len(sets.propensities))
+        width = sets.first_width if state["product"] is None else len(state["product"]) - 1
+        if not width:
+            return prediction, state
+        known, features = sets.features_of_width(width)
+        usable = (np.abs(features) <= LARGEST_FEATURE).all(axis=1)
+        known[known] = usable
+        design, place = np.insert(features[usable], 0, 1.0, axis=1), np.cumsum(known) - 1
+        events, rows = (each[known[sets.logged[1]]] for each in sets.logged)
+        learned = np.zeros((len(reward), width + 1))
+        learned[events] = design[place[rows]]
+        by_block = learned.reshape(log.blocks, -1, width + 1)
         weighted = (learned * log.weight[:, None]).reshape(by_block.shape)
         squares = np.matmul(weighted.swapaxes(1, 2), by_block)
         products = np.einsum("bnd,bn->bd", weighted, reward.reshape(log.blocks, -1))
         coefficients, state = self._follow(state, squares, products, log.block)
-        prediction = np.empty(len(design))
         for part, solution in zip(log.rows, coefficients, strict=True):
-            prediction[part] = design[part] @ solution
-        low, high = log.reward_range
-        return np.where(known, np.clip(prediction, low, high), 0.0), state
+            rows = np.arange(part.start, part.stop)[known[part]]
+            prediction[rows] = np.clip(design[place[rows]] @ solution, *log.reward_range)
+        return prediction, state
 
     def _follow(self, state: State, squares: Array, products: Array, block: int) -> tuple[Array, State]:
         """Coefficients before each block, and the sums after the last."""
@@ -153,16 +155,6 @@ class Ridge(RewardModel):
             square, product = square * fading + squares[index], product * fading + products[index]
         solvable = before[0] + self.penalty * np.eye(width)
         return _solved(solvable, before[1]), {"square": square, "product": product}
-
-
-def _design(features: Array, state: State) -> Array:
-    """The features with a leading 1, as wide as those learned so far; NaN where the width differs."""
-    width = features.shape[1] if state["product"] is None else len(state["product"]) - 1
-    design = np.full((len(features), width + 1), np.nan)
-    design[:, 0] = 1.0
-    if features.shape[1] == width:
-        design[:, 1:] = features
-    return np.where(np.abs(design) <= LARGEST_FEATURE, design, np.nan)
 
 
 def _solved(squares: Array, products: Array) -> Array:

@@ -6,6 +6,7 @@ import importlib
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
+from itertools import compress
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -16,7 +17,6 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
-from streameval.events import ActionSets
 from streameval.ope.evidence.actions import NOTHING, Requirement, Requirements
 from streameval.ope.policies.python import make
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
@@ -40,38 +40,37 @@ class ExternalModel(RewardModel):
         """A new model with `predict(inputs)` and `learn(inputs, rewards)`; ConfigError when there is no such code."""
         raise NotImplementedError
 
-    def inputs_of(self, log: LoggedActions) -> NDArray[Any]:
-        """The input of the model for each row of actions, on the first axis."""
+    def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
+        """The input of the model for each known row of actions, on the first axis; `features` are those of the rows."""
         raise NotImplementedError
 
     def check(self) -> None:
         self.make()
 
     def start(self) -> State:
-        return {"model": None, "taught": np.zeros(2), "failures": dict.fromkeys(FAILURES, 0)}
+        return {"model": None, "taught": np.zeros(2), "failures": dict.fromkeys(FAILURES, 0), "width": 0}
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
         model = self.make() if state["model"] is None else state["model"]
         taught, failures = state["taught"], dict(state["failures"])
-        sets, reward, known, inputs = log.sets, log.reward, self._known(log.sets), self.inputs_of(log)
+        sets, reward, width = log.sets, log.reward, state["width"] or log.sets.first_width
+        known, features = sets.features_of_width(width)
+        if Requirement.FEATURES not in self.needs:
+            known, features = np.ones(len(known), dtype=bool), np.empty((len(known), 0))
+        inputs, place = self.inputs_of(log, known, features), np.cumsum(known) - 1
         prediction = np.zeros(len(sets.propensities))
         logged = np.full(len(reward), -1)
         logged[sets.logged[0]] = sets.logged[1]
         for part, events in zip(log.rows, np.split(np.arange(len(reward)), log.blocks), strict=True):
             rows = np.arange(part.start, part.stop)[known[part]]
-            answer = _predicted(model, inputs[rows], failures)
+            answer = _predicted(model, inputs[place[rows]], failures)
             mean = taught[1] / taught[0] if taught[0] else 0.0
             prediction[rows] = np.clip(np.where(np.isfinite(answer), answer, mean), *log.reward_range)
             if len(reward) >= log.block:
                 taught_events = events[(logged[events] >= 0) & known[logged[events]]]
                 taught = taught + np.array([len(taught_events), reward[taught_events].sum()])
-                _teach(model, inputs[logged[taught_events]], reward[taught_events], failures)
-        return prediction, {"model": model, "taught": taught, "failures": failures}
-
-    def _known(self, sets: ActionSets) -> Mask:
-        if Requirement.FEATURES not in self.needs:
-            return np.ones(len(sets.propensities), dtype=bool)
-        return sets.has_features
+                _teach(model, inputs[place[logged[taught_events]]], reward[taught_events], failures)
+        return prediction, {"model": model, "taught": taught, "failures": failures, "width": width}
 
     def failures(self, state: State) -> Mapping[str, int]:
         return dict(state["failures"])
@@ -151,9 +150,8 @@ class PythonModel(ExternalModel):
             )
         return model
 
-    def inputs_of(self, log: LoggedActions) -> Array:
-        features = log.sets.features
-        return np.empty((len(log.sets.propensities), 0)) if features is None else features
+    def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> Array:
+        return features
 
 
 Input = Literal["features", "action", "context"]
@@ -200,17 +198,17 @@ class RiverModel(ExternalModel):
             raise ConfigError(f"river's {self.model} is no regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
-    def inputs_of(self, log: LoggedActions) -> NDArray[Any]:
+    def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
         sets, raw_fields = log.sets, log.raw_fields
         logged = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
         described = [_of_context(fields.get("context")) for fields in logged]
-        rows = [described[event] for event in sets.owner.tolist()]
-        if "features" in self.inputs and sets.features is not None:
-            keys = [f"feature_{place}" for place in range(sets.features.shape[1])]
-            named = [dict(zip(keys, values, strict=True)) for values in sets.features.tolist()]
-            rows = [({**row[0], **features}, row[1]) for row, features in zip(rows, named, strict=True)]
+        rows = [described[event] for event in sets.owner[known].tolist()]
+        keys = [f"feature_{place}" for place in range(features.shape[1])]
+        named = [dict(zip(keys, values, strict=True)) for values in features.tolist()]
+        rows = [({**row[0], **own}, row[1]) for row, own in zip(rows, named, strict=True)]
         if "action" in self.inputs:
-            rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, log.names, strict=True)]
+            names = compress(log.names, known)
+            rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, names, strict=True)]
         return np.fromiter(rows, dtype=object, count=len(rows))
 
 

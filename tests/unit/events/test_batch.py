@@ -12,7 +12,7 @@ from streameval.events import EventBatch, JsonDecoder, Rejected
 from support.strategies import POLICIES, encode, good_messages
 
 REJECTED = Rejected("malformed", "not a JSON object", b"[]")
-SET_COLUMNS = ("index", "offsets", "propensities", "features", "probabilities")
+SET_COLUMNS = ("index", "offsets", "propensities", "probabilities", "widths")
 COLUMNS = ("probabilities", "propensity", "reward", "timestamp", "sampling_probability")
 
 
@@ -22,7 +22,14 @@ def same(one: EventBatch, other: EventBatch) -> bool:
         return False
     if one.action_sets is None or other.action_sets is None:
         return all(batch.action_sets is None or not batch.action_sets.sizes.any() for batch in (one, other))
-    return all(equal(getattr(one.action_sets, name), getattr(other.action_sets, name)) for name in SET_COLUMNS)
+    return all(
+        equal(getattr(one.action_sets, name), getattr(other.action_sets, name)) for name in SET_COLUMNS
+    ) and equal(
+        *(
+            np.empty(0) if each is None else each.values
+            for each in (one.action_sets.features, other.action_sets.features)
+        )
+    )
 
 
 def equal(one: Any, other: Any) -> bool:
@@ -71,7 +78,8 @@ def test_arrays_with_action_sets_become_ragged_columns() -> None:
     assert sets.offsets.tolist() == [0, 2, 4, 6]
     assert sets.owner.tolist() == [0, 0, 1, 1, 2, 2]
     assert sets.features is not None
-    assert sets.features.tolist() == np.arange(12.0).reshape(6, 2).tolist()
+    assert sets.features.offsets.tolist() == [0, 4, 8, 12]
+    assert sets.features.values.tolist() == list(range(12))
     np.testing.assert_array_equal(sets.probabilities[2:4], [[0.5, np.nan], [0.5, 0.125]])
 
 
@@ -170,8 +178,7 @@ def test_a_part_is_what_its_events_alone_would_be(messages: list[bytes], start: 
     part = whole[start:stop]
     alone = decoded(messages[start:stop])
     assert len(part) == len(messages[start:stop])
-    if part.action_sets is None or part.action_sets.features is None:
-        assert same(part, alone)
+    assert same(part, alone)
     assert same(part, whole.take(np.arange(len(whole))[start:stop]))
     assert part.rejected == (whole.rejected if slice(start, stop).indices(len(messages))[0] == 0 else ())
 

@@ -68,7 +68,8 @@ def test_an_event_with_actions_gives_its_set_and_the_probabilities_of_the_logged
     assert sets.offsets.tolist() == [0, 3, 3]
     assert sets.propensities.tolist() == [0.8, 0.1, 0.1]
     assert sets.features is not None
-    assert sets.features.tolist() == [[1, 0], [0, 1], [1, 1]]
+    assert sets.features.offsets.tolist() == [0, 6, 6]
+    assert sets.features.values.tolist() == [1, 0, 0, 1, 1, 1]
     assert sets.probabilities.tolist() == [[0.1], [0.7], [0.2]]
 
 
@@ -82,13 +83,17 @@ def test_probabilities_of_the_logged_action_alone_are_in_its_row_of_the_set() ->
     assert batch.probabilities.tolist() == [[0.6]]
 
 
-def test_features_of_different_widths_end_in_nan() -> None:
+def test_tables_of_features_may_have_different_widths() -> None:
     narrow = ACTION_SET | {"features": [[5], [6], [7]]}
     without = {key: value for key, value in ACTION_SET.items() if key != "features"}
     sets = batch_of(narrow, ACTION_SET, without).action_sets
     assert sets is not None
-    assert sets.features is not None
-    np.testing.assert_array_equal(sets.features[[0, 3, 6]], [[5, np.nan], [1, 0], [np.nan, np.nan]])
+    assert sets.widths.tolist() == [1, 2, 0]
+    assert sets.first_width == 1
+    for width, rows, features in ((1, range(3), [[5], [6], [7]]), (2, range(3, 6), [[1, 0], [0, 1], [1, 1]])):
+        chosen, table = sets.features_of_width(width)
+        assert np.flatnonzero(chosen).tolist() == list(rows)
+        assert table.tolist() == features
 
 
 def test_the_probabilities_of_each_policy_are_contiguous_over_events() -> None:
@@ -358,7 +363,7 @@ def test_no_message_puts_a_number_that_is_not_finite_into_a_column(messages: lis
     if batch.action_sets is not None:
         assert within(batch.action_sets.propensities, 0.0, 1.0)
         assert within(batch.action_sets.probabilities, 0.0, 1.000001)
-        assert batch.action_sets.features is None or not np.isinf(batch.action_sets.features).any()
+        assert batch.action_sets.features is None or np.isfinite(batch.action_sets.features.values).all()
 
 
 def within(values: Any, low: float, high: float) -> bool:
@@ -385,8 +390,10 @@ def assert_same_numbers(one: EventBatch, other: EventBatch) -> None:
         np.testing.assert_array_equal(getattr(one, column), getattr(other, column))
     assert (one.action_sets is None) == (other.action_sets is None)
     if one.action_sets is not None and other.action_sets is not None:
-        for column in ("index", "offsets", "propensities", "features", "probabilities"):
+        for column in ("index", "offsets", "propensities", "widths", "probabilities"):
             np.testing.assert_array_equal(getattr(one.action_sets, column), getattr(other.action_sets, column))
+        tables = [sets.features and sets.features.values for sets in (one.action_sets, other.action_sets)]
+        np.testing.assert_array_equal(*tables)
 
 
 @given(strategies.events)

@@ -107,7 +107,7 @@ def test_an_event_with_too_many_policies_is_rejected() -> None:
     assert len(batch_of(good | {"policies": crowd}, policies=["p7"])) == 1
 
 
-def test_an_action_with_too_many_features_is_rejected_so_that_others_need_no_table_as_wide() -> None:
+def test_an_action_with_too_many_features_is_rejected_beside_one_with_many_actions() -> None:
     wide = BARE | {"action": 0, "actions": [0], "propensities": [1], "features": [[0.5] * 20_000]}
     many = BARE | {"action": 0, "actions": list(range(5_000)), "propensity": 1, "features": [[1]] * 5_000}
     batch = batch_of(wide, many)
@@ -115,8 +115,15 @@ def test_an_action_with_too_many_features_is_rejected_so_that_others_need_no_tab
         ("malformed", "features[0]: 20000 numbers, more than the limit of 4096")
     ]
     assert batch.action_sets is not None
-    assert batch.action_sets.features is not None
-    assert batch.action_sets.features.shape == (5_000, 1)
+    assert batch.action_sets.widths.tolist() == [1]
+
+
+def test_many_actions_of_one_feature_beside_one_of_many_take_no_more_memory_than_apart() -> None:
+    wide = BARE | {"action": 0, "actions": [0], "propensities": [1], "features": [[0.5] * 4096]}
+    many = BARE | {"action": 0, "actions": list(range(20_000)), "propensity": 1, "features": [[1]] * 20_000}
+    together, apart = batch_of(wide, many), [batch_of(wide), batch_of(many)]
+    assert together.nbytes <= sum(batch.nbytes for batch in apart)
+    assert EventBatch.concat(apart).nbytes <= sum(batch.nbytes for batch in apart)
 
 
 def test_as_many_features_as_the_limit_are_accepted() -> None:
@@ -124,5 +131,4 @@ def test_as_many_features_as_the_limit_are_accepted() -> None:
     batch = batch_of(event | {"features": [[0.5] * 4096]}, event | {"features": [[0.5]]}, event)
     assert batch.rejected == ()
     assert batch.action_sets is not None
-    assert batch.action_sets.features is not None
-    assert np.isnan(batch.action_sets.features).sum(axis=1).tolist() == [0, 4095, 4096]
+    assert batch.action_sets.widths.tolist() == [4096, 1, 0]

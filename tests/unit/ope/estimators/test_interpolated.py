@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from streameval import Evaluator
-from streameval.events import ActionSets, EventBatch
+from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative
 from streameval.ope.estimators import (
     CAB,
@@ -35,7 +35,7 @@ from streameval.ope.estimators.interpolated import Interpolated
 from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.reward_models import Tabular
-from support.bandits import CANDIDATE, random_bandit, values_of
+from support.bandits import CANDIDATE, random_bandit, values_of, without_features
 from support.strategies import examples
 
 Array = NDArray[np.float64]
@@ -234,16 +234,15 @@ def described(**gone: bool) -> EventBatch:
     batch = random_bandit(seed=3, smallest=0.1).log(100, seed=3)
     sets = batch.action_sets
     assert sets is not None
-    assert sets.features is not None
-    columns = {name: getattr(sets, name).copy() for name in ("propensities", "features", "probabilities")}
+    columns = {name: getattr(sets, name).copy() for name in ("propensities", "probabilities")}
     rows = np.flatnonzero(sets.owner % 2 == 0)
     logged = sets.logged[1]
-    for name in gone:
+    for name in gone.keys() & columns.keys():
         kept = columns[name][logged].copy()
         columns[name][rows] = np.nan
-        if name != "features":
-            columns[name][logged] = kept
-    return replace(batch, action_sets=ActionSets(sets.offsets, sets.index, **columns))
+        columns[name][logged] = kept
+    changed = replace(batch, action_sets=replace(sets, **columns))
+    return without_features(changed, np.arange(100) % 2 == 0) if "features" in gone else changed
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import DaemonStatus
 from support import own_models
-from support.bandits import CANDIDATE, Bandit, cut, logging_with
+from support.bandits import CANDIDATE, Bandit, cut, logging_with, without_features
 from support.strategies import examples
 
 Array = NDArray[np.float64]
@@ -264,14 +264,14 @@ def test_a_model_of_the_user_is_asked_and_taught_block_by_block_in_order() -> No
     batch = REWARDING.log(2 * BLOCK + 3, seed=12)
     sets = batch.action_sets
     assert sets is not None
-    assert sets.features is not None
+    _, features = sets.features_of_width(sets.first_width)
     fed(PythonModel(target="support.own_models:Witness"), batch).report()
     assert [what for what, _, _ in own_models.Witness.seen] == ["predict", "learn", "predict", "learn", "predict"]
     for block in range(2):
         (_, asked, _), (_, taught, reward) = own_models.Witness.seen[2 * block : 2 * block + 2]
         events = slice(block * BLOCK, (block + 1) * BLOCK)
-        np.testing.assert_array_equal(asked, sets.features[4 * events.start : 4 * events.stop])
-        np.testing.assert_array_equal(taught, sets.features[sets.logged[1][events]])
+        np.testing.assert_array_equal(asked, features[4 * events.start : 4 * events.stop])
+        np.testing.assert_array_equal(taught, features[sets.logged[1][events]])
         assert reward is not None
         np.testing.assert_array_equal(reward, batch.reward[events])
     assert len(own_models.Witness.seen[4][1]) == 3 * 4
@@ -303,17 +303,12 @@ def test_a_model_that_fails_costs_its_predictions_and_nothing_else(model: str, r
 
 def test_events_without_features_are_missing_and_not_shown_to_a_model_that_needs_them() -> None:
     batch = REWARDING.log(100, seed=14)
-    sets = batch.action_sets
-    assert sets is not None
-    assert sets.features is not None
-    features = sets.features.copy()
-    features[: 4 * 50] = np.nan
     own_models.Witness.seen = ()
-    half = replace(batch, action_sets=replace(sets, features=features))
+    half = without_features(batch, np.arange(100) < 50)
     report = fed(PythonModel(target="support.own_models:Witness"), half).report()
     assert sum(len(rows) for what, rows, _ in own_models.Witness.seen if what == "learn") == 50
     assert all(np.isfinite(rows).all() for _, rows, _ in own_models.Witness.seen)
-    blind = replace(batch, action_sets=replace(sets, features=None))
+    blind = without_features(batch, np.full(100, True))
     assert fed(MEAN, blind).report().get(CANDIDATE, "dm", "cumulative").value is None
     assert report.get(CANDIDATE, "dm", "cumulative").value is not None
 

@@ -77,7 +77,7 @@ def expected_rewards(batch: EventBatch, target: Array, model: Ridge, parts: int 
             reward=batch.reward[place],
             action=sets.index[place],
             propensities=sets.propensities.reshape(n, -1)[place],
-            features=sets.features.reshape(n, ACTIONS, -1)[place],
+            features=sets.features.values.reshape(n, ACTIONS, -1)[place],
             policies={"a": target[place]},
             sampling_probability=batch.sampling_probability[place],
         )
@@ -239,6 +239,19 @@ def test_events_with_another_number_of_features_are_missing_not_fatal() -> None:
         value = evaluator.report().get("a", estimator, "cumulative").value
         assert value is not None
         assert 0 < value < 1.5
+
+
+def test_an_event_with_another_number_of_features_changes_no_prediction_of_others() -> None:
+    offers, found = Offers(8, 300), []
+    wider = np.concatenate([offers.features[150:151]] * 2, axis=2)
+    parts = [offers.batch(slice(150)), offers.batch(slice(150, 151), features=wider), offers.batch(slice(151, 300))]
+    for batches in ([EventBatch.concat(parts)], parts):
+        evaluator = Evaluator(["a"], estimators=[DM(), StratifiedDR()], averages=[Cumulative()], block=BLOCK)
+        for batch in batches:
+            evaluator.update(batch)
+            evaluator.report()
+        found.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
 @pytest.mark.parametrize("wrong", [{"horizon": 10.0}, {"penalty": 0.0}, {"horizn": 1e4}])
