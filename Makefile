@@ -19,7 +19,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 2 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock dashboards manifests clean
+.PHONY: help demo quick test test-all lint tests bench fuzz soak faults mutants lock dashboards figures manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -77,6 +77,9 @@ lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 
 
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
+
+figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
+	for study in nonstationary coverage promotion; do .venv/bin/python examples/$$study/study.py table || exit 1; done
 
 manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from deploy/prometheus/rules
 	.venv/bin/python deploy/kubernetes/prometheusrule.py

@@ -1,7 +1,8 @@
-"""Draws the two figures of the README: `python pictures.py`, some minutes. Needs matplotlib."""
+"""The two figures of the README, and `results.json`: `python pictures.py`, some minutes. Needs matplotlib."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,10 @@ def plain(axes: Axes) -> None:
     axes.tick_params(colors=FAINT, labelsize=9, which="both", length=0)
 
 
-def blends(path: Path) -> None:
-    """Mean squared error against the cap, or against tau."""
+def blends(path: Path) -> dict[str, float]:
+    """Mean squared error against the cap, or against tau; by estimator and parameter."""
     digits = Digits.prepared()
     found = mean_squared_errors(estimates(digits, LOGS, EVENTS), digits.value)
-    for label, error in found.items():
-        print(f"{label:24} {error:.6f}")
     caps, taus = np.array(CAPS), np.array(TAUS)
     figure = Figure(figsize=(8.6, 5.4), dpi=150, facecolor="white")
     axes = figure.add_axes((0.09, 0.1, 0.65, 0.72))
@@ -70,9 +69,10 @@ def blends(path: Path) -> None:
     figure.legend(handles=legend, loc="center left", bbox_to_anchor=(0.75, 0.46), frameon=False, fontsize=9)
     title(figure, "Between the model and the weights", f"{LOGS} logs of {EVENTS:,} events; digits as a bandit")
     figure.savefig(path)
+    return {label: rounded(error) for label, error in found.items()}
 
 
-def supports(path: Path) -> None:
+def supports(path: Path) -> dict[str, Any]:
     """Mean estimates and errors against the number of supported actions."""
     shown = {"cab": f"cab {CAP:g}", "switch": f"switch {CAP:g}", "dr": "dr", "dm": "dm", "ips": "ips"}
     logs, events = 30, EVENTS
@@ -80,6 +80,7 @@ def supports(path: Path) -> None:
     truth, missing = runs[0][0].value, [digits.unsupported for digits, _ in runs]
     figure = Figure(figsize=(8.6, 4.6), dpi=150, facecolor="white")
     left, right = figure.add_axes((0.08, 0.26, 0.4, 0.62)), figure.add_axes((0.58, 0.26, 0.4, 0.62))
+    estimated: dict[str, list[float]] = {}
     left.axhline(truth, color=INK, linewidth=1.0)
     left.annotate("truth", (SUPPORTED[-1], truth), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9)
     for label, each in shown.items():
@@ -87,8 +88,7 @@ def supports(path: Path) -> None:
         curve(left, label, np.array(SUPPORTED), values.mean(axis=1), linestyle="-", marker="o", markersize=3.5)
         error = np.sqrt(((values - truth) ** 2).mean(axis=1))
         curve(right, label, np.array(SUPPORTED), error, linestyle="-", marker="o", markersize=3.5)
-        print(label, *[f"{mean:.3f}" for mean in values.mean(axis=1)])
-    print("truth", f"{truth:.3f}", "unsupported", *[f"{share:.3f}" for share in missing])
+        estimated[label] = [rounded(mean) for mean in values.mean(axis=1)]
     left.set_ylabel("estimate, mean of the logs", color=FAINT, fontsize=9)
     right.set_ylabel("root mean squared error", color=FAINT, fontsize=9)
     right.set_ylim(bottom=0)
@@ -107,6 +107,13 @@ def supports(path: Path) -> None:
         f"{logs} logs of {events:,} events each; CAB and SWITCH with M = {CAP:g}",
     )
     figure.savefig(path)
+    shares = [rounded(share) for share in missing]
+    return {"supported": SUPPORTED, "unsupported": shares, "value": rounded(truth), "estimates": estimated}
+
+
+def rounded(number: float) -> float:
+    """A number as it is stored."""
+    return float(f"{number:.4g}")
 
 
 def title(figure: Figure, said: str, beside: str) -> None:
@@ -118,5 +125,5 @@ def title(figure: Figure, said: str, beside: str) -> None:
 if __name__ == "__main__":
     here = Path(__file__).parent
     assert max(SUPPORTED) <= DIGITS
-    supports(here / "unsupported.png")
-    blends(here / "blending.png")
+    results = {"support": supports(here / "unsupported.png"), "errors": blends(here / "blending.png")}
+    (here / "results.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -2,12 +2,13 @@
 
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
-python study.py table                       results/*.jsonl -> results/*.md and results/*.json
+python study.py table                       results/*.jsonl -> results/*.md and *.json -> the tables of README.md
 python study.py figures lastfm.npz          the figures
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import Store, perform_all
-from summary import means, write
+from summary import fill_in, means, read, write
 from worlds import scene
 
 from streameval.cli.terminal import run_app
@@ -33,6 +34,8 @@ SEEDS = range(20)
 """Fixed before the first run; no run was discarded."""
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+DOCUMENTS = [HERE / "README.md", HERE.parents[1] / "README.md"]
+"""Documents with figures of this study."""
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Results = Annotated[Path, typer.Option(help="directory of the results")]
@@ -78,10 +81,17 @@ def run(
 
 
 @app.command()
-def table(results: Results = RESULTS) -> None:
-    """Write the tables of all stored worlds: .md for people, .json for programs."""
+def table(
+    results: Results = RESULTS,
+    readme: Annotated[list[Path], typer.Option(help="documents whose tables and figures are filled in")] = DOCUMENTS,
+) -> None:
+    """Write the tables of all stored runs (.md for people, .json for programs), and fill in the documents."""
     for path in sorted(results.glob("*.jsonl")):
         write(Store(path).read(), path)
+    if (results / "variants.json").exists():
+        variants = json.loads((results / "variants.json").read_text())
+        for document in readme:
+            document.write_text(fill_in(document.read_text(), read(results), variants))
 
 
 @app.command()

@@ -1,7 +1,8 @@
-"""Means over seeds, as tables for people and as JSON."""
+"""Means over seeds, as JSON, as tables of a world, and as the tables of README.md."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,33 @@ INTERVALS = {
     "ips / window, Bernstein": "empirical_bernstein",
 }
 """Contestants whose intervals are in the tables, and the kind of interval."""
+PUBLISHED = {
+    "ips, cumulative": ("ips / cumulative",),
+    "ips, window 10,000": ("ips / window",),
+    "ips, decay .9999": ("ips / decay",),
+    "ips, adaptive window, published": ("ips / adaptive_window, published",),
+    "ips, adaptive decay, published": ("ips / adaptive_decay, published",),
+    "ips, adaptive window, mse, bias weight .5 / 1": ("ips / adaptive_window, mse .5", "ips / adaptive_window, mse 1"),
+    "ips, adaptive decay, mse, bias weight .5 / 1": ("ips / adaptive_decay, mse .5", "ips / adaptive_decay, mse 1"),
+    "ips, adaptive window, immediate growth, published / mse .5": (
+        "ips / adaptive_window, published, immediate",
+        "ips / adaptive_window, mse .5, immediate",
+    ),
+}
+"""Rows of the table of errors, with one or two contestants each."""
+DEFAULT = "stratified_dr / mixture"
+ERRORS = PUBLISHED | {
+    "ips, mixture": ("ips / mixture",),
+    "snips, mixture": ("snips / mixture",),
+    "stratified_ips, mixture": ("stratified_ips / mixture",),
+    "**stratified_dr, mixture** (the default)": (DEFAULT,),
+    "an A/B test of each candidate on as many events, window 10,000": ("A/B test",),
+}
+FORGETTING = [name for row, names in PUBLISHED.items() if row != "ips, cumulative" for name in names]
+SHOWN_EARLY = (DEFAULT, "stratified_ips / mixture", "ips / window", "ips / window, Bernstein")
+SYNTHETIC = ("softmax-slow", "softmax-fast")
+Means = Mapping[str, Sequence["Mean"]]
+"""The means of each world, by its name."""
 ONLY_INTERVALS = {contestant.name for contestant in IN_TABLE if contestant.bound is not None}
 """Their estimates equal those of the same average without its own interval."""
 
@@ -89,6 +117,101 @@ def write(scores: Sequence[Score], path: Path) -> None:
     path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, found)) + b"\n]\n")
 
 
+def read(results: Path) -> dict[str, list[Mean]]:
+    """The means of all worlds that `write` wrote."""
+    decoder = msgspec.json.Decoder(list[Mean])
+    worlds = ("lastfm", *SYNTHETIC)
+    return {world: decoder.decode((results / f"{world}.json").read_bytes()) for world in worlds}
+
+
+def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]]) -> str:
+    """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
+    settings = list(SETTINGS)
+    tables = {
+        "errors": _table(["", *settings], _errors(worlds["lastfm"])),
+        "intervals": _table(["", "interval", *settings], _covered(worlds["lastfm"])),
+        "early": _early(worlds["lastfm"], SHOWN_EARLY),
+        "synthetic": _table(["", "", *settings], [row for each in SYNTHETIC for row in _synthetic(each, worlds[each])]),
+        "variants": _table(["idea", *settings, ""], variants["ideas"]),
+        "horizons": _table(["", "", *settings], variants["horizons"]),
+    }
+    pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
+    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    known = figures(worlds, variants)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+
+
+def figures(worlds: Means, variants: Mapping[str, list[list[str]]]) -> dict[str, str]:
+    """The figures of the text by name, most of them errors in thousandths."""
+    by = {(each.contestant, each.setting): each for each in worlds["lastfm"]}
+    fast = {(each.contestant, each.setting): each for each in worlds["softmax-fast"]}
+    known = {
+        f"coverage_fast_{setting}": f"{100 * (fast[DEFAULT, setting].coverage or 0.0):.1f}" for setting in SETTINGS
+    }
+    for setting in SETTINGS:
+        cumulative, default = by["ips / cumulative", setting], by[DEFAULT, setting]
+        best = min((by[name, setting] for name in FORGETTING), key=lambda each: each.mse)
+        known[f"default_{setting}"] = _ratio(default.mse / best.mse)
+        for name in ("cumulative", "window", "decay", "mixture", "adaptive_decay, published"):
+            known[f"{name.partition(',')[0]}_{setting}"] = _without_zero(by[f"ips / {name}", setting], False)
+        for name in ("window", "decay"):
+            known[f"{name}_over_cumulative_{setting}"] = _ratio(by[f"ips / {name}", setting].mse / cumulative.mse)
+            shown = [each for each in worlds["lastfm"] if each.contestant.startswith(f"ips / {name} ")]
+            least = min((each for each in shown if each.setting == setting), key=lambda each: each.mse)
+            known[f"best_{name}_{setting}"] = f"{_horizon(least.contestant):,}"
+    for alpha in ("0.9995", "0.9999", "0.99998"):
+        name = f"ips / decay {alpha}"
+        known[f"decay_of_{_horizon(name)}"] = _without_zero(by[name, "smooth"], False)
+    cumulative = by["ips / cumulative", "stationary"]
+    known["spread_stationary"] = _without_zero(cumulative, True).partition("± ")[2]
+    known["default_over_cumulative"] = f"{by[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
+    known["coverage_after_jump"] = f"{100 * (by[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
+    notes = {f"{name}_{place}": figure for name, row in variants["notes"] for place, figure in enumerate(row)}
+    return known | notes
+
+
+def _horizon(contestant: str) -> int:
+    """The events of `ips / window 500`, or 1 over 1 - alpha of `ips / decay 0.998`."""
+    number = float(contestant.rpartition(" ")[2])
+    return round(number if number > 1 else 1 / (1 - number))
+
+
+def _ratio(share: float) -> str:
+    return f"{share:.2f}".removeprefix("0")
+
+
+def _errors(found: Sequence[Mean]) -> Iterable[list[str]]:
+    by = {(each.contestant, each.setting): each for each in found}
+    for row, names in ERRORS.items():
+        cells = [
+            " / ".join(_without_zero(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS
+        ]
+        yield [row, *(f"**{cell}**" if names == (DEFAULT,) else cell for cell in cells)]
+
+
+def _covered(found: Sequence[Mean]) -> Iterable[list[str]]:
+    by = {(each.contestant, each.setting): each for each in found}
+    for name, kind in INTERVALS.items():
+        if name != "ips / mixture":
+            yield [name, f"`{kind}`", *(_interval(by[name, setting]) for setting in SETTINGS)]
+
+
+def _synthetic(world: str, found: Sequence[Mean]) -> Iterable[list[str]]:
+    """The best published form of each setting, and the mixtures."""
+    by = {(each.contestant, each.setting): each for each in found}
+    best = [min((by[name, setting] for name in FORGETTING), key=lambda each: each.mse) for setting in SETTINGS]
+    forms = [f"{_without_zero(each, False)} ({each.contestant.removeprefix('ips / ')})" for each in best]
+    yield [world, "best published", *forms]
+    for name in ("stratified_ips / mixture", DEFAULT):
+        yield ["", name, *(_without_zero(by[name, setting], True) for setting in SETTINGS)]
+    yield ["", f"coverage and half-width of {DEFAULT}", *(_interval(by[DEFAULT, setting]) for setting in SETTINGS)]
+
+
+def _without_zero(mean: Mean, spread: bool) -> str:
+    """An error in thousandths as `.133 ± .003`."""
+    return re.sub(r"\b0\.", ".", _error(mean) if spread else _error(msgspec.structs.replace(mean, mse_se=None)))
+
+
 def markdown(found: Sequence[Mean]) -> str:
     """The tables of one world."""
     parts = [f"# {found[0].world}: {found[0].events:,} events a run"]
@@ -101,7 +224,7 @@ def markdown(found: Sequence[Mean]) -> str:
         parts.append("## Coverage of the value now, and half-width of the 95% interval")
         parts.append(_by_setting("interval", found, _interval, INTERVALS))
         parts.append("## Coverage early, all settings together")
-        parts.append(_early(found))
+        parts.append(_early(found, INTERVALS))
     return "\n\n".join(parts) + "\n"
 
 
@@ -138,10 +261,10 @@ def _interval(mean: Mean) -> str:
     return f"{mean.coverage:.3f}, ± {mean.half_width:.4f}" if known else NONE
 
 
-def _early(found: Sequence[Mean]) -> str:
+def _early(found: Sequence[Mean], rows: Iterable[str]) -> str:
     head = ["events", *(f"{count:,}" for count in EARLY_MOMENTS), *(f"{count} to {EARLY:,}" for count in EARLY_FROM)]
     body = []
-    for row in INTERVALS:
+    for row in rows:
         some = [(*each.early_coverage, *each.coverage_from) for each in found if each.contestant == row]
         if some:
             known = map(_known_mean, zip(*some, strict=True))

@@ -1,13 +1,15 @@
-"""The two figures of the README: `python figures.py`, some minutes on one core. Needs matplotlib."""
+"""The two figures of the README and `results.json`: `python figures.py`, some minutes on one core. Needs matplotlib."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from simulation import Array, Log, Reward, err, errors, ndcg, runs, value, world
+from simulation import Array, Log, Reward, err, errors, expected, ndcg, runs, value, world
 
 mpl.use("Agg")
 
@@ -46,24 +48,28 @@ def finish(figure: plt.Figure, title: str, name: str) -> None:
     figure.savefig(HERE / name, dpi=130)
 
 
-def errors_of_sizes() -> None:
+def errors_of_sizes() -> dict[str, Any]:
     """Error against n: two sizes, two logging policies, NDCG."""
+    results = {}
     figure, panels = plt.subplots(2, 2, figsize=(9, 7.6), sharex=True, sharey=True, layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.91))
     for row, (slots, actions) in zip(panels, ((5, 10), (10, 100)), strict=True):
         for axes, (peak, logging) in zip(row, ((0.0, "uniform"), (1.0, "peaked")), strict=True):
             log = Log(world(slots, actions), peak)
             found = errors(runs(log, ndcg, SIZES, RUNS), value(log.world, ndcg))
-            report(f"{slots} of {actions}, {logging}", found)
+            results[f"{slots} of {actions}, {logging}"] = rounded(found)
             draw(axes, found, f"{slots} of {actions} documents, {logging} logging")
             axes.label_outer()
         row[0].set_ylabel("root mean squared error")
         row[0].set_yticks([0.001, 0.01, 0.1, 1], [".001", ".01", ".1", "1"])
     finish(figure, "NDCG of a new ranker, from the log of another", "rmse.png")
+    return results
 
 
-def errors_of_rewards() -> None:
-    """Error against n: an additive reward, and one that is not."""
+def biases_of_rewards() -> dict[str, float]:
+    """Error against n: an additive reward, and one that is not. The relative biases of the latter, by size."""
+    small = Log(world(5, 10), 0.0)
+    biases = {"5 of 10": expected(small, err) / value(small.world, err) - 1}
     figure, panels = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.13, 1, 0.86))
     log = Log(world(10, 100), 0.0)
@@ -72,10 +78,9 @@ def errors_of_rewards() -> None:
         truth = value(log.world, reward)
         estimates = runs(log, reward, SIZES, RUNS)
         found = {name: error / truth for name, error in errors(estimates, truth).items()}
-        report(f"{title}: truth {truth:.4f}", found)
         draw(axes, found, title)
         if reward is err:
-            bias = float(estimates["PI"][:, -1].mean()) / truth - 1
+            bias = biases["10 of 100"] = float(estimates["PI"][:, -1].mean()) / truth - 1
             axes.axhline(bias, color=COLOURS["PI"], lw=1, ls=":")
             place = {"xytext": (0, -12), "textcoords": "offset points", "fontsize": 9}
             axes.annotate(f"bias: {bias:.0%} of the truth", (SIZES[0], bias), **place)
@@ -86,15 +91,14 @@ def errors_of_rewards() -> None:
         "Where slots do not add up, more data does not help (10 of 100, uniform)",
         "additive.png",
     )
+    return {size: float(f"{bias:.3g}") for size, bias in biases.items()}
 
 
-def report(title: str, found: dict[str, Array]) -> None:
-    """The numbers of a panel."""
-    print(title)
-    for name, line in found.items():
-        print(f"  {name:10}" + "".join(f"{number:10.4f}" for number in line))
+def rounded(found: dict[str, Array]) -> dict[str, list[float]]:
+    """The numbers of a panel, as they are stored."""
+    return {name: [float(f"{number:.4g}") for number in line] for name, line in found.items()}
 
 
 if __name__ == "__main__":
-    errors_of_sizes()
-    errors_of_rewards()
+    results = {"sizes": SIZES, "runs": RUNS, "errors": errors_of_sizes(), "bias": biases_of_rewards()}
+    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
