@@ -92,6 +92,25 @@ def test_time_uniform_intervals_seldom_ever_miss_and_others_do(worlds: ModuleTyp
     assert sum(ever["ips", "window", "normal", "value"]) > binom.ppf(0.999, RUNS, 0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["still", "drifting"])
+@pytest.mark.parametrize("weights", ["mild", "heavy"])
+@pytest.mark.parametrize("level", [0.3, 0.03])
+def test_the_interval_of_the_mixture_covers_the_present_value(
+    worlds: ModuleType, shape: str, weights: str, level: float
+) -> None:
+    intervals, world = import_module("intervals"), worlds.WORLDS[f"{shape}-{weights}-{level:g}"]
+    covered: dict[str, list[float]] = {}
+    for run in range(2_000, 2_000 + RUNS):
+        stream = worlds.draw(world, run, intervals.EVENTS)
+        for cell, answer in intervals.answers(world, stream, parts=["mixture"]):
+            if cell.kind == "drift_aware":
+                inside = (answer.lower <= answer.truth) & (answer.truth <= answer.upper)
+                covered.setdefault(cell.quantity, []).append(inside[:, 2:].mean())  # from 600 events
+    assert len(covered) == 3
+    assert min(map(np.mean, covered.values())) >= 0.93
+
+
 def test_the_runs_of_a_chunk_are_stored_once_and_go_on_where_they_stopped(
     worlds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +164,8 @@ def test_what_the_study_promises_holds_in_the_stored_results(worlds: ModuleType)
     assert {row.world for row in rows} == set(worlds.WORLDS)
     for row in rows:
         assert row.runs >= 400
+        if row.kind == "drift_aware":
+            assert row.miss <= 0.07, row
         if worlds.WORLDS[row.world].shape in ("sessions", "crowd"):
             continue
         if row.kind.startswith("confidence_sequence"):

@@ -116,6 +116,51 @@ def test_intervals_cover_the_value_of_the_moment(kind: DriftKind) -> None:
     assert course(kind, features=True).covered("stratified_dr").mean() >= 0.95
 
 
+def seasonal(seed: int, events: int) -> tuple[EventBatch, dict[str, Array]]:
+    """A log of four actions, whose rewards oscillate by 60 % in turn, and the values of two candidates."""
+    rng = np.random.default_rng([50, seed])
+    policies = {"one": np.array([0.375, 0.375, 0.125, 0.125]), "two": np.array([0.375, 0.125, 0.375, 0.125])}
+    time = np.arange(events)[:, None] * 2 * np.pi / 24_000
+    mean = 0.3 * np.array([1.3, 1.0, 0.8, 0.9]) * (1 + 0.6 * np.sin(time + np.arange(4) * np.pi / 4))
+    action = rng.integers(4, size=events)
+    reward = (rng.random(events) < mean[np.arange(events), action]).astype(float)
+    shown = {name: policy[action] for name, policy in policies.items()}
+    batch = EventBatch.from_arrays(reward=reward, propensity=np.full(events, 0.25), policies=shown)
+    return batch, {"logging": mean.mean(axis=1)} | {name: mean @ policy for name, policy in policies.items()}
+
+
+def test_intervals_cover_before_the_speed_of_drift_is_known() -> None:
+    covered: dict[str, list[bool]] = {"values": [], "lifts": []}
+    for seed in range(6):
+        events, values = seasonal(seed, 12_000)
+        evaluator = Evaluator(["one", "two"], [StratifiedIPS()], [Mixture()], drift=None, promotion=None)
+        for end in range(800, 12_001, 800):
+            evaluator.update(events[end - 800 : end])
+            for estimate in evaluator.report().estimates[1:]:
+                value, lift = (values[estimate.policy] - base * values["logging"] for base in (0, 1))
+                assert None not in (estimate.lower, estimate.upper, estimate.lift_lower, estimate.lift_upper)
+                covered["values"].append(estimate.lower <= value[end - 1] <= estimate.upper)
+                covered["lifts"].append(estimate.lift_lower <= lift[end - 1] <= estimate.lift_upper)
+    assert min(float(np.mean(each)) for each in covered.values()) >= 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_cover_in_a_world_that_moves_fast(kind: DriftKind) -> None:
+    world, covered = World.synthetic(102, temperature=0.3), []
+    evaluator = Evaluator(world.candidates, estimators=[StratifiedDR()], averages=[Mixture()], drift=None)
+    moments = simulate(world, Drift(kind, span=SPAN, cycle=True), 2 * EVENTS, seed=60, action_sets=True)
+    for number, some in enumerate(batched(moments, EVERY // 100), start=1):
+        evaluator.update(EventBatch.concat(moment.events for moment in some))
+        if number * EVERY < FIRST:
+            continue
+        covered.extend(
+            each.lower is not None and each.upper is not None and each.lower <= value <= each.upper
+            for each, value in zip(evaluator.report().estimates[1:], some[-1].truth[1:], strict=True)
+        )
+    assert np.mean(covered) >= 0.93
+
+
 @cache
 def early(features: bool) -> dict[int, Array]:
     """Whether the interval covers, by number of events, over all settings, worlds and candidates."""

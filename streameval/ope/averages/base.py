@@ -50,8 +50,7 @@ class MixturePath(NamedTuple):
     """An average that mixes components, along the blocks of one fold.
 
     Before each block, [blocks, component columns]: `value_before`, the estimate; `denominator_before`, the recent mean
-    denominator. After each block, [blocks, columns]: `value`, and the variances that make up its error: by sampling,
-    between the decays, and by drift (NaN while unknown).
+    denominator. After each block, [blocks, columns]: `value`, and its variances by sampling and between the decays.
     """
 
     value_before: Array
@@ -59,7 +58,6 @@ class MixturePath(NamedTuple):
     value: Array
     sampling_variance: Array
     memory_spread: Array
-    drift_variance: Array
 
 
 FoldedState: TypeAlias = tuple[State, MixturePath | None]

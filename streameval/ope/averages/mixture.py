@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, exchange, ratio, take_columns
+from streameval.common.arrays import ROUNDING, Array, Mask, State, beyond_rounding, decayed_path, ratio, take_columns
 from streameval.common.component import strict
 from streameval.ope.averages import variance
 from streameval.ope.averages.base import Average, ColumnLayout, FoldedState, MixturePath, Reading
@@ -26,11 +26,10 @@ from streameval.ope.estimators import Terms
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 MEMORY = 100_000.0
-"""Horizon of losses, noise variances and diagnostics, in events."""
+"""Horizon of losses, noise variances, drift rates and diagnostics, in events."""
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 SMALLEST_VARIANCE = 1e-6
-DRIFT_SPAN = 50_000
 FEWEST_POOLED = 3
 DIAGNOSTICS = [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]
 """The sums of a policy's weights that each decay keeps."""
@@ -108,9 +107,9 @@ class Mixture(Average):
             "diagnostics": np.zeros((components, len(DIAGNOSTICS), decays)),
             "overlap": np.zeros((layout.policies, decays, decays)),
             "recent": np.zeros((components, NONZERO + 1)),
-            **{name: np.full(components, np.nan) for name in ("prior", "prior_square", "drift")},
+            **{name: np.full(components, np.nan) for name in ("prior", "prior_square")},
+            "trend": np.zeros((components, 2)),
             "largest": np.zeros(components),
-            "past": np.full((components, max(1, -(-DRIFT_SPAN // block)), 2), np.nan),
             "terms": np.zeros((layout.columns, len(TERM_ROWS), decays)),
             "spread": variance.start(layout.columns, paired),
         }
@@ -166,15 +165,15 @@ class DecayBank:
     @classmethod
     def now(cls, state: State, layout: ColumnLayout, rate: float | None) -> DecayBank:
         """The bank at present."""
-        kept = state.keys() - {"block", "spread", "past"}
+        kept = state.keys() - {"block", "spread"}
         return cls({name: np.asarray(state[name])[None] for name in kept}, layout, rate)
 
     @classmethod
     def after(
         cls, state: State, blocks: Blocks, parts: Blocks, part: slice, layout: ColumnLayout, rate: float | None
     ) -> DecayBank:
-        """The bank before some blocks (place 0) and after each of them; the past of the state moves on."""
-        block, size, past = parts.moments[part], state["block"], state["past"].transpose(1, 2, 0)
+        """The bank before some blocks (place 0) and after each of them."""
+        block, size = parts.moments[part], state["block"]
         fading, forgetting = np.exp(-size / HORIZONS), np.exp(-size / MEMORY)
         mean = _block_means(state, block, layout, rate)
         known = (block[..., MomentRow.WEIGHT] > 0) & np.isfinite(mean)  # weights that are all 0 make no ratio
@@ -199,9 +198,7 @@ class DecayBank:
             losses = (bank.estimates[:-1] - mean[..., None]) ** 2 / (2 * bank.noise[:-1] / weight)[..., None]
         charged = np.where((weight > 0)[..., None] & np.isfinite(losses), losses, 0.0)
         sums["loss"] = path(state["loss"], charged, np.full(len(HORIZONS), forgetting))
-        present = np.stack([bank.value, bank.sampling_variance], axis=1)[1:]
-        before = exchange(past, state["events"] // size, present)
-        sums["drift"] = _from(state["drift"], _drift(before, present, len(past) * size, layout))
+        sums["trend"] = _from(state["trend"], decayed_path(state["trend"], bank.trend_evidence[1:], forgetting))
         return bank
 
     @cached_property
@@ -252,10 +249,13 @@ class DecayBank:
     @cached_property
     def squares(self) -> Array:
         """Sum of the squares of the mixed kernel."""
-        moments, _, decays = self.kernel.shape
-        by_policy = self.kernel.reshape(moments, self.layout.policies, self.layout.parts, decays)
+        return self._squares_of(self.kernel)
+
+    def _squares_of(self, kernel: Array) -> Array:
+        moments, _, decays = kernel.shape
+        by_policy = kernel.reshape(moments, self.layout.policies, self.layout.parts, decays)
         squares = np.matmul(by_policy, self.sums["overlap"]) * by_policy
-        return np.asarray(squares.sum(axis=-1).reshape(self.value.shape))
+        return np.asarray(squares.sum(axis=-1).reshape(kernel.shape[:-1]))
 
     @cached_property
     def sampling_variance(self) -> Array:
@@ -268,12 +268,53 @@ class DecayBank:
         """Variance of the estimates of the decays in the mixture."""
         return np.asarray((self.share * (self.estimates - self.value[..., None]) ** 2).sum(axis=-1))
 
+    @cached_property
+    def trend(self) -> tuple[Array, Array]:
+        """The present drift per event and its sampling variance, [moments, columns]; NaN before a second block.
+
+        The estimate of a mixture in which the next shorter decay replaces each decay, less that of one in which the
+        next longer decay does, over the difference of the mean ages of their events. Pseudo-events do not count.
+        """
+        shorter, longer = _moved(self.share[..., ::-1])[..., ::-1], _moved(self.share)
+        kernel = ratio(shorter - longer, self.sums["weight"])
+        ages = kernel * self.sums["age"]
+        span = beyond_rounding(-ages.sum(axis=-1), np.abs(ages).sum(axis=-1))
+        slope = ratio((kernel * self.sums["total"]).sum(axis=-1), span)
+        return slope, ratio(self.noise * self._squares_of(kernel), span**2)
+
+    @property
+    def trend_evidence(self) -> Array:
+        """The terms `b^2 / n - 1` and `1 / n` of the sums that give the usual drift, [moments, columns, 2]."""
+        slope, noise = self.trend
+        evidence = np.stack([ratio(slope**2, noise) - 1, ratio(np.ones_like(noise), noise)], axis=-1)
+        return np.where(np.isfinite(evidence).all(axis=-1, keepdims=True), evidence, 0.0)
+
+    @property
+    def drift_square(self) -> Array:
+        """The square of the drift per event, `max(b^2 - f n, d^2)`; NaN before a second block.
+
+        `b`: the trend; `n`: its sampling variance. `d`, the usual drift, is learned: `d^2` is the mean of `b^2 - n`
+        over the last 100,000 events, weighted by `1 / n`, and over candidates. `f` is the share of these events that
+        the stream has had: while `d` is hardly known, the whole trend counts as drift.
+        """
+        candidates = np.array(self.layout.candidates, dtype=bool)
+        slope, noise = self.trend
+        learned = self.sums["trend"].reshape(len(slope), len(candidates), self.layout.parts, 2).copy()
+        learned[:, candidates] = learned[:, candidates].sum(axis=1, keepdims=True)
+        usual = ratio(learned[..., 0], learned[..., 1]).reshape(slope.shape)
+        seen = 1 - np.exp(-self.sums["events"][:, None] / MEMORY)
+        return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
+
     @property
     def of_terms(self) -> tuple[Array, ...]:
-        """The value of each whole term, and its variances: by sampling, between the decays, by drift."""
-        moved = self.sums["drift"] * (self.kernel * self.sums["age"]).sum(axis=-1)  # since the mean age
-        each = (self.value, self.sampling_variance, self.memory_spread, moved**2)
-        return tuple(_over_components(values, self.layout, np.add) for values in each)
+        """The value of each whole term, and its variances: by sampling, between the decays, by drift.
+
+        Components drift together: the distances that they have moved since the mean age of their events add up.
+        """
+        moved = np.sqrt(self.drift_square) * (self.kernel * self.sums["age"]).sum(axis=-1)
+        each = (self.value, self.sampling_variance, self.memory_spread, moved)
+        *others, distance = (_over_components(values, self.layout, np.add) for values in each)
+        return *others, distance**2
 
     @property
     def known(self) -> Mask:
@@ -285,7 +326,9 @@ class DecayBank:
         """The path through these moments."""
         recent = self.sums["recent"][:-1]
         denominator = ratio(recent[..., MomentRow.V], recent[..., MomentRow.WEIGHT])
-        return MixturePath(self.value[:-1], denominator, *(values[1:] for values in self.of_terms))
+        after = (self.value[1:], self.sampling_variance[1:], self.memory_spread[1:])
+        of_terms = (_over_components(values, self.layout, np.add) for values in after)
+        return MixturePath(self.value[:-1], denominator, *of_terms)
 
     @property
     def moments(self) -> Array:
@@ -332,19 +375,12 @@ def _block_means(state: State, block: Array, layout: ColumnLayout, rate: float |
     return np.where(np.isfinite(linear), linear, own)
 
 
-def _drift(past: Array, present: Array, span: int, layout: ColumnLayout) -> Array:
-    """Drift per event of each component at some moments, [moments, columns].
-
-    Root mean square over candidates of the change in `span` events, less the noise. `past`, `present` [moments, 2,
-    columns]: values and their sampling variances.
-    """
-    moved = ((present[:, 0] - past[:, 0]) ** 2 - present[:, 1] - past[:, 1]) / span**2
-    by_policy = moved.reshape(len(moved), layout.policies, layout.parts)
-    candidates = np.array(layout.candidates)[:, None]
-    known = ~np.isnan(by_policy) & candidates
-    pooled = ratio(np.where(known, by_policy, 0.0).sum(axis=1), known.sum(axis=1))
-    shared = np.where(candidates, pooled[:, None], by_policy)
-    return np.asarray(np.sqrt(np.maximum(shared, 0.0)).reshape(moved.shape))
+def _moved(share: Array) -> Array:
+    """The share of each decay given to the next one; the last keeps its own."""
+    moved = np.roll(share, 1, axis=-1)
+    moved[..., -1] += moved[..., 0]
+    moved[..., 0] = 0.0
+    return moved
 
 
 def _over_components(values: Array, layout: ColumnLayout, combine: np.ufunc) -> Array:

@@ -90,12 +90,14 @@ class EmpiricalBernstein(IntervalMethod):
 
 @dataclass(frozen=True, config=strict)
 class DriftAware(IntervalMethod):
-    """`(2.5 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now while values drift. For `mixture`.
+    """`(2.4 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now while values drift. For `mixture`.
 
     `se`: sampling error of the mixed kernel, in which the pseudo-events of the start count as events; with the design
-    effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value has moved,
-    at its speed over the last 50,000 events, since the mean age of the averaged events (left out before that is known).
-    The factor 2.5 was found by simulation. Coverage is an average over time: right after a jump no interval from past
+    effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value has moved
+    since the mean age of the averaged events. Its speed is the slope by which short and long memories differ, or the
+    usual slope over the last 100,000 events and all candidates, if that is larger. The noise of the slope is subtracted
+    only as far as the stream has had these 100,000 events: until the drift is known, the interval is wider.
+    The factor 2.4 was found by simulation. Coverage is an average over time: right after a jump no interval from past
     events covers. Withheld while no event has an action that the policy takes, when the initial value is all there is,
     and before the first reward, when no variance is known. A ratio whose terms never varied, ten of them not 0, is that
     ratio.
@@ -120,6 +122,6 @@ class DriftAware(IntervalMethod):
         z = NormalDist().inv_cdf(0.5 + confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
-        width = 2.5 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
+        width = 2.4 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
         return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & reading.rewarded, width, np.nan)

@@ -84,7 +84,7 @@ class SlowMixture:
                 horizon=float(np.mean([part[policy].horizon for part in by_part])),
                 se=np.sqrt(sum(part[policy].se ** 2 for part in by_part)),
                 spread=np.sqrt(sum(part[policy].spread ** 2 for part in by_part)),
-                drift=np.sqrt(sum(part[policy].drift ** 2 for part in by_part)),
+                drift=sum(part[policy].drift for part in by_part),
             )
             for policy in range(len(self.policies))
         ]
@@ -173,7 +173,7 @@ class SlowMixture:
         return max((self._faded(residual, part, done) + prior * square) / (count + prior), 1e-6)
 
     def _now(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, ...]:
-        """Value, sampling variance, spread, mean age and horizon after this number of blocks."""
+        """Value, sampling variance, spread, mean age, horizon and trend after this number of blocks."""
         estimates, totals = self._estimates(part, done, means)
         value = (share * estimates).sum()
         event_ages = np.arange(done * self.block)[::-1]
@@ -192,18 +192,35 @@ class SlowMixture:
             (share * (estimates - value) ** 2).sum(),
             (kernel * q * block_mean_age).sum(),
             (share * np.minimum(HORIZONS, done * self.block)).sum(),
+            *self._trend(part, done, means, share),
         )
 
+    def _trend(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, float]:
+        """The change per event between decays of the next longer and of the next shorter horizons, and its variance."""
+        counts, ages, last = self._counts(part, done), self._ages(done), len(HORIZONS) - 1
+        if np.count_nonzero(counts) < 2:
+            return np.nan, np.nan
+        kernels = [np.exp(-ages / horizon) / (counts * np.exp(-ages / horizon)).sum() for horizon in HORIZONS]
+        shorter = sum(om * kernels[max(place - 1, 0)] for place, om in enumerate(share))
+        longer = sum(om * kernels[min(place + 1, last)] for place, om in enumerate(share))
+        change, middle = (shorter - longer) * counts, ages + (self.block - 1) / 2
+        span = -(change * middle).sum()
+        q = part.q[: done * self.block]
+        squares = (((shorter - longer).repeat(self.block) * q) ** 2).sum()
+        return (change * np.nan_to_num(means[:done])).sum() / span, self._noise(part, done) * squares / span**2
+
     def _with_drift(self, history: list[list[tuple[float, ...]]]) -> list[Answer]:
-        now, lag = history[-1], 50_000 // self.block
-        moved = [np.nan] * len(now)
-        if len(history) > lag:
-            before = history[-1 - lag]
-            moved = [((a[0] - b[0]) ** 2 - a[1] - b[1]) / 50_000**2 for a, b in zip(now, before, strict=True)]
-        together = np.mean([rate for rate, pool in zip(moved, self.pooled, strict=True) if pool])
+        """The answers after the last block; a moment of the history ends with the trend and its variance."""
+        sums = np.zeros((len(history[0]), 2))
+        for moment in history:
+            sums *= np.exp(-self.block / LONG)
+            sums += np.nan_to_num([(trend**2 / noise - 1, 1 / noise) for *_, trend, noise in moment])
+        together = sums[np.array(self.pooled)].sum(axis=0)
+        unknown = np.exp(-len(history) * self.block / LONG)
         answers = []
-        for policy, (value, sampling, spread, age, horizon) in enumerate(now):
-            rate = together if self.pooled[policy] else moved[policy]
-            drift = np.sqrt(np.maximum(rate, 0.0)) * age
+        for policy, (value, sampling, spread, age, horizon, trend, noise) in enumerate(history[-1]):
+            evidence, precision = together if self.pooled[policy] else sums[policy]
+            usual = np.divide(evidence, precision) if precision else np.nan
+            drift = np.sqrt(np.maximum(np.fmax(trend**2 - (1 - unknown) * noise, usual), 0.0)) * age
             answers.append(Answer(value, horizon, np.sqrt(sampling), np.sqrt(spread), drift))
         return answers

@@ -102,7 +102,7 @@ def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
             assert numbers(one)[name] == close(number, rel=rel, abs=1e-10), (*row, name)
 
 
-MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square", "past", "drift")
+MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square")
 MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # of promotion
 """Names in a state under which NaN says that something is not known yet."""
 
