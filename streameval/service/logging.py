@@ -15,7 +15,8 @@ import structlog
 from streameval.events import Rejected
 from streameval.ope.report import Report
 
-CHATTY = ("kafka", "uvicorn", "asyncio", "streameval.access")  # loggers that brokers and strangers can make repeat
+# loggers that brokers and strangers can make repeat
+CHATTY = ("confluent_kafka", "kafka", "uvicorn", "asyncio", "streameval.access")
 MOST, PERIOD = 3, 60.0
 REPEATING = {
     "backfill_continues": 10.0,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.kafka_python import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.settings import Beginning, KafkaSettings
 
 TOPIC = "clicks"
@@ -157,6 +157,9 @@ class BrokerClient:
         self._positions[partition] = start + len(messages)
         offsets = range(start, start + len(messages))
         return Records(TOPIC, partition, offsets, [message.value for message in messages])
+
+    def unblock(self, partitions: Collection[int]) -> None:
+        raise ClientError("no message comes")
 
     def position(self, partition: int) -> int:
         return self._positions[partition]

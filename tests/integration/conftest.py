@@ -26,6 +26,14 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         yield open_broker(stack, request.config)
 
 
+@pytest.fixture(params=["kafka-python", pytest.param("confluent", marks=pytest.mark.slow)])
+def client(request: pytest.FixtureRequest, broker: Broker) -> Iterator[str]:
+    """The client library of all connections to the broker."""
+    broker.client = request.param
+    yield request.param
+    broker.client = "kafka-python"
+
+
 @pytest.fixture(scope="session")
 def kafka(broker: Broker) -> str:
     """`host:port` of the broker."""

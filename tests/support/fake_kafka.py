@@ -9,7 +9,7 @@ from typing import Any
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.kafka_python import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.settings import Beginning, KafkaSettings
 
 TOPIC = "clicks"
@@ -63,7 +63,7 @@ class FakeCluster:
 
 
 class FakeClient:
-    """A client of a `FakeCluster`, with the methods of `KafkaPythonClient`."""
+    """A client of a `FakeCluster`, with the methods of a `Client`."""
 
     def __init__(self, cluster: FakeCluster, most: int) -> None:
         self.cluster = cluster
@@ -124,6 +124,9 @@ class FakeClient:
         elif self.cluster.forgetful:
             self.read.pop(partition, None)
         return Records(TOPIC, partition, range(begin, end), self.cluster.logs[partition][begin:end])
+
+    def unblock(self, partitions: Collection[int]) -> None:
+        raise ClientError("no message comes")
 
     def position(self, partition: int) -> int:
         read_all = self.positions[partition] >= len(self.cluster.logs[partition]) - self.cluster.hidden

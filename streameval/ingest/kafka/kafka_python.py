@@ -27,6 +27,7 @@ from pydantic import SecretStr
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.settings import Beginning, KafkaConnection, KafkaSettings
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
@@ -37,18 +38,6 @@ REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection; when both arrive at once, the library drops the reason."""
 INSIDE = suppress(AttributeError)
 """Around private attributes of the library: with a version that lacks them, the statement is skipped."""
-
-
-class ClientError(Exception):
-    """A transient failure; the remedy is a new client."""
-
-
-class OffsetsGoneError(ClientError):
-    """The log no longer has the next messages. `resume`: by partition, where to continue; None when unknown."""
-
-    def __init__(self, resume: Mapping[int, int | None]) -> None:
-        super().__init__(f"offsets are gone in partitions {sorted(resume)}")
-        self.resume = resume
 
 
 class Network(KafkaNetClient):  # type: ignore[misc]  # the library ships no types
@@ -92,7 +81,7 @@ class _Loop(NetworkSelector):  # type: ignore[misc]
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     """The settings of a connection as arguments of kafka-python, for consumers, producers and administrators."""
     options = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
-    for name in KafkaConnection.model_fields.keys() - {"request_timeout"}:
+    for name in KafkaConnection.model_fields.keys() - {"client", "request_timeout"}:
         value = getattr(connection, name)
         if value is not None:
             options[RENAMED.get(name, name)] = value.get_secret_value() if isinstance(value, SecretStr) else value
@@ -168,10 +157,7 @@ def _reasons_to_fail() -> Iterator[dict[str, None]]:
 
 
 class KafkaPythonClient:
-    """One topic, read without a group. Every method may raise `ClientError`; timeouts are seconds.
-
-    Raises `ClientError` when no broker answers in time, or when `connections` is closed meanwhile.
-    """
+    """The `Client` on kafka-python."""
 
     def __init__(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
@@ -184,12 +170,10 @@ class KafkaPythonClient:
             self._consumer._fetcher.PartitionRecords = self._partition_records
 
     def topic_id(self) -> str | None:
-        """The id that distinguishes the topic from a later one of its name; None when the broker does not give one."""
         topic_id = self._cluster.topic_id(self._topic)
         return None if topic_id is None else str(topic_id)
 
     def partitions(self, timeout: float) -> Collection[int]:
-        """Request the partitions that exist now; none when the topic does not exist."""
         with translated_errors():
             self._cluster.add_topic(self._topic)
             with suppress(UnknownTopicOrPartitionError):
@@ -197,7 +181,6 @@ class KafkaPythonClient:
             return self._cluster.partitions_for_topic(self._topic) or frozenset()
 
     def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
-        """Request the offset of the first or next message, or of the first message since a time."""
         keys, timeout_ms = [self._key(partition) for partition in partitions], milliseconds(timeout)
         with translated_errors():
             look_up = self._consumer.beginning_offsets if at == "earliest" else self._consumer.end_offsets
@@ -209,11 +192,6 @@ class KafkaPythonClient:
         return {key.partition: offset for key, offset in found.items()}
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
-        """Read these partitions, each from its offset on.
-
-        `epochs`: leader epochs of the messages before, where known. Where the log has another epoch there, `poll`
-        raises `OffsetsGoneError` with the first offset that differs.
-        """
         self._unreadable.clear()
         with translated_errors():
             self._consumer.assign([self._key(partition) for partition in positions])
@@ -226,7 +204,6 @@ class KafkaPythonClient:
         self.pause(self._paused)
 
     def pause(self, partitions: Collection[int]) -> None:
-        """Return no messages of these from now on, and those of all others again; also before they are assigned."""
         self._paused = frozenset(partitions)
         with translated_errors():
             for key in self._consumer.assignment():
@@ -234,7 +211,6 @@ class KafkaPythonClient:
                 (self._consumer.pause if paused else self._consumer.resume)(key)
 
     def poll(self, timeout: float) -> list[Records]:
-        """Messages that have come; may raise `OffsetsGoneError`."""
         with translated_errors():
             self._drop_empty_fetch()
             polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
@@ -294,25 +270,24 @@ class KafkaPythonClient:
             if not fetcher._next_partition_records:
                 fetcher._next_partition_records = None
 
+    def unblock(self, partitions: Collection[int]) -> None:
+        raise ClientError(f"partitions {sorted(partitions)} have unread events but none comes")
+
     def position(self, partition: int) -> int:
-        """The offset to be read next, past markers of transactions, which are no messages."""
         with translated_errors():
             return int(self._consumer.position(self._key(partition), timeout_ms=0))
 
     def epochs(self) -> dict[int, int]:
-        """The leader epochs at the offsets to be read next, where known; see `Offsets`."""
         known: dict[int, Any] = {}
         with INSIDE:
             known = {key.partition: state.position for key, state in self._consumer._subscription.assignment.items()}
         return {number: place.leader_epoch for number, place in known.items() if place and place.leader_epoch >= 0}
 
     def highwater(self, partition: int) -> int | None:
-        """The offset that the next message will get, in the last answer of the broker."""
         highwater: int | None = self._consumer.highwater(self._key(partition))
         return highwater
 
     def close(self) -> None:
-        """Leave the cluster."""
         with translated_errors():
             self._consumer.close(autocommit=False, timeout_ms=0)
 

@@ -19,9 +19,9 @@ from kafka.structs import OffsetAndMetadata
 
 from streameval.errors import SourceError
 from streameval.ingest.background import ConnectionGroup, RetryError
+from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.kafka_python import (
     INSIDE,
-    ClientError,
     connected,
     connection_options,
     milliseconds,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BeforeValidator, Field, PositiveInt, SecretStr, TypeAdapter, model_validator
@@ -45,6 +46,10 @@ Version = Annotated[
 """A pydantic type: `2.3` or `[2, 3]`."""
 
 
+CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
+"""The values that librdkafka accepts, in seconds, bytes and messages."""
+
+
 class KafkaConnection(StrictModel):
     """How to reach a Kafka cluster; shared by everything that connects to one."""
 
@@ -69,6 +74,10 @@ class KafkaConnection(StrictModel):
     api_version: Version | None = Field(
         None, description="Protocol version such as `2.3`; by default the client asks the broker."
     )
+    client: Literal["kafka-python", "confluent"] = Field(
+        "kafka-python",
+        description="The client library; `confluent` (the extra `streameval[confluent]`) reads several times faster.",
+    )
     request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
 
     @model_validator(mode="after")
@@ -84,6 +93,15 @@ class KafkaConnection(StrictModel):
             raise ValueError("ssl_* settings have no effect unless security_protocol is SSL or SASL_SSL")
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
             raise ValueError("ssl_keyfile and ssl_password belong to a certificate, and ssl_certfile names none")
+        return self
+
+    @model_validator(mode="after")
+    def _client_is_usable(self) -> KafkaConnection:
+        if self.client == "confluent" and find_spec("confluent_kafka") is None:
+            raise ValueError("client confluent needs another library: pip install 'streameval[confluent]'")
+        for name, (least, most) in CONFLUENT_LIMITS.items():
+            if self.client == "confluent" and not least <= getattr(self, name, least) <= most:
+                raise ValueError(f"client confluent needs a {name} from {least} to {most}")
         return self
 
     @property
@@ -116,7 +134,6 @@ class KafkaSettings(KafkaConnection, LogSettings):
         min_length=1,
         description="A consumer group to which positions are committed, for tools that show lag; never read back.",
     )
-    client: Literal["kafka-python"] = Field("kafka-python", description="The client library.")
     max_poll_records: PositiveInt = Field(2000, description="Most events taken from the client at once.")
     fetch_max_bytes: PositiveInt = Field(
         16 * 2**20, description="Most bytes that one broker sends at once; bounds the memory."

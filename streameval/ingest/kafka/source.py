@@ -25,7 +25,7 @@ from streameval.ingest.base import (
     SourceStatus,
     TopicPartition,
 )
-from streameval.ingest.kafka.kafka_python import ClientError, KafkaPythonClient, OffsetsGoneError
+from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError, connect
 from streameval.ingest.kafka.producer import GroupWriter
 from streameval.ingest.kafka.settings import Beginning, KafkaSettings
 
@@ -94,7 +94,7 @@ class KafkaSource:
         offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        connect: Callable[[KafkaSettings, float, ConnectionGroup], KafkaPythonClient] = KafkaPythonClient,
+        connect: Callable[[KafkaSettings, float, ConnectionGroup], Client] = connect,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
@@ -107,8 +107,8 @@ class KafkaSource:
         self._paused: frozenset[int] = frozenset()
         self._newcomers: Beginning = "earliest" if known.positions else settings.start
         self._topic_id = known.identity
-        self._client: KafkaPythonClient | None = None
-        self._opening: Background[tuple[KafkaPythonClient, dict[int, int]]] | None = None
+        self._client: Client | None = None
+        self._opening: Background[tuple[Client, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
         self._detail = f"connecting to {settings.address}"
         self._retry_at = self._opened_at = self._answered_at = self._probe_at = self._discover_at = now
@@ -184,7 +184,7 @@ class KafkaSource:
 
     # --- Connecting ---
 
-    def _open(self, timeout: float) -> KafkaPythonClient | None:
+    def _open(self, timeout: float) -> Client | None:
         """The client once a background thread has connected it; None before, and in the pause after a failure."""
         if self._opening is None:
             pause = self._retry_at - self._clock()
@@ -215,7 +215,7 @@ class KafkaSource:
         log.info("kafka_connected", servers=self._settings.address, topic=topic, positions=self.positions)
         return client
 
-    def _connect_to_topic(self) -> tuple[KafkaPythonClient, dict[int, int]]:
+    def _connect_to_topic(self) -> tuple[Client, dict[int, int]]:
         """A client of all partitions, and where it starts in each; runs in the background and changes nothing here."""
         client = self._connect(self._settings, CONNECT_TIMEOUT, self._connections)
         try:
@@ -234,7 +234,7 @@ class KafkaSource:
             raise
         return client, positions
 
-    def _check_topic(self, client: KafkaPythonClient) -> None:
+    def _check_topic(self, client: Client) -> None:
         """Raises TopicReplacedError when another topic has this name now."""
         topic_id = client.topic_id()
         if topic_id and self._topic_id and topic_id != self._topic_id:
@@ -269,7 +269,7 @@ class KafkaSource:
 
     # --- Reading ---
 
-    def _read(self, client: KafkaPythonClient, timeout: float) -> list[Records]:
+    def _read(self, client: Client, timeout: float) -> list[Records]:
         if self._left_at is not None:
             self._forgiven += (1.0 - BUSY) * (self._clock() - self._left_at)
             self._left_at = None
@@ -308,7 +308,7 @@ class KafkaSource:
     def _epochs(self) -> dict[int, int]:
         return {number: progress.epoch for number, progress in self._partitions.items() if progress.epoch is not None}
 
-    def _see_epochs(self, client: KafkaPythonClient) -> None:
+    def _see_epochs(self, client: Client) -> None:
         """Take over the epochs that the client knows; those of positions that have not moved stay known."""
         for number, epoch in client.epochs().items():
             self._partitions[number].epoch = epoch
@@ -318,7 +318,7 @@ class KafkaSource:
         now, known = self._stall_clock(), epochs or {}
         self._partitions |= {number: PartitionProgress(at, now, known.get(number)) for number, at in positions.items()}
 
-    def _check_broker(self, client: KafkaPythonClient) -> None:
+    def _check_broker(self, client: Client) -> None:
         """Raises ClientError when the broker has not answered, or a partition has not moved, for the stall timeout."""
         now, allowed = self._clock(), self._settings.stall_timeout
         self._probe_at = now + PROBE_INTERVAL
@@ -336,9 +336,9 @@ class KafkaSource:
                 progress.moved_at = stall_now
         stalled = [number for number, at in self._partitions.items() if stall_now - at.moved_at > allowed]
         if stalled:
-            raise ClientError(f"partitions {stalled} have unread events but none comes")
+            client.unblock(stalled)
 
-    def _probe(self, client: KafkaPythonClient) -> None:
+    def _probe(self, client: Client) -> None:
         """Request the ends of the logs: an empty poll does not distinguish a quiet topic from a dead cluster."""
         asked_at = time.time()
         ends = client.offsets(self._partitions.keys(), "latest", PROBE_TIMEOUT)
@@ -356,7 +356,7 @@ class KafkaSource:
                 log.info("kafka_partitions_added", topic=self._settings.topic, partitions=sorted(fresh))
             self._discover_at = now + self._settings.discovery_interval
 
-    def _skip_lost(self, client: KafkaPythonClient, resume: Mapping[int, int | None]) -> None:
+    def _skip_lost(self, client: Client, resume: Mapping[int, int | None]) -> None:
         """Continue where the log still has messages, and count those that it no longer has."""
         client.partitions(CONNECT_TIMEOUT)
         self._check_topic(client)

@@ -91,6 +91,7 @@ class Broker(Protocol):
 
     kind: str
     bootstrap: str
+    client: str
 
     @property
     def connection(self) -> KafkaConnection: ...
@@ -108,6 +109,7 @@ class RealBroker:
     """Apache Kafka in its own process, with its data below `home`."""
 
     kind = "Apache Kafka"
+    client = "kafka-python"
 
     def __init__(self, libraries: Path, home: Path) -> None:
         self.libraries = libraries
@@ -121,13 +123,14 @@ class RealBroker:
 
     @property
     def connection(self) -> KafkaConnection:
-        return KafkaConnection(bootstrap_servers=[self.bootstrap])
+        return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "client": self.client})
 
     def secure_connection(self, mechanism: str = "PLAIN", password: str = PASSWORD) -> KafkaConnection:
         """By TLS, with a login."""
         return KafkaConnection.model_validate(
             {
                 "bootstrap_servers": f"127.0.0.1:{self.secure_port}",
+                "client": self.client,
                 "security_protocol": "SASL_SSL",
                 "sasl_mechanism": mechanism,
                 "sasl_username": USER,
@@ -242,19 +245,25 @@ class MockBroker(StoppableBroker):
     """The mock cluster, for machines without Java."""
 
     kind = "mock cluster"
+    client = "kafka-python"
+
+    @property
+    def connection(self) -> KafkaConnection:
+        return super().connection.model_copy(update={"client": self.client})
 
 
 class ExternalBroker:
     """A broker that is already running, at STREAMEVAL_TEST_KAFKA."""
 
     kind = "external broker"
+    client = "kafka-python"
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     @property
     def connection(self) -> KafkaConnection:
-        return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap})
+        return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "client": self.client})
 
     def create_topic(self, name: str, partitions: int = 4) -> None:
         create_topic(name, partitions, self.connection)

@@ -14,7 +14,9 @@ from pydantic import ValidationError
 from streameval.errors import SourceError
 from streameval.ingest.background import RetryError
 from streameval.ingest.base import Offsets, Records, SourceStatus
-from streameval.ingest.kafka.kafka_python import ClientError, OffsetsGoneError, connection_options, consumer_options
+from streameval.ingest.kafka import confluent
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.kafka_python import connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaConnection, KafkaSettings
 from streameval.ingest.kafka.source import BACKOFF_MOST, PROBE_INTERVAL, REACHED_FOR, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
@@ -551,6 +553,20 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
         "ssl_check_hostname": False,
         "api_version": (2, 3),
     }
+    options = confluent.consumer_options(settings)
+    assert options == options | {
+        "bootstrap.servers": "a:9093,b:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "reader",
+        "sasl.password": "of-nobodys-business",
+        "ssl.ca.location": authority,
+        "ssl.certificate.location": certificate,
+        "ssl.key.location": key,
+        "ssl.key.password": "nor-this",
+        "ssl.endpoint.identification.algorithm": "none",
+        "broker.version.fallback": "2.3",
+    }
     assert "of-nobodys-business" not in repr(settings)
     assert "nor-this" not in repr(settings)
 
@@ -560,6 +576,10 @@ def test_the_consumer_never_commits_and_never_jumps() -> None:
     assert options["enable_auto_commit"] is False
     assert options["auto_offset_reset"] == "none"
     assert options["fetch_max_bytes"] == 16 * 1024 * 1024
+    options = confluent.consumer_options(KafkaSettings(topic=TOPIC))
+    assert options["enable.auto.commit"] is False
+    assert options["auto.offset.reset"] == "error"
+    assert options["fetch.max.bytes"] == 16 * 1024 * 1024
 
 
 def test_options_that_were_not_given_are_left_to_the_client() -> None:
@@ -651,8 +671,21 @@ def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest
         {"topic": TOPIC, "stall_timeout": 0},
         {"topic": TOPIC, "group": "x"},
         {"topic": TOPIC, "group_id": ""},
+        {"topic": TOPIC, "client": "librdkafka"},
+        {"topic": TOPIC, "client": "confluent", "fetch_max_bytes": 500},
+        {"topic": TOPIC, "client": "confluent", "max_poll_records": 2_000_000},
+        {"topic": TOPIC, "client": "confluent", "request_timeout": "10m"},
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         KafkaSettings.model_validate(wrong)
+
+
+def test_without_its_library_the_client_confluent_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.settings.find_spec", lambda name: None)
+    with pytest.raises(ValidationError, match=r"pip install 'streameval\[confluent\]'"):
+        KafkaSettings.model_validate({"topic": TOPIC, "client": "confluent"})
+    KafkaSettings(topic=TOPIC)
