@@ -167,6 +167,16 @@ def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead
     assert not joined or batch.reward.sum() == 300.0
 
 
+@pytest.mark.parametrize(("max_ahead", "ahead"), [("1m", 1), ("10m", 0)])
+def test_how_far_events_may_be_dated_ahead_is_configured(max_ahead: str, ahead: int) -> None:
+    pipeline = start_fresh(config(order="event_time", max_ahead=max_ahead)).pipeline
+    log = Log({(TOPIC, 0): [event(0, timestamp=1000.0 + 300.0)]})
+    (taken,) = [pipeline.take(log.read(np.random.default_rng(0)), log.status(), 1000.0)]
+    assert pipeline.ahead_of_clock == ahead
+    out = EventBatch.concat([taken, pipeline.take([], log.status(ended=True), 2000.0)])
+    assert out.timestamp.tolist() == [1000.0 if ahead else 1300.0]
+
+
 def test_a_clock_that_is_years_behind_takes_no_event() -> None:
     """Not at the start, and not after it has been right; the events are there when it is right again."""
     pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [event(n) for n in range(60)]})

@@ -16,6 +16,7 @@ from streameval.events import REASONS, EventBatch, Rejected
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.stages import BufferStatus
 from streameval.service.daemon import SHORTEST_IDLE, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
@@ -190,6 +191,18 @@ def test_a_loop_that_hangs_is_not_healthy() -> None:
         wait_until(lambda: not daemon.healthy)
         hanging = False
         wait_until(lambda: daemon.healthy)
+
+
+def test_events_out_of_order_are_logged_with_the_setting_that_would_have_kept_the_order() -> None:
+    class Late(EventPipeline):
+        def buffered(self) -> BufferStatus:
+            return BufferStatus(0, late=3, lateness={("t", 0): 2.0, ("t", 1): 12.4})
+
+    with capture_logs() as logs:
+        Daemon(ListSource([[records(b"1")], []]), Late(NumberFormat()), Recorder(), stop_when_exhausted=True).run()
+    (entry,) = [entry for entry in logs if entry["event"] == "events_late"]
+    assert (entry["count"], entry["seconds"]) == (3, 12.4)
+    assert entry["hint"] == "a source.idle_timeout (or max_lateness) longer by 12 s would have kept the order"
 
 
 def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> None:
