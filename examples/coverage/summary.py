@@ -106,10 +106,78 @@ def read(path: Path) -> list[Row]:
 
 
 def fill_in(document: str, rows: Sequence[Row]) -> str:
-    """Replace the tables of a document, each after a line `<!-- table: name -->`, by those of these rows."""
+    """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {name: make(rows) for name, make in TABLES.items()}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    known = figures(rows)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+
+
+def figures(rows: Sequence[Row]) -> dict[str, str]:
+    """The figures of the text by name: worst rates in percent, their range over worlds, and ratios of widths."""
+    heavy = {"normal_03": "still-heavy-0.3", "normal_003": "still-heavy-0.03"}
+    known = {name: _share(_worst_of(rows, "normal", world)) for name, world in heavy.items()}
+    known["adaptive"] = _share(_worst_of(rows, "empirical_likelihood, max_weight", "", ADAPTIVE))
+    ranges: dict[str, list[float]] = {}
+    named, single = _names("sessions", "crowd", named=True, weights="mild"), _names("still", "drifting", "learning")
+    for kind in ("normal", "empirical_likelihood"):
+        ranges[f"{kind}_unit"] = [_worst_of(rows, kind, world) for world in named]
+        ranges[f"{kind}_ever"] = [_worst_of(rows, kind, world, ever=True) for world in single]
+    crowds = {"crowd": _names("crowd", named=False), "crowd_unit": _names("crowd", named=True)}
+    for name, worlds in {"sessions": _names("sessions"), **crowds}.items():
+        ranges[f"sequence_{name}"] = [_worst_of(rows, "confidence_sequence", world, ever=True) for world in worlds]
+    ranges["mixture_drifting"] = [
+        _worst_of(rows, kind, name, ["mixture"], promise=False)
+        for kind in OF_MIXTURE
+        if kind != "drift_aware"
+        for name in _names("drifting", weights="mild")
+    ]
+    ranges["normal_heavy"] = [
+        _worst_of(rows, "normal", name) for name in _names("still", "drifting", "learning", weights="heavy")
+    ]
+    for name, worst in ranges.items():
+        known |= {f"{name}_low": _share(min(worst)), f"{name}_high": _share(max(worst))}
+    width = {(row.world, row.average, row.quantity, row.kind): row.half_width for row in rows if row.estimator == "ips"}
+    still, drifting = _names("still"), _names("drifting")
+    wider = {
+        "bernstein": [
+            width[name, average, "value", "empirical_bernstein"] / width[name, average, "value", "normal"]
+            for name in still
+            for average in FIXED
+        ],
+        "window": [
+            half / width[name, average, quantity, "normal"]
+            for (name, average, quantity, kind), half in width.items()
+            if name in drifting and average == "window" and kind == "confidence_sequence"
+        ],
+    }
+    for name, ratios in wider.items():
+        known |= {f"{name}_narrowest": f"{min(ratios):.1f}", f"{name}_widest": f"{max(ratios):.1f}"}
+    return known
+
+
+def _names(*shapes: str, named: bool | None = None, weights: str | None = None) -> list[str]:
+    """The worlds of these shapes, with or without `unit`."""
+    return [
+        name
+        for name, world in WORLDS.items()
+        if world.shape in shapes and named in (None, world.named) and weights in (None, world.weights)
+    ]
+
+
+def _worst_of(
+    rows: Sequence[Row],
+    kind: str,
+    world: str,
+    averages: Sequence[str] = (*FIXED, "mixture"),
+    ever: bool = False,
+    promise: bool = True,
+) -> float:
+    """The worst rate of a kind in a world (without a name: in all without clusters), as in the tables."""
+    worlds = [world] if world else _names("still", "drifting", "learning")
+    shown = [row for row in rows if row.world in worlds and row.kind == kind and row.average in averages]
+    return max(row.ever if ever else row.miss for row in shown if promised(row) or not promise)
 
 
 def promised(row: Row) -> bool:

@@ -143,7 +143,7 @@ def _same_row(rule: str, some: Sequence[Outcome], ever: Sequence[int], promised:
 
 
 def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome], told: Sequence[Told] = ()) -> str:
-    """Replace the tables of a document, each after a line `<!-- table: name -->`, by those of these results."""
+    """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {
         "all": _rules(rows_of(scores)),
         "fresh": _rules(rows_of(scores, fresh=True)),
@@ -153,7 +153,18 @@ def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome],
         "errors": _errors(told),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    return re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    known = figures(rows_of(scores), same_rows(outcomes))
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+
+
+def figures(rows: Sequence[Row], same: Sequence[SameRow]) -> dict[str, str]:
+    """The figures of the text by name, in percent."""
+    published = [row for row in rows if row.rule in ("sea", "bsea") and row.setting != "stationary"]
+    wrong = [100 * row.worse / row.promotable for row in published]
+    paired = next(row for row in same if (row.weights, row.rule) == ("mild", "paired"))
+    known = {"wrong_low": f"{min(wrong):.0f}", "wrong_high": f"{max(wrong):.0f}"}
+    return known | {"same": f"{100 * paired.ever / paired.candidates:.1f}", "same_events": f"{paired.events:,}"}
 
 
 def _rules(rows: Iterable[Row]) -> str:
