@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -161,7 +162,7 @@ class EventBatch(Batch):
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
         """Concatenate. The result has the policies of all batches; they are missing where a batch lacks them."""
-        given = list(batches) or [cls.from_arrays(reward=[], propensity=[])]
+        given = list(batches) or [_no_events()]
         if len(given) == 1:
             return given[0]
         policies = tuple(dict.fromkeys(name for batch in given for name in batch.policies))
@@ -250,3 +251,8 @@ class EventBatch(Batch):
         tuples = {name: tuple(columns[name]) for name in ("policies", "rejected")}
         batch: EventBatch = super(EventBatch, cls).from_state(columns | tuples)
         return batch
+
+
+@cache
+def _no_events() -> EventBatch:
+    return EventBatch.from_arrays(reward=[], propensity=[])

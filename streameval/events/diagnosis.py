@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from typing import Any, get_args
 
 import msgspec
@@ -37,7 +38,7 @@ class Diagnosis:
 
     def __init__(self, form: type[msgspec.Struct], policies: Collection[str] | None = None) -> None:
         self._form, self._policies = form, policies
-        self._fields = [field.encode_name for field in msgspec.structs.fields(form) if not _is_raw(field.type)]
+        self._fields = _read_fields(form)
 
     def of_message(self, value: bytes, error: Exception) -> Any:
         """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
@@ -111,6 +112,11 @@ def explain(error: Exception) -> str:
     if missing := _MISSING.fullmatch(problem):
         return f"{_path(f'{field}.{missing[1]}' if field else missing[1])}: missing"
     return f"{_path(field)}: {problem[0].lower()}{problem[1:]}" if field else problem
+
+
+@lru_cache(maxsize=32)
+def _read_fields(form: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.encode_name for field in msgspec.structs.fields(form) if not _is_raw(field.type))
 
 
 def _is_raw(annotation: Any) -> bool:

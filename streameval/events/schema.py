@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -105,10 +106,11 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     ] = None
 
 
+@lru_cache(maxsize=16)
 def event_type(
-    policies: Sequence[str] | None = None,
+    policies: tuple[str, ...] | None = None,
     reward_field: str = "reward",
-    scores: Sequence[str] | None = None,
+    scores: tuple[str, ...] | None = None,
     rewarded: bool = True,
 ) -> type[Event]:
     """Return `Event` for one configuration; for the arguments see `JsonDecoder`.
@@ -147,6 +149,7 @@ def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
     return dict(zip(form.__struct_encode_fields__, form.__struct_fields__, strict=True))
 
 
+@lru_cache(maxsize=16)
 def reward_type(reward_field: str) -> type[msgspec.Struct]:
     """Return the type of a reward that arrives as a separate message."""
     fields = (("event_id", Identifier), ("timestamp", Moment), ("reward", Reward, msgspec.field(name=reward_field)))

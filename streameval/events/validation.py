@@ -230,7 +230,7 @@ def first_faults(rules: Iterable[ValidationRule]) -> dict[int, Fault]:
     found: dict[int, Fault] = {}
     with np.errstate(invalid="ignore", over="ignore"):  # NaN compares as false, and infinity as larger, as they should
         for rule in rules:
-            for row in np.flatnonzero(rule.broken).tolist():
+            for row in np.flatnonzero(rule.broken).tolist() if rule.broken.any() else ():
                 if row not in found:
                     found[row] = Fault(rule.reason, rule.detail(row))
     return found

@@ -84,6 +84,11 @@ class EventPipeline:
             other._decide(1 if self._order is None else 2)
         return other
 
+    def decide(self, status: SourceStatus) -> None:
+        """Decide whether events are ordered by time, if that is still open and the partitions are known."""
+        if not self._is_decided and status.partitions:
+            self._decide(len(status.partitions))
+
     @property
     def by_time(self) -> bool:
         """Whether events may be due without new messages, so that `take` must also be called then."""
@@ -100,8 +105,7 @@ class EventPipeline:
         Raises:
             ClockBehindError: `now` is more than a day behind the events; none of the messages is taken.
         """
-        if not self._is_decided and status.partitions:
-            self._decide(len(status.partitions))
+        self.decide(status)
         decisions = [part for part in records if part.topic != self._reward_topic]
         batch = self._decode(decisions) if decisions else EventBatch.concat([])
         self._require_clock(batch.timestamp, now)
@@ -110,6 +114,7 @@ class EventPipeline:
             batch = self._duplicates.take(batch)
         if self._order is None:
             return EventBatch.concat([self._released.take(), batch]) if len(self._released) else batch
+        self.ahead_of_clock += self._order.redate(now + self._clock_tolerance, now)
         self._order.expect((part.topic, part.partition) for part in status.partitions)
         ended = {(part.topic, part.partition): part.ended_at for part in status.partitions}
         due = [self._order.at_end({partition: time for partition, time in ended.items() if time is not None})]
@@ -198,17 +203,19 @@ class EventPipeline:
         return _with_unreadable(self.events.decode_batch(values, origin), records)
 
     def _require_clock(self, timestamp: Array, now: float) -> None:
-        """Raise ClockBehindError if the events show that it is not the time of `now`, but much later."""
-        if self._clock_tolerance == math.inf:
+        """Raise ClockBehindError if the events show that it is not the time of `now`, but much later.
+
+        Those of this poll and earlier ones must both show it, where there are both: either may have a wrong clock.
+        """
+        if self._clock_tolerance == math.inf or (not len(timestamp) and self._newest - now <= CLOCK_BEHIND):
             return
-        seen = -math.inf
-        if len(timestamp) >= CLOCK_EVIDENCE:
-            rank = int((1.0 - CLOCKS_AHEAD) * len(timestamp))
-            seen = float(np.partition(timestamp, rank)[rank])
-        known = self._newest if self._newest > -math.inf else seen
+        rank = int((1.0 - CLOCKS_AHEAD) * len(timestamp))
+        seen = float(np.partition(timestamp, rank)[rank]) if len(timestamp) else math.inf
+        evidence = seen if len(timestamp) >= CLOCK_EVIDENCE else -math.inf
+        known = evidence if self._newest == -math.inf else min(seen, self._newest)
         if known - now > CLOCK_BEHIND:
             raise ClockBehindError(known - now)
-        self._newest = max(self._newest, min(seen, now))
+        self._newest = min(max(evidence, self._newest), now)
 
     def _not_ahead(self, batch: B, now: float) -> B:
         """The events or rewards; those dated too far ahead of the reader's clock get its time."""

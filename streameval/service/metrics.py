@@ -10,8 +10,6 @@ import math
 import platform
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from itertools import chain
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.registry import Collector
 
 from streameval.ingest.base import GAPS
-from streameval.service.status import DaemonStatus, Histogram
+from streameval.service.status import DaemonStatus, Histogram, own_version
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = CollectorRegistry()
@@ -132,14 +130,6 @@ def _rewards(status: DaemonStatus) -> Iterable[Series]:
     return [((name,), getattr(rewards, name)) for name in ("joined", "late", "unmatched")] if rewards else []
 
 
-@cache
-def _version() -> str:
-    try:
-        return version("streameval")
-    except PackageNotFoundError:  # a source tree on the path, not installed
-        return "unknown"
-
-
 def _lateness(status: DaemonStatus) -> Iterable[Series]:
     lateness = {} if status.buffered is None else status.buffered.lateness
     return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
@@ -173,6 +163,6 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     ),
     "rewards": (("outcome",), _rewards),
     "joining": ((), lambda status: [((), status.buffered)] if _rewards(status) else []),
-    "build": (("version", "python"), lambda _: [((_version(), platform.python_version()), 1)]),
+    "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }
 """The labels of the metrics of each section, and its series."""

@@ -141,6 +141,7 @@ class Backfill:
         """
         positions = live.positions
         self._reader = self._reader or self._open(positions)
+        pipeline.decide(live)  # both alike: the candidates get what is buffered there from either
         self._pipeline = self._pipeline or pipeline.fresh()
         self._pipeline.events = pipeline.events
         there = SourceStatus(True, partitions=tuple(replace(part, ended_at=None) for part in live.partitions))

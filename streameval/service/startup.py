@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import open_dead_letters
 from streameval.service.reload import Reload
 from streameval.service.snapshots import DAMAGED, SnapshotStore, SnapshotWriter, evaluator_from, found_in
+from streameval.service.status import own_version
 
 SCHEMA = 4
 PARTS: State = {
@@ -63,7 +63,7 @@ class StartState:
 
 def header(config: Config) -> State:
     """Entries that are the same in every snapshot."""
-    return {"schema": SCHEMA, "version": version("streameval"), "fingerprint": fingerprint(config)}
+    return {"schema": SCHEMA, "version": own_version(), "fingerprint": fingerprint(config)}
 
 
 def fingerprint(config: Config) -> dict[str, Any]:
@@ -86,8 +86,10 @@ def _pipeline(config: Config) -> EventPipeline:
     return EventPipeline(config.event_format(), config.required_source(), reward.field, (reward.min, reward.max))
 
 
-def resume(config: Config, path: Path, document: State, reset_policies: Collection[str] = ()) -> StartState:
-    """The state of a snapshot, with the changes of the configuration.
+def resume(
+    config: Config, path: Path, document: State, reset_policies: Collection[str] = (), *, backfills: bool = False
+) -> StartState:
+    """The state of a snapshot, with the changes of the configuration; `backfills`: of new candidates.
 
     Raises:
         StateError: The snapshot has another schema or fingerprint.
@@ -121,9 +123,10 @@ def resume(config: Config, path: Path, document: State, reset_policies: Collecti
     if evaluator.restarts(plan):
         reset = plan.policies
         log.warning("restarted_from_zero", reason="production is another policy: every lift and decision depends on it")
-    late = evaluator.apply_plan(plan)
-    offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     pipeline.restore(document["pipeline"])
+    buffered = pipeline.buffered() if backfills else None
+    late = evaluator.apply_plan(plan, buffered.events if buffered else 0)
+    offsets = {topic: Offsets.from_state(mark) for topic, mark in document["offsets"].items()}
     pipeline.drop_policies(reset_policies)
     log.info(
         "continued",
@@ -198,7 +201,8 @@ def daemon(
         if reset:
             store.set_aside()
         config.plan(), _pipeline(config)  # raise here what is wrong with the configuration, not with a snapshot
-        start = store.newest(lambda path, document: resume(config, path, document, reset_policies))
+        read = partial(resume, config, reset_policies=reset_policies, backfills=backfill is not None)
+        start = store.newest(read)
         if start is None:
             if not reset and found_in(kept.dir, DAMAGED):
                 log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.damaged)

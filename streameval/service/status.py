@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -19,6 +21,16 @@ from streameval.ope.report import Report
 SPAN = 12 * 3600.0  # seconds
 MOST_POINTS = 240
 SHORTEST_SPACING = 0.5  # seconds: at first every Report is a point, so that a new daemon shows something at once
+
+
+@cache
+def own_version() -> str:
+    """The installed version of this package."""
+    try:
+        return version("streameval")
+    except PackageNotFoundError:  # a source tree on the path, not installed
+        return "unknown"
+
 
 Label: TypeAlias = tuple[str, str, str]
 """Policy, estimator, average."""

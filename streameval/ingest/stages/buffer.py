@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 from weakref import finalize
@@ -86,15 +86,23 @@ class HeldEvents:
         self._keep([part.trimmed() for part in self._parts if len(part)])
         return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
 
+    def redate(self, latest: float, now: float) -> int:
+        """Date the events after `latest` at `now`; returns their number."""
+        ahead = [part.left for part in self._parts if part.events.timestamp[-1] > latest]
+        if ahead:
+            self._keep([part for part in self._parts if part.events.timestamp[-1] <= latest])
+            for events in ahead:
+                self.add(replace(events, timestamp=np.where(events.timestamp > latest, now, events.timestamp)))
+        return sum(int(np.count_nonzero(events.timestamp > latest)) for events in ahead)
+
     def update_from(self, batch: EventBatch) -> Mask:
         """Replace events by those of `batch` with the same origin; returns which rows of `batch` are here, too.
 
         `batch` may have columns of policies that were added after an event was decoded here.
         """
-        row_of = {batch.origin.place(row): row for row in range(len(batch)) if batch.origin is not None}
+        row_of = {mark: row for row, mark in enumerate(_marks(batch))}
         ours = EventBatch.concat([part.left for part in self._parts])
-        rows = [row_of.get(ours.origin.place(row), -1) for row in range(len(ours)) if ours.origin is not None]
-        found = np.array(rows, dtype=np.int64)
+        found = np.array([row_of.get(mark, -1) for mark in _marks(ours)], dtype=np.int64)
         self._keep([])
         self.add(batch.take(found[found >= 0]))
         self.add(ours.take(found < 0))
@@ -121,6 +129,15 @@ class HeldEvents:
     def restore(self, state: Sequence[State]) -> None:
         """Continue from a state."""
         self._keep([PartitionBuffer(EventBatch.from_state(part)) for part in state])
+
+
+def _marks(batch: EventBatch) -> Iterator[tuple[float, ...]]:
+    """For each event a value that no other has, not even one at its place in a topic that was created again."""
+    origin = batch.origin
+    if origin is None:
+        return iter(())
+    own = [batch.reward, np.nan_to_num(batch.propensity)] if origin.identity is None else [origin.identity]
+    return zip(*(column.tolist() for column in (origin.partition, origin.offset, *own)), strict=True)
 
 
 def in_order(batch: EventBatch) -> EventBatch:

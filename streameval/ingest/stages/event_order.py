@@ -108,6 +108,16 @@ class EventOrder:
         self._rewards.add(rewards)
         return self._due(rewards.rejected)
 
+    def redate(self, latest: float, now: float) -> int:
+        """Date what is buffered and dated after `latest` at `now`; returns the number of events and rewards.
+
+        It was read while the reader's clock was ahead, too. What it moved forward goes back.
+        """
+        self._watermarks.forget_after(latest)
+        if self._swept > latest:
+            self._swept = now - self._window - self.patience
+        return self.held.redate(latest, now) + (0 if self._rewards is None else self._rewards.redate(latest, now))
+
     def at_end(self, ended: Mapping[TopicPartition, float]) -> EventBatch:
         """The events due now that these partitions were found at their end, by requests sent at these times.
 

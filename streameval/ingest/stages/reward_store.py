@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
@@ -142,6 +143,7 @@ class RewardStore:
         self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
         self.counts = RewardCounts()
+        self._newest = -math.inf  # or an earlier one, which is no longer here
 
     @property
     def nbytes(self) -> int:
@@ -162,6 +164,18 @@ class RewardStore:
         columns: Run = {"identity": identity, "timestamp": named.timestamp, "reward": named.reward, "fate": fate}
         columns |= {"partition": named.origin.partition, "offset": named.origin.offset}
         self._waiting.add(columns)
+        self._newest = max(self._newest, float(named.timestamp.max(initial=-math.inf)))
+
+    def redate(self, latest: float, now: float) -> int:
+        """Date the rewards after `latest` at `now`; returns their number."""
+        if self._newest <= latest:
+            return 0
+        self._newest, count = latest, 0
+        for run in self._waiting.runs:
+            ahead = run["timestamp"] > latest
+            run["timestamp"] = np.where(ahead, now, run["timestamp"])
+            count += int(np.count_nonzero(ahead))
+        return count
 
     def join(self, identity: Identity, timestamp: Array) -> Array:
         """The rewards of these decisions, which are released now, [n]."""
@@ -241,3 +255,4 @@ class RewardStore:
         self._waiting.runs = from_plain(state["waiting"]["runs"])
         self._released.runs = from_plain(state["released"]["runs"])
         self.counts = RewardCounts(**state["counts"])
+        self._newest = max((float(run["timestamp"].max()) for run in self._waiting.runs), default=-math.inf)

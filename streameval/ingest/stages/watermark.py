@@ -131,6 +131,13 @@ class Watermarks:
             return NEVER
         return min(asked - self._waits[topic] for (topic, _), asked in ended.items())
 
+    def forget_after(self, latest: float) -> None:
+        """Let clocks that are after `latest` start again: they are wrong."""
+        for clock in self._clocks.values():
+            if max(clock.time, clock.put_forward) > latest:
+                clock.time = clock.put_forward = NEVER
+                clock.last = np.where(clock.last > latest, NEVER, clock.last)
+
     def _is_complete(self) -> bool:
         """Whether each topic has partitions."""
         return {topic for topic, _ in self._clocks} == self._waits.keys()

@@ -24,6 +24,7 @@ from streameval.ope.averages.moments import (
     TERMS,
     MomentRow,
     PairRow,
+    upper_triangle,
 )
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -358,7 +359,7 @@ def _chosen(summed: Array, places: Places) -> Array:
 
 def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Places) -> None:
     """Fill the rows of a variance [blocks, policies, estimators, rows] from the sums of series and of `q^2`."""
-    first, second = np.triu_indices(terms)
+    first, second = upper_triangle(terms)
     plain = 1 + terms + len(first)
     rows[..., :plain] = _chosen(sums[0], places[:, :plain])
     np.multiply(rows[..., 1 + first], rows[..., 1 + second], out=rows[..., plain:-2])
@@ -374,7 +375,7 @@ def _signed_sums(weighted: Array, signs: Array, terms: Places) -> tuple[Array, A
     sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
     by_series = sums.reshape(blocks, policies, len(wanted), -1)
     gram = by_series @ by_series.swapaxes(-1, -2) / signs.shape[-1]
-    first, second = np.triu_indices(places.shape[1])
+    first, second = upper_triangle(places.shape[1])
     signed = by_series.take(places.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
     return gram[:, :, places[:, first], places[:, second]], signed
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -55,6 +56,10 @@ TAIL_ROWS = [*range(6), 9, NONZERO, *range(12, 27), 37]
 """The rows of a variance without those of block sums, to which the unfinished block adds."""
 
 
+upper_triangle = cache(np.triu_indices)
+"""The places of the products of so many terms, as `numpy.triu_indices`; asked for many times by every Report."""
+
+
 def linear_form(sums: Array, terms: int) -> Array:
     """One event's deviation as a weighted sum of the first `terms` of TERMS, by the delta method, [..., terms].
 
@@ -72,7 +77,7 @@ def linear_form(sums: Array, terms: int) -> Array:
 
 def sum_of_squares(form: Array, products: Array) -> Array:
     """Sum of the squares of a linear form [..., k] from the sums of the products of its terms; rounding counts as 0."""
-    first, second = np.triu_indices(form.shape[-1])
+    first, second = upper_triangle(form.shape[-1])
     twice = np.where(first == second, 1.0, 2.0)
     with np.errstate(over="ignore", invalid="ignore"):
         parts = twice * form[..., first] * form[..., second] * products

@@ -210,8 +210,10 @@ class VarianceMoments:
         are taken around the same value, over the same events. Where events have units, the factor includes units that
         spread over many blocks.
         """
-        form, single = linear_form(self._sums, self._terms), self.variance
         weight_square, blocks = self._sums[..., -2], self._sums[..., -1]
+        if (blocks < FEWEST_BLOCKS).all():
+            return np.full(blocks.shape, np.nan)
+        form, single = linear_form(self._sums, self._terms), self.variance
         by_blocks = ratio(sum_of_squares(form, self._products[1]), single * weight_square) * ratio(blocks, blocks - 1)
         effect = np.where(blocks >= FEWEST_BLOCKS, by_blocks, np.nan)
         if not self.knows_units:

@@ -121,15 +121,16 @@ class CohortEvaluator:
             self._pending.append(Cohort(late, tuple(new)))
         return late
 
-    def apply_plan(self, plan: Plan) -> list[Evaluator]:
+    def apply_plan(self, plan: Plan, buffered: int = 0) -> list[Evaluator]:
         """Continue under another plan. Parts of both plans keep their numbers; parts only of the old one are forgotten.
 
         An estimator or average with other parameters counts as another one; so does an estimator that uses another
         reward model. Everything starts from zero where `restarts` is true. Returns the evaluators of what is new; each
-        is pending until `activate`, as in `change_candidates`.
+        is pending until `activate`, as in `change_candidates`. `buffered`: how many events that will count were decoded
+        without the new candidates, which another reading of the log is to give them.
         """
         first = self._cohorts[0]
-        if not first.evaluator.accepted:
+        if not first.evaluator.accepted and not buffered:
             self._cohorts = [Cohort(first.evaluator.replaced(plan), plan.policies)]
             self._added = len(plan.policies) - 1
             return []

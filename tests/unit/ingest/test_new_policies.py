@@ -47,3 +47,26 @@ def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before
     for part in (history, rest, waited.with_policies(["early", "late"])):
         np.testing.assert_array_equal(part.with_policies(["late"]).probabilities, np.full((len(part), 1), 0.75))
     assert (np.diff(waited.timestamp) == 1).all()
+
+
+@pytest.mark.parametrize("duplicates", [0, 100])
+def test_events_of_a_topic_that_was_created_again_do_not_replace_those_buffered_before(duplicates: int) -> None:
+    """They are at the same places."""
+    settings = KafkaSettings(topic=TOPIC, duplicates=duplicates)
+    live = EventPipeline(JsonDecoder(["early"], identified=duplicates > 0), settings)
+    old, new = (
+        [message(number, timestamp=1000.0, reward=number) for number in range(first, first + 4)] for first in (0, 4)
+    )
+    live.take([Records(TOPIC, 0, range(4), old)], STATUS)
+    late = live.fresh()
+    late.take([Records(TOPIC, 0, range(4), new)], STATUS)
+    assert late.buffered_beyond(live).reward.tolist() == [4.0, 5.0, 6.0, 7.0]
+    assert live.buffered_beyond(EventPipeline(JsonDecoder([]))).reward.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_pipeline_is_ordered_as_the_first_known_partitions_demand_before_it_has_messages_as_well() -> None:
+    """A second reading must be ordered alike, and may come before the first message."""
+    live = EventPipeline(JsonDecoder(["early"]), KafkaSettings(topic=TOPIC))
+    live.decide(SourceStatus(True, partitions=STATUS.partitions[:1]))
+    late = live.fresh()
+    assert len(late.take(messages(), STATUS)) == len(live.take(messages(), STATUS)) == EVENTS

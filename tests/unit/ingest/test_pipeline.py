@@ -177,6 +177,40 @@ def test_how_far_events_may_be_dated_ahead_is_configured(max_ahead: str, ahead: 
     assert out.timestamp.tolist() == [1000.0 if ahead else 1300.0]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("joined", [False, True])
+def test_events_dated_ahead_count_although_the_clock_of_this_machine_was_ahead_as_well(
+    joined: bool, restarts: bool
+) -> None:
+    """They were buffered as of their own time, which is in the future once the clock is right."""
+    late = {"rewards": {"topic": REWARDS, "window": "20s"}} if joined else {}
+    settings = config(order="event_time", **late)
+    pipeline, chance = start_fresh(settings).pipeline, np.random.default_rng(9)
+    years, days = 5 * 365 * 86_400.0, 300 * 86_400.0
+    ahead = [1000.0 + 0.1 * number + days for number in range(60)]
+    right = [1010.0 + 0.1 * number for number in range(60)]
+    events = [event(number, timestamp=time) for number, time in enumerate([*ahead, *right])]
+    clicks = [{"event_id": f"e-{row}", "timestamp": time + 3.0, "reward": 1} for row, time in enumerate(ahead + right)]
+    log = Log({(TOPIC, 0): events[:60]})
+    if joined:
+        rewards = [json.dumps(click).encode() for click in clicks]
+        log.parts[REWARDS, 0], log.positions[REWARDS, 0] = rewards[:60], 0
+    taken = []
+    while not log.ended:
+        taken.append(pipeline.take(log.read(chance), log.status(), 1010.0 + years))
+    pipeline = restarted(pipeline, settings) if restarts else pipeline
+    log.parts[TOPIC, 0] = events
+    if joined:
+        log.parts[REWARDS, 0] = rewards
+    while not log.ended:
+        taken.append(pipeline.take(log.read(chance), log.status(), 1020.0))
+    batch = EventBatch.concat([*taken, pipeline.take([], log.status(ended=True), 1020.0)])
+    assert len(batch) == 120
+    assert not batch.rejected
+    assert pipeline.buffered().events == 0
+    assert not joined or batch.reward.sum() == 120.0
+
+
 def test_a_clock_that_is_years_behind_takes_no_event() -> None:
     """Not at the start, and not after it has been right; the events are there when it is right again."""
     pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [event(n) for n in range(60)]})
@@ -265,6 +299,23 @@ def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
     counts = {each.policy: (each.events, each.missing) for each in cohorts.report().policies}
     assert counts == {"logging": (EVENTS + 500, 0), "a": (200, 300)}
     assert cohorts.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
+
+
+@pytest.mark.parametrize("backfills", [False, True])
+def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_only_by_a_backfill(
+    backfills: bool,
+) -> None:
+    """They were decoded without it."""
+    settings = config(order="event_time")
+    started, log = start_fresh(settings), spread(20)
+    assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.status())) == 0
+    document = header(settings) | {"offsets": {}, "written": 0.0}
+    document |= {"pipeline": started.pipeline.state(), "evaluator": started.evaluator.state()}
+    document = msgspec.msgpack.decode(msgspec.msgpack.encode(document))
+    policies = settings.policies.model_copy(update={"candidates": ["a", "b"]})
+    both = settings.model_copy(update={"policies": policies})
+    late = resume(both, Path("a snapshot"), document, backfills=backfills).late
+    assert [evaluator.policies for evaluator in late] == [("logging", "b")] * backfills
 
 
 def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> None:
