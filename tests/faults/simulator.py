@@ -6,63 +6,57 @@ Time is virtual and nothing runs beside the loop, so that a seed always gives th
 
 from __future__ import annotations
 
-import errno
-import json
-import time
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
-import structlog
 
-from faults.broker import TOPIC, Broker, PartitionLog
-from streameval.config.model import Config
-from streameval.ingest import background
-from streameval.ingest.base import Records, Source, SourceOffsets, SourceStatus
-from streameval.ingest.kafka import source as kafka_source
-from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import KafkaSource
+from faults import environment
+from faults.faults import FAULTS, Killed
+from faults.world import CANDIDATES, REWARDS, WINDOW, Clock, Event, Producers, Reward
+from streameval.config.loading import parse_yaml
+from streameval.config.model import Config, State
+from streameval.ingest.base import Records, SourceStatus
+from streameval.ope.report import Report
 from streameval.service import snapshots, startup
 from streameval.service.daemon import Daemon
+from streameval.service.metrics import metrics_text
 from streameval.service.snapshots import SnapshotStore
+from support.fake_kafka import TOPIC, FakeCluster
 
-START = 1_700_000_000.0
-DAY = 86_400.0
-TURNS = 40
+TURNS = 20
 """Turns of the loop with faults; then everything heals, and the daemon must catch up."""
 CATCHING_UP = 600
 """Turns that it may need for that."""
-IDLE_TURNS = 8
+IDLE_TURNS = 4
 """Turns without messages after which the daemon should have counted everything."""
-FAULT_RATE = 0.25
-PROPENSITY = 0.5
-FLUSH_STAGGER = 1.5
-"""Seconds between the flushes of two partitions."""
+FAULT_RATE = 0.5
+PAGES_EVERY = 10
+"""Reports from one check of the exported metrics to the next."""
+LAST_PAGES = 0.25
+"""Share of the schedules at whose end the exported metrics are checked, which takes longer than the daemon does."""
+MAX_LATENESS = 2.0
+FILE = "streameval.yaml"
 CONFIGURATION = """
-policies: {candidates: [challenger]}
-source: {topic: clicks, duplicates: 100000, max_poll_records: 40, max_lateness: 2s, idle_timeout: 2s}
+policies: {candidates: [%s]}
+source: {topic: clicks, duplicates: 5000, max_poll_records: 40, max_lateness: 2s, idle_timeout: 2s%s}
 estimators: [ips]
 averages: [cumulative]
 intervals: {cumulative: normal}
 drift: off
 promotion: off
-state: {dir: %s, interval: 3s}
 """
+JOINED = ", rewards: {topic: rewards, window: 5s, combine: %s}"
 
 
 class ViolationError(AssertionError):
     """The daemon broke a promise."""
-
-
-class Killed(BaseException):
-    """The process ends here, as by `kill -9`."""
 
 
 def require(holds: bool, promise: str, **found: object) -> None:
@@ -71,148 +65,89 @@ def require(holds: bool, promise: str, **found: object) -> None:
         raise ViolationError(f"{promise}: {found}")
 
 
-class Clock:
-    """The clocks of the daemon's machine. `ahead`: how far its calendar is ahead of the true time, in seconds."""
-
-    def __init__(self) -> None:
-        self.elapsed = self.ahead = 0.0
-
-    @property
-    def true_time(self) -> float:
-        """The time of the producers, in epoch seconds."""
-        return START + self.elapsed
-
-    def time(self) -> float:
-        return self.true_time + self.ahead
-
-    def monotonic(self) -> float:
-        return self.elapsed
-
-    def sleep(self, seconds: float) -> None:
-        self.elapsed += max(0.0, seconds)
-
-
 @dataclass
 class Account:
-    """The contents that the state of the daemon must have: messages given to it, in order, and gaps."""
+    """The contents that the state of the daemon must have.
 
-    given: list[int] = field(default_factory=list)
+    `given`: the messages given to it, by topic, in order. `since`: for each candidate, the number of decisions given
+    before it joined; None where the events that it has are not known exactly. `removed`: former candidates.
+    """
+
+    given: dict[str, list[int]] = field(default_factory=lambda: {TOPIC: [], REWARDS: []})
     gaps: int = 0
+    since: dict[str, int | None] = field(default_factory=dict)
+    removed: frozenset[str] = frozenset()
 
     def copy(self) -> Account:
-        return Account(list(self.given), self.gaps)
+        given = {topic: list(numbers) for topic, numbers in self.given.items()}
+        return Account(given, self.gaps, dict(self.since), self.removed)
 
-
-@dataclass(frozen=True)
-class Event:
-    """The contents of a message. `weight` is that of the candidate.
-
-    `is_doubtful`: the daemon may reject the event, as it is far behind or ahead of others.
-    """
-
-    event_id: str
-    timestamp: float
-    reward: float
-    weight: float
-    is_doubtful: bool = False
-
-    def encoded(self) -> bytes:
-        """The event as JSON."""
-        policies = {"challenger": PROPENSITY * self.weight}
-        chosen = {"action": "a", "propensity": PROPENSITY, "reward": self.reward, "policies": policies}
-        return json.dumps({"event_id": self.event_id, "timestamp": self.timestamp} | chosen).encode()
-
-
-class Producers:
-    """Recommenders that write events, at once or in batches that are flushed one partition after another.
-
-    `coarseness`: seconds to which timestamps are cut; `flush_every`: seconds between two flushes of a partition.
-    """
-
-    def __init__(self, random: Random, clock: Clock, broker: Broker) -> None:
-        self._random, self._clock, self._broker = random, clock, broker
-        self.coarseness = random.choice([0.0, 0.0, 1.0, 60.0, DAY])
-        self.flush_every = random.choice([0.0, 0.0, 10.0, 30.0])
-        self.written: list[Event | None] = []
-        self._events = 0
-        self._unsent: dict[int, list[tuple[float, Event]]] = {}
-
-    def produce(self, count: int) -> None:
-        """Make events over a short time."""
-        for _ in range(count):
-            self._clock.sleep(self._random.expovariate(20.0))
-            partition, event = self._random.choice(list(self._broker.logs)), self.event()
-            if self.flush_every:
-                self._unsent.setdefault(partition, []).append((self._clock.true_time, event))
-            else:
-                self.write(partition, event)
-
-    def flush(self, *, everything: bool = False) -> None:
-        """Send the batches that are due."""
-        for partition, events in self._unsent.items():
-            due = self._clock.true_time - self.flush_every - FLUSH_STAGGER * partition
-            if events and (everything or events[0][0] < due):
-                for _, event in events:
-                    self.write(partition, event)
-                events.clear()
-
-    def event(self, ahead: float = 0.0) -> Event:
-        """An event of now, by a clock that is `ahead` (seconds)."""
-        self._events += 1
-        timestamp = self._clock.true_time + ahead
-        if self.coarseness:
-            timestamp -= timestamp % self.coarseness
-        weight = self._random.choice([0.4, 1.6])
-        return Event(f"e{self._events}", timestamp, self._random.random(), weight, is_doubtful=ahead != 0.0)
-
-    def write(self, partition: int, event: Event | None) -> None:
-        """Write a message; None is a damaged one."""
-        value = b"{damaged" if event is None else event.encoded()
-        self._broker.logs[partition].append(len(self.written), value)
-        self.written.append(event)
+    @property
+    def numbers(self) -> list[int]:
+        """All messages given."""
+        return [number for numbers in self.given.values() for number in numbers]
 
 
 class Schedule:
-    """One run, made of `seed`, with these `faults`: names of `FAULTS`, by default all."""
+    """One run, made of `seed`, with these `faults`: names of `FAULTS`, by default all.
+
+    combine: how rewards of a topic of their own are combined; None without such a topic
+    order: the setting of that name as the file has it, where it has been changed
+    backfills: whether candidates that are added get the events from the start of the log
+    is_punctual: whether no clock was wrong, and every message was written when it is dated
+    is_complete: whether no message was lost
+    """
 
     def __init__(self, seed: int, directory: Path, faults: Collection[str] | None = None) -> None:
-        self.random = Random(seed)
-        self.clock, self.broker = Clock(), Broker(partitions=self.random.choice([1, 1, 2, 3]))
-        self.producers = Producers(self.random, self.clock, self.broker)
+        self.seed, self.random = seed, Random(seed)
+        self.clock = Clock()
+        self.combine = self.random.choice([None, None, None, "first", "sum", "last"])
+        self.backfills = self.random.random() < 0.5
+        self.topics = {TOPIC: self._topic(TOPIC)} | ({} if self.combine is None else {REWARDS: self._topic(REWARDS)})
+        self.producers = Producers(self.random, self.clock, self.topics)
+        self.is_punctual, self.is_complete = self.producers.are_punctual, True
         self.account = Account()
+        self.candidates: list[str] = [self.random.choice(CANDIDATES)]
         self.history: list[str] = []
         self.at_step: dict[str, Callable[[], None]] = {}
         self.state = directory / "state"
         self.accounts: dict[str, Account] = {}
         self.stores: list[SnapshotStore] = []
         self.removed_unread = 0
-        self._path = directory / "streameval.yaml"
+        self.order = ""
         self._faults = sorted(FAULTS if faults is None else faults)
         self._healing: list[tuple[int, Callable[[], None]]] = []
-        self._turn = self._idle_turns = 0
+        self._turn = self._idle_turns = self._reports = 0
+        self._checked: Report | None = None
         self._taken = Account()
         self._resumed = Account()
         self.daemon: Daemon
 
+    def _topic(self, name: str) -> FakeCluster:
+        partitions = range(self.random.choice([1, 1, 2, 3]))
+        return FakeCluster({number: [] for number in partitions}, topic=name, forgetful=True, wait=self.clock.sleep)
+
     def run(self) -> None:
         """Run the schedule to its end; raises ViolationError."""
-        self._path.write_text(CONFIGURATION % self.state)
-        config = Config.load(self._path, {})
         try:
-            with _simulated(self):
-                while not self._run_process(config):
+            with environment.simulated(self):
+                while not self._run_process():
                     pass
         except ViolationError as violation:
-            violation.add_note(f"history: {self.history}")
+            violation.add_note(f"seed {self.seed}, history: {self.history}")
             raise
 
-    def _run_process(self, config: Config) -> bool:
+    # --- Called by the process ---
+
+    def _run_process(self) -> bool:
         """One process of the daemon, from start to end; whether it has counted everything."""
         self.account = self._expected_state()
-        self._resumed = self.account.copy()
         self.removed_unread = 0  # this process may start where it had not been read yet
+        self.order = ""
         try:
-            self.daemon = startup.daemon(self._path, config)
+            self.daemon = startup.daemon(Path(FILE), self.configuration(), "earliest" if self.backfills else None)
+            self.see_candidates(self.candidates)
+            self._resumed = self.account.copy()
             self.daemon.run()
         except Killed:
             for store in self.stores:
@@ -234,22 +169,34 @@ class Schedule:
         whole = [path.name for path in paths if path.name in self.accounts]
         return self.accounts[whole[-1]].copy() if whole else Account()
 
-    def later(self, act: Callable[[], None]) -> None:
-        """Do this after some turns."""
-        self._healing.append((self._turn + self.random.randrange(1, 15), act))
+    def see_candidates(self, candidates: Iterable[str]) -> None:
+        """The daemon has these candidates from now on."""
+        given, before = len(self.account.given[TOPIC]), self.account.since
+        joins_at: int | None = 0 if self.backfills or not given else given
+        if given and self.clock.ahead < 0 and not self.backfills:
+            joins_at = None  # messages may be kept until the clock is right
+        returned = set() if self.backfills else self.account.removed  # events may be buffered since then
+        new = {name: None if name in returned else joins_at for name in candidates}
+        self.account.since = {name: before.get(name, new[name]) for name in candidates}
+        self.account.removed = self.account.removed | (before.keys() - self.account.since.keys())
+
+    def configuration(self) -> Config:
+        """What the file of the configuration says now."""
+        config = _config(tuple(self.candidates), self.combine, self.order)
+        return config.model_copy(update={"state": State(dir=self.state, interval=5.0)})
 
     def turn(self) -> None:
         """Called by the loop before each poll: check what is published; produce, fail or heal."""
         self._check_published()
         self._turn += 1
-        self.clock.sleep(self.random.uniform(0.0, 0.4))
+        self.clock.sleep(self.random.uniform(0.0, 0.8) if self._turn < TURNS else 1.5)
         for due, act in tuple(self._healing):
             if due <= self._turn or self._turn >= TURNS:
                 self._healing.remove((due, act))
                 act()
         self.producers.flush(everything=self._turn >= TURNS)
         if self._turn < TURNS:
-            self.producers.produce(self.random.randrange(12))
+            self.producers.produce(self.random.randrange(16))
             if self._faults and self.random.random() < FAULT_RATE:
                 name = self.random.choice(self._faults)
                 self.history.append(f"turn {self._turn}: {name}")
@@ -261,9 +208,9 @@ class Schedule:
 
     def see(self, records: list[Records], status: SourceStatus) -> None:
         """Called after each poll: these messages were given to the pipeline."""
+        number_of = self.producers.number_of
         for part in records:
-            log = self.broker.logs[part.partition]
-            self.account.given += [log.messages[offset - log.first].number for offset in part.offsets]
+            self.account.given[part.topic] += [number_of[value] for value in part.values if value is not None]
         self.account.gaps = self._resumed.gaps + sum(status.gaps.values())
         self._idle_turns = 0 if records else self._idle_turns + 1
 
@@ -275,296 +222,164 @@ class Schedule:
             self.accounts[snapshots.found_in(self.state)[-1].name] = self._taken
         self.at_step.pop(step, lambda: None)()
 
-    def remove(self, log: PartitionLog, start: int, stop: int) -> None:
+    # --- Called by faults ---
+
+    def later(self, act: Callable[[], None]) -> None:
+        """Do this after some turns."""
+        self._healing.append((self._turn + self.random.randrange(1, 15), act))
+
+    def some_topic(self) -> FakeCluster:
+        """One of the topics."""
+        return self.random.choice(list(self.topics.values()))
+
+    def remove(self, topic: FakeCluster, partition: int, start: int, stop: int) -> None:
         """These messages are about to go."""
-        given = set(self.account.given)
-        if given.isdisjoint(message.number for message in log.messages):
+        self.is_complete = self.is_complete and start >= stop
+        given, log = set(self.account.numbers), topic.logs[partition]
+        numbers = [self.producers.number_of[value] for value in log]
+        if given.isdisjoint(numbers[topic.first_offset(partition) :]):
             return  # the daemon does not know yet where this log starts
-        unread = [message for message in log.between(start, stop) if message.number not in given]
-        self.removed_unread += len(unread)
+        self.removed_unread += sum(number not in given for number in numbers[start:stop])
+
+    # --- Checks ---
 
     def _has_caught_up(self) -> bool:
         published = self.daemon.published
-        buffered = published.buffered.events if published.buffered is not None else 0
-        ends = {(TOPIC, partition): log.end for partition, log in self.broker.logs.items()}
+        is_busy = bool(published.backfills) or (published.buffered is not None and published.buffered.events > 0)
+        ends = {(name, number): len(log) for name, topic in self.topics.items() for number, log in topic.logs.items()}
         is_read = published.source.reached and published.source.positions == ends
-        return self._turn > TURNS and self._idle_turns > IDLE_TURNS and is_read and not buffered
+        return self._turn > TURNS and self._idle_turns > IDLE_TURNS and is_read and not is_busy
 
     def _check_published(self) -> None:
         """Every published number is one that the daemon can stand behind."""
         report = self.daemon.published.report
-        if report is None:
+        if report is None or report is self._checked:
             return
-        require(report.events.accepted <= len(self.account.given), "no event is counted twice", report=report.events)
+        self._checked = report
+        given = len(self.account.given[TOPIC])
+        require(report.events.accepted <= given, "no event is counted twice", report=report.events, given=given)
         for row in report.estimates:
             known = [number for number in (row.lower, row.value, row.upper) if number is not None]
-            require(bool(np.isfinite(known).all()), "published numbers are finite", row=row)
-            require(known == sorted(known), "a value lies inside its interval", row=row)
+            require(all(map(math.isfinite, known)), "published numbers are finite", row=row)
+            within = [min(max(number, 0.0), 1.0) for number in known]  # as bounds are, and rewards
+            require(within == sorted(within), "a value lies inside its interval", row=row)
+        self._reports += 1
+        if self._reports % PAGES_EVERY == 0:
+            self._check_page(report)
+
+    def _check_page(self, report: Report) -> None:
+        """The exported metrics are numbers, and there is none of a policy without events."""
+        counted = {each.policy for each in report.policies if each.events}
+        for line in metrics_text(self.daemon.published).decode().splitlines():
+            if line.startswith("streameval_"):
+                name, _, number = line.rpartition(" ")
+                require(math.isfinite(float(number)), "exported numbers are finite", line=line)
+                if 'estimator="' in name:
+                    policy = name.partition('policy="')[2].partition('"')[0]
+                    require(policy in counted, "no estimate is exported without events", line=line)
 
     def _check_end(self) -> None:
         """Everything that can still be read was given once, and was counted once or rejected for its reason."""
-        given = Counter(self.account.given)
+        given = Counter(self.account.numbers)
         repeated = [number for number, times in given.items() if times > 1]
         require(not repeated, "no message is read twice", repeated=repeated)
-        logs = self.broker.logs.values()
-        skipped = [message.number for log in logs for message in log.messages if message.number not in given]
+        left = [
+            self.producers.number_of[value]
+            for topic in self.topics.values()
+            for partition, log in topic.logs.items()
+            for value in log[topic.first_offset(partition) :]
+        ]
+        skipped = [number for number in left if number not in given]
         require(not skipped, "no message is skipped", skipped=skipped, gaps=self.account.gaps)
         require(self.account.gaps > 0 or not self.removed_unread, "gaps are reported", removed=self.removed_unread)
-        self._check_counts()
-
-    def _check_counts(self) -> None:
-        events = [self.producers.written[number] for number in self.account.given]
-        distinct = {event.event_id: event for event in events if event is not None}
-        doubtful = sum(event.is_doubtful for event in distinct.values())
         report = self.daemon.published.report
         assert report is not None, "an idle daemon has made a report"
+        if self.random.random() < LAST_PAGES:
+            self._check_page(report)
+        self._check_counts(report)
+
+    def _check_counts(self, report: Report) -> None:
+        written = self.producers.written
+        events = [written[number] for number in self.account.given[TOPIC]]
+        first = {event.event_id: place for place, event in reversed([*enumerate(events)]) if isinstance(event, Event)}
+        damaged = events.count(None) + [written[number] for number in self.account.given[REWARDS]].count(None)
         rejected = Counter(report.events.rejected)
-        out_of_time = rejected.pop("too_late", 0)
-        require(out_of_time <= doubtful, "only doubtful events are out of time", out_of_time=out_of_time)
-        expected = Counter(malformed=events.count(None))
-        expected["duplicate"] = len(events) - events.count(None) - len(distinct)
+        out_of_time = rejected.pop("too_late", 0) - self._late_rewards()
+        require(out_of_time == 0 or self._may_be_late, "no event in time is rejected", out_of_time=out_of_time)
+        expected = Counter(malformed=damaged)
+        expected["duplicate"] = len(events) - events.count(None) - len(first)
         require(+rejected == +expected, "rejected messages are counted by reason", found=rejected, expected=expected)
-        counted = len(distinct) - out_of_time
+        counted = len(first) - out_of_time
         require(report.events.accepted == counted, "each event is counted once", found=report.events, expected=counted)
-        if out_of_time or not distinct:
+        if out_of_time:
             return
-        rewards = np.array([event.reward for event in distinct.values()])
-        weights = np.array([event.weight for event in distinct.values()])
-        for policy, terms in {"challenger": weights * rewards, "logging": rewards}.items():
-            value = float(terms.mean())
-            found = report.get(policy, "ips", "cumulative").value
-            require(found is not None and abs(found - value) < 1e-9, "values equal those of a batch", found=found)
+        rewards = self._rewards({event_id: events[place] for event_id, place in first.items()})
+        if rewards is None:
+            return
+        self._check_policy(report, "logging", [(1.0, rewards[event_id]) for event_id in first])
+        for name, since in self.account.since.items():
+            place_of_weight = CANDIDATES.index(name)
+            terms = [
+                (events[place].weights[place_of_weight], rewards[event_id])
+                for event_id, place in first.items()
+                if since is not None and place >= since
+            ]
+            if since is not None and (self.is_complete or not self.backfills):
+                self._check_policy(report, name, terms)
+
+    def _check_policy(self, report: Report, policy: str, terms: list[tuple[float, float]]) -> None:
+        """The value of a policy is that of a batch computation over these weights and rewards."""
+        (counted,) = [each.events for each in report.policies if each.policy == policy]
+        require(counted == len(terms), "a policy has its events", policy=policy, found=counted, expected=len(terms))
+        if not terms:
+            return
+        value = float(np.mean([weight * reward for weight, reward in terms]))
+        found = report.get(policy, "ips", "cumulative").value
+        close = found is not None and abs(found - value) < 1e-9
+        require(close, "values equal those of a batch", policy=policy, found=found, expected=value)
+
+    @property
+    def _may_be_late(self) -> bool:
+        """Whether decisions may come after their rewards were dropped."""
+        return self.combine is not None and not self.is_punctual
+
+    def _late_rewards(self) -> int:
+        """The rewards that were rejected because they came late."""
+        buffered = self.daemon.published.buffered
+        return 0 if buffered is None or buffered.rewards is None else buffered.rewards.late
+
+    def _rewards(self, decisions: dict[str, Event]) -> dict[str, float] | None:
+        """The reward of each decision, computed at once; None where some rewards have come late."""
+        if self.combine is None:
+            return {event_id: event.reward for event_id, event in decisions.items()}
+        given = [self.producers.written[number] for number in self.account.given[REWARDS]]
+        of: dict[str, list[Reward]] = {event_id: [] for event_id in decisions}
+        for reward in given:
+            if isinstance(reward, Reward) and reward.event_id in decisions:
+                after = reward.timestamp - decisions[reward.event_id].timestamp
+                if -MAX_LATENESS <= after <= WINDOW:
+                    of[reward.event_id].append(reward)
+        buffered = self.daemon.published.buffered
+        assert buffered is not None, "rewards are joined in a buffer"
+        counts, expected = buffered.rewards, sum(map(len, of.values()))
+        assert counts is not None
+        known = sum(reward is not None for reward in given)
+        require(counts.joined + counts.late + counts.unmatched <= known, "no reward is counted twice", counts=counts)
+        if not self.is_punctual:
+            return None
+        require(counts.joined == expected, "rewards in time are joined", found=counts, expected=expected)
+        return {event_id: _combined(rewards, self.combine) for event_id, rewards in of.items()}
 
 
-class ObservedSource:
-    """A source whose every poll is a turn of the schedule."""
-
-    def __init__(self, schedule: Schedule, source: Source) -> None:
-        self._schedule, self._source = schedule, source
-        self.status, self.offsets, self.pause = source.status, source.offsets, source.pause
-        self.commit, self.close = source.commit, source.close
-
-    def poll(self, timeout: float) -> list[Records]:
-        self._schedule.turn()
-        records = self._source.poll(timeout)
-        if not records:
-            self._schedule.clock.sleep(timeout)
-        self._schedule.see(records, self._source.status())
-        return records
+def _combined(rewards: list[Reward], combine: str) -> float:
+    ordered = [each.reward for each in sorted(rewards, key=lambda reward: reward.timestamp)]
+    if combine == "sum" or not ordered:
+        return sum(ordered)
+    return ordered[0 if combine == "first" else -1]
 
 
-@contextmanager
-def _simulated(schedule: Schedule) -> Iterator[None]:
-    """The process sees the clock, the broker and the disk of a schedule; its background calls run at once."""
-    clock = schedule.clock
-
-    class VirtualEvent:
-        """An event that is waited for in virtual time."""
-
-        def __init__(self) -> None:
-            self._is_set = False
-
-        def set(self) -> None:
-            self._is_set = True
-
-        def is_set(self) -> bool:
-            return self._is_set
-
-        def wait(self, timeout: float) -> bool:
-            clock.sleep(timeout)
-            return self._is_set
-
-    class RecordedStore(SnapshotStore):
-        """The lock of a process that was killed goes with the process."""
-
-        def __init__(self, directory: Path) -> None:
-            super().__init__(directory)
-            schedule.stores = [self]
-
-    def run_at_once(self: Any, call: Callable[[], Any]) -> None:
-        self._future = Future()
-        self._run(call)
-
-    def open_source(settings: KafkaSettings, offsets: SourceOffsets | None = None) -> Source:
-        known = (offsets or {}).get(settings.topic)
-        connect, chance = schedule.broker.connect, schedule.random.random
-        source = KafkaSource(settings, known, connect=connect, clock=clock.monotonic, chance=chance)
-        return ObservedSource(schedule, source)
-
-    with ExitStack() as stack:
-        for name in ("time", "monotonic", "sleep"):
-            stack.enter_context(patch.object(time, name, getattr(clock, name)))
-        stack.enter_context(patch.dict(Daemon.__init__.__kwdefaults__, clock=clock.time))
-        stack.enter_context(patch.object(background.Background, "__init__", run_at_once))
-        stack.enter_context(patch.object(kafka_source, "Event", VirtualEvent))
-        stack.enter_context(patch.object(KafkaSettings, "open", open_source))
-        stack.enter_context(patch.object(startup, "SnapshotStore", RecordedStore))
-        stack.enter_context(patch.object(snapshots, "reached", schedule.step))
-        stack.enter_context(structlog.testing.capture_logs())
-        yield
-
-
-# --- Faults ---
-
-
-def kill(schedule: Schedule) -> None:
-    raise Killed
-
-
-def kill_while_writing(schedule: Schedule) -> None:
-    schedule.at_step[schedule.random.choice(snapshots.STEPS)] = lambda: kill(schedule)
-
-
-def stop(schedule: Schedule) -> None:
-    schedule.daemon.stop()
-
-
-def fill_disk(schedule: Schedule) -> None:
-    def fail() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    schedule.at_step[schedule.random.choice(["opened", "begun", "written", "synced"])] = fail
-
-
-def damage_snapshot(schedule: Schedule) -> None:
-    """Change a byte of the newest snapshot, and restart."""
-    for path in snapshots.found_in(schedule.state)[-1:]:
-        content = bytearray(path.read_bytes())
-        content[schedule.random.randrange(len(content))] ^= 1
-        path.write_bytes(content)
-        schedule.accounts.pop(path.name, None)
-    kill(schedule)
-
-
-NOT_READ = {"schema", "is_decided", "released"}
-"""Entries of a state that decide nothing in these schedules, or that are those of another version."""
-
-
-def change_snapshot(schedule: Schedule) -> None:
-    """Give the newest snapshot a state that does not fit, under a right checksum, and restart."""
-    for path in snapshots.found_in(schedule.state)[-1:]:
-        document = snapshots.read_document(path)
-        part = schedule.random.choice([document["evaluator"]["cohorts"][0]["evaluator"], document["pipeline"]])
-        name = schedule.random.choice(sorted(part.keys() - NOT_READ - {name for name in part if part[name] is None}))
-        if schedule.random.random() < 0.5:
-            del part[name]
-        else:
-            part[name] = "text"
-        with path.open("wb") as file:
-            snapshots.write_document(file, document)
-        schedule.accounts.pop(path.name, None)
-    kill(schedule)
-
-
-def break_connection(schedule: Schedule) -> None:
-    schedule.broker.failures += 1
-
-
-def stop_broker(schedule: Schedule) -> None:
-    def restart() -> None:
-        schedule.broker.up = True
-
-    schedule.broker.up = False
-    schedule.later(restart)
-
-
-def withhold_partition(schedule: Schedule) -> None:
-    partition = schedule.random.choice(list(schedule.broker.logs))
-    schedule.broker.deaf.add(partition)
-    schedule.later(lambda: schedule.broker.deaf.discard(partition))
-
-
-def cut_log(schedule: Schedule) -> None:
-    """Lose the end of a log; often it grows beyond its old end at once."""
-    partition, log = schedule.random.choice(list(schedule.broker.logs.items()))
-    end = schedule.random.randint(max(log.first, log.end - 30), log.end)
-    lost = log.end - end
-    if any(message.number in schedule.account.given for message in log.between(end, log.end)):
-        schedule.remove(log, end, log.end)  # else the daemon cannot know that there was anything
-    log.cut(end)
-    for _ in range(schedule.random.choice([0, lost // 2, lost + 5])):
-        schedule.producers.write(partition, schedule.producers.event())
-
-
-def delete_oldest(schedule: Schedule) -> None:
-    log = schedule.random.choice(list(schedule.broker.logs.values()))
-    first = schedule.random.randint(log.first, log.end)
-    schedule.remove(log, log.first, first)
-    log.delete_before(first)
-
-
-def create_topic_again(schedule: Schedule) -> None:
-    for log in schedule.broker.logs.values():
-        schedule.remove(log, log.first, log.end)
-    schedule.broker.create_again()
-
-
-def add_partition(schedule: Schedule) -> None:
-    schedule.broker.logs[len(schedule.broker.logs)] = PartitionLog()
-
-
-def move_clock(schedule: Schedule) -> None:
-    """The calendar of the daemon's machine jumps; it is set right later."""
-
-    def set_right() -> None:
-        schedule.clock.ahead = 0.0
-
-    written = (event.timestamp for event in schedule.producers.written if event is not None)
-    others_are_right = max(written, default=START) <= schedule.clock.true_time
-    forward = [3600.0, 5 * 365 * DAY] if others_are_right else []  # two clocks ahead at once cannot be distinguished
-    schedule.clock.ahead = schedule.random.choice([-5 * 365 * DAY, -3600.0, *forward])
-    schedule.later(set_right)
-
-
-def produce_ahead(schedule: Schedule) -> None:
-    """One producer's clock is ahead for a dozen events in a row."""
-    if schedule.clock.ahead > 0:
-        return  # the daemon cannot know which clock is right
-    partition = schedule.random.choice(list(schedule.broker.logs))
-    ahead = schedule.random.choice([60.0, 3600.0, 300 * DAY])
-    for _ in range(12):
-        schedule.producers.write(partition, schedule.producers.event(ahead))
-
-
-def produce_late(schedule: Schedule) -> None:
-    """One event is far behind the others."""
-    partition = schedule.random.choice(list(schedule.broker.logs))
-    schedule.producers.write(partition, schedule.producers.event(ahead=-300.0))
-
-
-def produce_damaged(schedule: Schedule) -> None:
-    schedule.producers.write(schedule.random.choice(list(schedule.broker.logs)), None)
-
-
-def produce_again(schedule: Schedule) -> None:
-    """A producer sends an event a second time, to any partition."""
-    events = [event for event in schedule.producers.written if event is not None]
-    if events:
-        partition = schedule.random.choice(list(schedule.broker.logs))
-        schedule.producers.write(partition, schedule.random.choice(events[-50:]))
-
-
-FAULTS: dict[str, Callable[[Schedule], None]] = {
-    fault.__name__: fault
-    for fault in (
-        kill,
-        kill_while_writing,
-        stop,
-        fill_disk,
-        damage_snapshot,
-        change_snapshot,
-        break_connection,
-        stop_broker,
-        withhold_partition,
-        cut_log,
-        delete_oldest,
-        create_topic_again,
-        add_partition,
-        move_clock,
-        produce_ahead,
-        produce_late,
-        produce_damaged,
-        produce_again,
-    )
-}
-"""Everything that goes wrong in a schedule, by name."""
+@cache
+def _config(candidates: tuple[str, ...], combine: str | None, order: str) -> Config:
+    """Reading YAML takes as long as a fifth of a schedule."""
+    more = order + ("" if combine is None else JOINED % combine)
+    return Config.model_validate(parse_yaml(CONFIGURATION % (", ".join(candidates), more), FILE).values)

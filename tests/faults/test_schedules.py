@@ -5,28 +5,40 @@ A failure prints its seed and history. `make faults ARGS="--first SEED --schedul
 
 from __future__ import annotations
 
+import time
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from itertools import count, takewhile
 from pathlib import Path
 
 import pytest
 
-from faults.simulator import FAULTS, Schedule
+from faults.defects import DEFECTS
+from faults.faults import FAULTS
+from faults.simulator import Schedule, ViolationError
 from support.paths import fast_directory
 
 SCHEDULES = 1_000
+MINUTES = 10
+MOST = 300
+"""Schedules in which a defect is found."""
+
+
+def run_schedules(seeds: Iterable[int], faults: Collection[str] | None = None) -> None:
+    """Run one schedule after another; raises ViolationError."""
+    for seed in seeds:
+        with fast_directory() as directory:
+            Schedule(seed, directory, faults).run()
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 100))
 def test_each_event_counts_once_through_a_hundred_schedules(first: int) -> None:
-    for seed in range(first, first + 100):
-        with fast_directory() as directory:
-            Schedule(seed, directory).run()
+    run_schedules(range(first, first + 100))
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_the_daemon_survives_one_kind_of_fault_again_and_again(fault: str) -> None:
-    for seed in range(10):
-        with fast_directory() as directory:
-            Schedule(seed, directory, [fault]).run()
+    run_schedules(range(5), [fault])
 
 
 def test_a_seed_gives_the_same_run_again(tmp_path: Path) -> None:
@@ -38,3 +50,20 @@ def test_a_seed_gives_the_same_run_again(tmp_path: Path) -> None:
         runs.append((schedule.history, schedule.account, schedule.daemon.published.report))
     assert runs[0] == runs[1]
     assert runs[0][0], "the schedule has faults"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_each_event_counts_once_for_ten_minutes() -> None:
+    """Every day has its own seeds."""
+    deadline, seeds = time.monotonic() + 60.0 * MINUTES, count(datetime.now(UTC).toordinal() * 1_000_000)
+    run_schedules(takewhile(lambda _: time.monotonic() < deadline, seeds))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("defect", sorted(DEFECTS))
+def test_schedules_find_each_defect_that_the_daemon_once_had(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    DEFECTS[defect](monkeypatch)
+    with pytest.raises(ViolationError):
+        run_schedules(range(MOST))

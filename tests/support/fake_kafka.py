@@ -1,7 +1,8 @@
-"""A Kafka cluster of one topic in memory, with the troubles of a real one at a word."""
+"""A Kafka cluster of one topic in memory, which fails, loses and replaces messages as real clusters do."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,12 +18,14 @@ TOPIC = "clicks"
 
 @dataclass
 class FakeCluster:
-    """The log of each partition, the first offset that is left of it, and faults.
+    """The log of each partition with all messages ever written, the first offset that is left of it, and faults.
 
     `up`: brokers answer. `deaf`: partitions whose fetches are never sent. `hidden`: messages at the end of each
     partition inside an open transaction. `markers`: offsets after the last message that hold no messages. `faults`:
     raised by the next polls, one each. `epochs`: by partition that of each message, where brokers report it.
-    `forgetful`: a client forgets the epoch of a partition when a fetch finds no message, as kafka-python by itself.
+    `forgetful`: a client does not know the epoch of a partition after a fetch without messages, as kafka-python by
+    itself. `wait`: called with the timeout of each poll without messages. `leader`: the epoch of each partition's
+    leader, which `append` gives to messages.
     """
 
     logs: dict[int, list[bytes]] = field(default_factory=dict)
@@ -38,6 +41,9 @@ class FakeCluster:
     epochs: dict[int, list[int]] = field(default_factory=dict)
     forgetful: bool = False
     before_connect: Callable[[], object] = lambda: None
+    wait: Callable[[float], object] = lambda _: None
+    topic: str = TOPIC
+    leader: dict[int, int] = field(default_factory=dict)
 
     def connect(self, settings: KafkaSettings, timeout: float, connections: ConnectionGroup) -> Any:
         self.attempts += 1
@@ -55,6 +61,22 @@ class FakeCluster:
         log = self.logs.setdefault(partition, [])
         log += [f"{partition}:{number}".encode() for number in range(begin, begin + count)]
 
+    def append(self, partition: int, value: bytes) -> None:
+        """Write a message under the present leader."""
+        self.logs[partition].append(value)
+        self.epochs.setdefault(partition, []).append(self.leader.get(partition, 0))
+
+    def cut(self, partition: int, end: int) -> None:
+        """Lose all messages from `end` on, as in an unclean election; the new leader has the next epoch."""
+        del self.logs[partition][end:], self.epochs.get(partition, [])[end:]
+        self.leader[partition] = self.leader.get(partition, 0) + 1
+
+    def create_again(self) -> None:
+        """Delete the topic and create it again with as many partitions."""
+        self.topic_id = f"id-{self.attempts}-{self.topic_id}"[:40]
+        self.logs, self.epochs = {partition: [] for partition in self.logs}, {}
+        self.first, self.leader = {}, {}
+
     def first_offset(self, partition: int) -> int:
         return self.first.get(partition, 0)
 
@@ -70,14 +92,17 @@ class FakeClient:
         self.most = most
         self.positions: dict[int, int] = {}
         self.read: dict[int, int] = {}
+        self.empty: set[int] = set()
         self.paused: frozenset[int] = frozenset()
         self.closed = False
+        self._topic_id = cluster.topic_id
 
     def topic_id(self) -> str | None:
-        return self.cluster.topic_id
+        return self._topic_id
 
     def partitions(self, timeout: float) -> Collection[int]:
         self.cluster.require_answer()
+        self._topic_id = self.cluster.topic_id
         return self.cluster.logs.keys()
 
     def offsets(self, partitions: Collection[int], at: Beginning, timeout: float) -> dict[int, int]:
@@ -91,6 +116,7 @@ class FakeClient:
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         self.positions, self.read = dict(positions), dict(epochs)
+        self.empty.clear()
 
     def pause(self, partitions: Collection[int]) -> None:
         self.paused = frozenset(partitions)
@@ -98,7 +124,14 @@ class FakeClient:
     def poll(self, timeout: float) -> list[Records]:
         if self.cluster.faults:
             raise self.cluster.faults.pop(0)
-        if not self.cluster.up:
+        records = self._fetched() if self.cluster.up else []
+        if not records:
+            self.cluster.wait(timeout)
+        return records
+
+    def _fetched(self) -> list[Records]:
+        if self._topic_id != self.cluster.topic_id:  # fetches name the topic by its id
+            self._topic_id = self.cluster.topic_id
             return []
         self._require_positions_in_range()
         heard = (self.positions.keys() & self.cluster.logs.keys()) - self.cluster.deaf - self.paused
@@ -106,24 +139,31 @@ class FakeClient:
         return [part for part in parts if part.values]
 
     def _require_positions_in_range(self) -> None:
+        gone: dict[int, int | None] = {}
         for partition in self.positions.keys() & self.cluster.logs.keys():
             position = self.positions[partition]
             if not self.cluster.first_offset(partition) <= position <= self.cluster.readable_end(partition):
-                raise OffsetsGoneError({partition: None})
-            if partition in self.read:
-                same = sum(epoch <= self.read[partition] for epoch in self.cluster.epochs[partition])
+                gone[partition] = None
+            if partition in self.read and partition in self.cluster.epochs:
+                same = bisect_right(self.cluster.epochs[partition], self.read[partition])
                 if same < position:
-                    raise OffsetsGoneError({partition: same})
+                    gone[partition] = same
+        if gone:
+            raise OffsetsGoneError(gone)
 
     def _read(self, partition: int) -> Records:
         begin = self.positions[partition]
         end = min(begin + self.most, len(self.cluster.logs[partition]) - self.cluster.hidden)
         self.positions[partition] = max(begin, end)
-        if end > begin and partition in self.cluster.epochs:
-            self.read[partition] = self.cluster.epochs[partition][end - 1]
-        elif self.cluster.forgetful:
-            self.read.pop(partition, None)
-        return Records(TOPIC, partition, range(begin, end), self.cluster.logs[partition][begin:end])
+        if end > begin:
+            self.empty.discard(partition)
+            if partition in self.cluster.epochs:
+                self.read[partition] = self.cluster.epochs[partition][end - 1]
+            else:
+                self.read.pop(partition, None)
+        else:
+            self.empty.add(partition)
+        return Records(self.cluster.topic, partition, range(begin, end), self.cluster.logs[partition][begin:end])
 
     def unblock(self, partitions: Collection[int]) -> None:
         raise ClientError("no message comes")
@@ -133,7 +173,8 @@ class FakeClient:
         return self.cluster.readable_end(partition) if read_all else self.positions[partition]
 
     def epochs(self) -> dict[int, int]:
-        return dict(self.read)
+        forgotten = self.empty if self.cluster.forgetful else ()
+        return {partition: epoch for partition, epoch in self.read.items() if partition not in forgotten}
 
     def highwater(self, partition: int) -> int | None:
         known = partition in self.cluster.logs and partition not in self.cluster.deaf

@@ -8,7 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Annotated
 
 import typer
-from faults.simulator import FAULTS, Schedule, ViolationError
+from faults.faults import FAULTS
+from faults.simulator import Schedule, ViolationError
 from rich.progress import track
 
 from support.paths import fast_directory

@@ -1,0 +1,136 @@
+"""A process that sees the clock, the brokers and the disk of a schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import structlog
+
+from faults.world import Clock
+from streameval.config.model import Config
+from streameval.ingest import background
+from streameval.ingest.base import Records, Source, SourceOffsets
+from streameval.ingest.kafka import source as kafka_source
+from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.kafka.source import KafkaSource, MultiSource
+from streameval.service import snapshots, startup
+from streameval.service.daemon import Daemon
+from streameval.service.reload import Change, Reload
+from streameval.service.snapshots import SnapshotStore
+
+if TYPE_CHECKING:
+    from faults.simulator import Schedule
+
+
+PUBLISH_INTERVAL = 2.5
+"""Seconds between two Reports while messages arrive."""
+SLICE = 0.25
+"""Seconds of waiting for one of two topics."""
+
+
+class ObservedSource:
+    """A source whose every poll is a turn of the schedule."""
+
+    def __init__(self, schedule: Schedule, source: Source) -> None:
+        self._schedule, self._source = schedule, source
+        self.status, self.offsets, self.pause = source.status, source.offsets, source.pause
+        self.commit, self.close = source.commit, source.close
+
+    def poll(self, timeout: float) -> list[Records]:
+        self._schedule.turn()
+        records = self._source.poll(timeout)
+        self._schedule.see(records, self._source.status())
+        return records
+
+
+class VirtualEvent:
+    """An event that is waited for in virtual time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._is_set = clock, False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float) -> bool:
+        self._clock.sleep(timeout)
+        return self._is_set
+
+
+class RecordedStore(SnapshotStore):
+    """The lock of a process that was killed goes with the process."""
+
+    def __init__(self, schedule: Schedule, directory: Path) -> None:
+        super().__init__(directory)
+        schedule.stores = [self]
+
+
+class RecordedReload(Reload):
+    """The schedule knows the candidates of the daemon."""
+
+    def __init__(self, schedule: Schedule, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._schedule = schedule
+
+    def __call__(self) -> Change | None:
+        change = super().__call__()
+        if change is not None:
+            self._schedule.see_candidates(self._schedule.candidates)
+        return change
+
+
+def run_at_once(self: Any, call: Callable[[], Any]) -> None:
+    """In place of `Background.__init__`: the call ends before the next line."""
+    self._future = Future()
+    self._run(call)
+
+
+def open_source(schedule: Schedule, settings: KafkaSettings, offsets: SourceOffsets | None = None) -> Source:
+    """In place of `KafkaSettings.open`: reads the topics of the schedule."""
+    known = offsets or {}
+    sources = [
+        KafkaSource(
+            settings.model_copy(update={"topic": topic}),
+            known.get(topic),
+            connect=schedule.topics[topic].connect,
+            clock=schedule.clock.monotonic,
+            chance=schedule.random.random,
+        )
+        for topic in settings.topics
+    ]
+    source = MultiSource(sources) if len(sources) > 1 else sources[0]
+    return source if offsets is None else ObservedSource(schedule, source)  # backfills have no offsets
+
+
+@contextmanager
+def simulated(schedule: Schedule) -> Iterator[None]:
+    """The process sees the clock, the brokers and the disk of a schedule; its background calls run at once."""
+    clock = schedule.clock
+    changed = [
+        *((time, name, getattr(clock, name)) for name in ("time", "monotonic", "sleep")),
+        (background.Background, "__init__", run_at_once),
+        (kafka_source, "Event", partial(VirtualEvent, clock)),
+        (kafka_source, "SLICE", SLICE),
+        (KafkaSettings, "open", lambda *arguments: open_source(schedule, *arguments)),
+        (startup, "SnapshotStore", partial(RecordedStore, schedule)),
+        (startup, "Reload", partial(RecordedReload, schedule)),
+        (Config, "load", lambda _: schedule.configuration()),
+        (snapshots, "reached", schedule.step),
+    ]
+    defaults = {"clock": clock.time, "publish_interval": PUBLISH_INTERVAL}
+    with ExitStack() as stack:
+        for place, name, value in changed:
+            stack.enter_context(patch.object(place, name, value))
+        stack.enter_context(patch.dict(Daemon.__init__.__kwdefaults__, defaults))
+        stack.enter_context(structlog.testing.capture_logs())
+        yield

@@ -1,0 +1,235 @@
+"""Everything that goes wrong in a schedule, by name."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from faults.world import CANDIDATES, DAY, Event
+from streameval.ingest.kafka.client import ClientError
+from streameval.service import snapshots
+from support.fake_kafka import TOPIC
+
+if TYPE_CHECKING:
+    from faults.simulator import Schedule
+
+
+class Killed(BaseException):
+    """The process ends here, as by `kill -9`."""
+
+
+# --- Process and disk ---
+
+
+def kill(schedule: Schedule) -> None:
+    raise Killed
+
+
+def kill_while_writing(schedule: Schedule) -> None:
+    schedule.at_step[schedule.random.choice(snapshots.STEPS)] = lambda: kill(schedule)
+
+
+def stop(schedule: Schedule) -> None:
+    schedule.daemon.stop()
+
+
+def fill_disk(schedule: Schedule) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    schedule.at_step[schedule.random.choice(["opened", "begun", "written", "synced"])] = fail
+
+
+def damage_snapshot(schedule: Schedule) -> None:
+    """Change a byte of the newest snapshot, and restart."""
+    for path in snapshots.found_in(schedule.state)[-1:]:
+        content = bytearray(path.read_bytes())
+        content[schedule.random.randrange(len(content))] ^= 1
+        path.write_bytes(content)
+        schedule.accounts.pop(path.name, None)
+    kill(schedule)
+
+
+NOT_READ = {"schema", "is_decided", "released"}
+"""Entries of a state that decide nothing in these schedules, or that are those of another version."""
+
+
+def change_snapshot(schedule: Schedule) -> None:
+    """Give the newest snapshot a state that does not fit, under a right checksum, and restart."""
+    for path in snapshots.found_in(schedule.state)[-1:]:
+        document = snapshots.read_document(path)
+        part = schedule.random.choice([document["evaluator"]["cohorts"][0]["evaluator"], document["pipeline"]])
+        name = schedule.random.choice(sorted(part.keys() - NOT_READ - {name for name in part if part[name] is None}))
+        if schedule.random.random() < 0.5:
+            del part[name]
+        else:
+            part[name] = "text"
+        with path.open("wb") as file:
+            snapshots.write_document(file, document)
+        schedule.accounts.pop(path.name, None)
+    kill(schedule)
+
+
+# --- Configuration ---
+
+
+def reload_candidates(schedule: Schedule) -> None:
+    """Add or remove candidates while the daemon runs."""
+    count = schedule.random.randint(1, len(CANDIDATES))
+    schedule.candidates = schedule.random.sample(CANDIDATES, count)
+    schedule.order = ""
+    schedule.daemon.reload()
+
+
+def reload_wrongly(schedule: Schedule) -> None:
+    """Ask for a change that needs a restart; the daemon continues as before."""
+    schedule.order = ", order: event_time"
+    schedule.daemon.reload()
+
+
+# --- Broker ---
+
+
+def break_connection(schedule: Schedule) -> None:
+    schedule.some_topic().faults.append(ClientError("connection reset"))
+
+
+def stop_broker(schedule: Schedule) -> None:
+    topic = schedule.some_topic()
+
+    def restart() -> None:
+        topic.up = True
+
+    topic.up = False
+    schedule.later(restart)
+
+
+def withhold_partition(schedule: Schedule) -> None:
+    topic = schedule.some_topic()
+    partition = schedule.random.choice(list(topic.logs))
+    topic.deaf.add(partition)
+    schedule.later(lambda: topic.deaf.discard(partition))
+
+
+def cut_log(schedule: Schedule) -> None:
+    """Lose the end of a log; often it grows beyond its old end at once."""
+    topic = schedule.some_topic()
+    partition, log = schedule.random.choice(list(topic.logs.items()))
+    end = schedule.random.randint(max(topic.first_offset(partition), len(log) - 30), len(log))
+    lost, given = len(log) - end, set(schedule.account.numbers)
+    if any(schedule.producers.number_of[value] in given for value in log[end:]):
+        schedule.remove(topic, partition, end, len(log))  # else the daemon cannot know that there was anything
+    schedule.is_complete = schedule.is_complete and not lost
+    topic.cut(partition, end)
+    for _ in range(schedule.random.choice([0, lost // 2, lost + 5])):
+        schedule.producers.write(topic.topic, partition, schedule.producers.event() if topic.topic == TOPIC else None)
+
+
+def cut_log_and_kill(schedule: Schedule) -> None:
+    """Lose the end of a log while the daemon is not running."""
+    cut_log(schedule)
+    kill(schedule)
+
+
+def delete_oldest(schedule: Schedule) -> None:
+    topic = schedule.some_topic()
+    partition, log = schedule.random.choice(list(topic.logs.items()))
+    first = schedule.random.randint(topic.first_offset(partition), len(log))
+    schedule.remove(topic, partition, topic.first_offset(partition), first)
+    topic.first[partition] = first
+
+
+def create_topic_again(schedule: Schedule) -> None:
+    topic = schedule.some_topic()
+    for partition, log in topic.logs.items():
+        schedule.remove(topic, partition, topic.first_offset(partition), len(log))
+    schedule.is_complete = False
+    topic.create_again()
+
+
+def add_partition(schedule: Schedule) -> None:
+    """A partition that the daemon finds some time later."""
+    topic = schedule.some_topic()
+    topic.logs[len(topic.logs)] = []
+    schedule.is_punctual = False
+
+
+# --- Clocks ---
+
+
+def move_clock(schedule: Schedule) -> None:
+    """The calendar of the daemon's machine jumps; it is set right later."""
+
+    def set_right() -> None:
+        schedule.clock.ahead = 0.0
+
+    schedule.clock.ahead = schedule.random.choice([-5 * 365 * DAY, -3600.0, 3600.0, 5 * 365 * DAY])
+    schedule.is_punctual = False
+    schedule.later(set_right)
+
+
+def produce_ahead(schedule: Schedule) -> None:
+    """One producer's clock is ahead for a dozen events in a row."""
+    partition, ahead = schedule.producers.some_partition(), schedule.random.choice([60.0, 3600.0, 300 * DAY])
+    for _ in range(12):
+        schedule.producers.write(TOPIC, partition, schedule.producers.event(ahead))
+    schedule.is_punctual = False
+
+
+def produce_late(schedule: Schedule) -> None:
+    """One event is far behind the others."""
+    schedule.producers.write(TOPIC, schedule.producers.some_partition(), schedule.producers.event(ahead=-300.0))
+    schedule.is_punctual = False
+
+
+def produce_history(schedule: Schedule) -> None:
+    """Events of hours or days ago are written to a partition at once."""
+    partition, ago = schedule.producers.some_partition(), schedule.random.choice([3600.0, 30 * DAY])
+    for number in range(schedule.random.randint(20, 60)):
+        schedule.producers.write(TOPIC, partition, schedule.producers.event(ahead=number - ago))
+    schedule.is_punctual = False
+
+
+# --- Messages ---
+
+
+def produce_damaged(schedule: Schedule) -> None:
+    topic = schedule.some_topic()
+    schedule.producers.write(topic.topic, schedule.producers.some_partition(topic.topic), None)
+
+
+def produce_again(schedule: Schedule) -> None:
+    """A producer sends an event a second time, to any partition."""
+    events = [event for event in schedule.producers.written if isinstance(event, Event)]
+    if events:
+        schedule.producers.write(TOPIC, schedule.producers.some_partition(), schedule.random.choice(events[-50:]))
+
+
+FAULTS: dict[str, Callable[[Schedule], None]] = {
+    fault.__name__: fault
+    for fault in (
+        kill,
+        kill_while_writing,
+        stop,
+        fill_disk,
+        damage_snapshot,
+        change_snapshot,
+        reload_candidates,
+        reload_wrongly,
+        break_connection,
+        stop_broker,
+        withhold_partition,
+        cut_log,
+        cut_log_and_kill,
+        delete_oldest,
+        create_topic_again,
+        add_partition,
+        move_clock,
+        produce_ahead,
+        produce_late,
+        produce_history,
+        produce_damaged,
+        produce_again,
+    )
+}
