@@ -181,7 +181,7 @@ class Schedule:
         self.account.removed = self.account.removed | (before.keys() - self.account.since.keys())
 
     def configuration(self) -> Config:
-        """What the file of the configuration says now."""
+        """The contents of the file of the configuration."""
         config = _config(tuple(self.candidates), self.combine, self.order)
         return config.model_copy(update={"state": State(dir=self.state, interval=5.0)})
 

@@ -111,7 +111,7 @@ class EventOrder:
     def redate(self, latest: float, now: float) -> int:
         """Date what is buffered and dated after `latest` at `now`; returns the number of events and rewards.
 
-        It was read while the reader's clock was ahead, too. What it moved forward goes back.
+        It was read while the reader's clock was ahead, too. Clocks that it put forward start again.
         """
         self._watermarks.forget_after(latest)
         if self._swept > latest:
