@@ -161,10 +161,12 @@ def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome],
 def figures(rows: Sequence[Row], same: Sequence[SameRow]) -> dict[str, str]:
     """The figures of the text by name, in percent."""
     published = [row for row in rows if row.rule in ("sea", "bsea") and row.setting != "stationary"]
-    wrong = [100 * row.worse / row.promotable for row in published]
-    paired = next(row for row in same if (row.weights, row.rule) == ("mild", "paired"))
+    wrong = [100 * row.worse / row.promotable for row in published if row.promotable] or [math.nan]
     known = {"wrong_low": f"{min(wrong):.0f}", "wrong_high": f"{max(wrong):.0f}"}
-    return known | {"same": f"{100 * paired.ever / paired.candidates:.1f}", "same_events": f"{paired.events:,}"}
+    mild = [row for row in same if (row.weights, row.rule) == ("mild", "paired")]
+    share = [100 * row.ever / row.candidates for row in mild] or [math.nan]
+    events = [f"{row.events:,}" for row in mild] or [NONE]
+    return known | {"same": f"{share[0]:.1f}", "same_events": events[0]}
 
 
 def _rules(rows: Iterable[Row]) -> str:
