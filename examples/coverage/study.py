@@ -1,6 +1,7 @@
 """Miss rates of intervals, at a single look and at any look of a run: all kinds, on streams of many kinds.
 
 python study.py run        400 runs of 60 looks in each world, resumable
+python study.py effects    design effects of 20 runs of 50,000 events -> results/design_effects.csv
 python study.py table      results/*.jsonl -> results/coverage.csv, and from that the tables of README.md
 python study.py figures    the figures
 """
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from effects import effects_of
+from effects import read as read_effects
+from effects import write as write_effects
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import CHUNK, Store, perform_all
-from summary import fill_in, read, rows_of, write
+from summary import fill_in, fill_in_effects, read, rows_of, write
 from worlds import WORLDS
 
 from streameval.cli.terminal import run_app
@@ -53,12 +57,27 @@ def table(
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
-    """Write the file of rates from the runs, if any, and fill in the tables of the README from it."""
+    """Write the rates of the worlds with runs into the file of rates, and fill in the tables of the README from it."""
     store, path = Store(results), results / "coverage.csv"
-    by_world = [store.read(world) for world in WORLDS]
-    if any(by_world):
-        write([row for lines in by_world if lines for row in rows_of(lines)], path)
+    lines = {world: store.read(world) for world in WORLDS}
+    if any(lines.values()):
+        before = read(path) if path.exists() else []
+        kept = {world: [row for row in before if row.world == world] for world in WORLDS}
+        write([row for world in WORLDS for row in (rows_of(lines[world]) if lines[world] else kept[world])], path)
     readme.write_text(fill_in(readme.read_text(), read(path)))
+
+
+@app.command()
+def effects(
+    runs: Annotated[int, typer.Option(min=0, help="runs of each world; 0 only fills in the table")] = 20,
+    results: Results = RESULTS,
+    readme: Annotated[Path, typer.Option(help="document whose table is filled in")] = HERE / "README.md",
+) -> None:
+    """Measure design effects, and fill in their table."""
+    path = results / "design_effects.csv"
+    if runs:
+        write_effects(effects_of(runs), path)
+    readme.write_text(fill_in_effects(readme.read_text(), read_effects(path)))
 
 
 @app.command()

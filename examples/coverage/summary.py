@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from effects import SHOWN, Effect
 from intervals import OF_WINDOW, PARTS
 from runs import COLUMNS, Line
-from worlds import WORLDS, World
+from worlds import LOGGING, WORLDS, World
 
 KINDS = (
     "normal",
@@ -107,9 +108,7 @@ def read(path: Path) -> list[Row]:
 
 def fill_in(document: str, rows: Sequence[Row]) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
-    tables = {name: make(rows) for name, make in TABLES.items()}
-    pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
+    document = _replaced(document, {name: make(rows) for name, make in TABLES.items()})
     known = figures(rows)
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
 
@@ -178,6 +177,19 @@ def _worst_of(
     worlds = [world] if world else _names("still", "drifting", "learning")
     shown = [row for row in rows if row.world in worlds and row.kind == kind and row.average in averages]
     return max(row.ever if ever else row.miss for row in shown if promised(row) or not promise)
+
+
+def fill_in_effects(document: str, effects: Sequence[Effect]) -> str:
+    """Replace the table of design effects."""
+    return _replaced(document, {"effects": _effects(effects)})
+
+
+def _replaced(document: str, tables: Mapping[str, str]) -> str:
+    for name, table in tables.items():
+        document = re.sub(
+            rf"(<!-- table: {name} -->\n)(?:\|[^\n]*\n)*", lambda found, new=table: f"{found[1]}{new}\n", document
+        )
+    return document
 
 
 def promised(row: Row) -> bool:
@@ -304,8 +316,15 @@ def _said(world: World) -> str:
         "sessions": "sessions, one after the other",
         "crowd": "sessions, 50 at a time",
         "learning": "logging policy that learns",
+        "waves": "waves",
     }[world.shape]
     return f"{shape}{', `unit`' if world.named else ''}; {world.weights}, {world.level:g}"
+
+
+def _effects(effects: Sequence[Effect]) -> str:
+    by = {(each.world, each.policy): f"{each.mean:.2f} ± {each.deviation:.2f}" for each in effects}
+    body = [[_said(SHOWN[world]), by[world, LOGGING], by[world, "one"]] for world in dict.fromkeys(w for w, _ in by)]
+    return _table(["world", "mean reward", "value of a candidate"], body)
 
 
 def _share(share: float) -> str:

@@ -13,7 +13,7 @@ from streameval.events import EventBatch
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
-Shape = Literal["still", "drifting", "sessions", "crowd", "learning"]
+Shape = Literal["still", "drifting", "sessions", "crowd", "learning", "waves"]
 Weights = Literal["mild", "heavy"]
 
 LOGGING, DEPLOYED, CANDIDATES = "logging", "deployed", ("one", "two")
@@ -27,6 +27,8 @@ SWING = 0.6
 """Relative amplitude of drifting rewards, each action with its own phase."""
 PERIOD = 24_000
 """Period of the drift in events."""
+WAVE = 25_000
+"""Period of `waves`, in which all mean rewards swing between 0 and twice their level together."""
 LESSON, DRAWS = 100, 200
 """A learning policy updates after this many events, and takes this many draws from its posterior."""
 
@@ -123,6 +125,8 @@ def _worlds() -> dict[str, World]:
 
 
 WORLDS = _worlds()
+WAVES = World(20, "mild", 0.2, "waves")
+"""For design effects only."""
 SEED = 20_261_121
 """Fixed, like the worlds, before the first run."""
 
@@ -168,6 +172,8 @@ def _value(policy: Floats, effect: Floats) -> Floats:
 
 def _waves(shape: Shape, actions: int, events: int) -> Floats:
     """The factor of the mean reward of each action at each event, [events, actions]."""
+    if shape == "waves":
+        return np.repeat(1 + np.sin(2 * np.pi / WAVE * np.arange(events))[:, None], actions, axis=1)
     if shape != "drifting":
         return np.ones((events, actions))
     time = 2 * np.pi / PERIOD * np.arange(events)[:, None]

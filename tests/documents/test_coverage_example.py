@@ -21,7 +21,7 @@ from streameval.ope.intervals import ConfidenceSequence
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "coverage"
-MODULES = ("worlds", "readings", "adapting", "mixing", "intervals", "runs", "summary", "figures", "study")
+MODULES = ("worlds", "effects", "readings", "adapting", "mixing", "intervals", "runs", "summary", "figures", "study")
 EVENTS, LOOKS = 6_000, 60
 RUNS = 25
 
@@ -156,6 +156,20 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(worlds: Module
     assert readme == summary.fill_in(readme, rows)
     for name, make in summary.TABLES.items():
         assert f"<!-- table: {name} -->\n{make(rows)}\n" in emptied.read_text()
+
+
+def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: ModuleType) -> None:
+    effects, summary = import_module("effects"), import_module("summary")
+    stored = effects.read(EXAMPLE / "results" / "design_effects.csv")
+    readme = (EXAMPLE / "README.md").read_text()
+    assert readme == summary.fill_in_effects(readme, stored)
+    found = {each.world: each.mean for each in stored if each.policy == worlds.LOGGING}
+    assert found.keys() == effects.SHOWN.keys()
+    for world, mean in found.items():
+        if effects.SHOWN[world].shape == "sessions" or effects.SHOWN[world].named:
+            assert mean == pytest.approx(1 + 19 * worlds.CORRELATION, rel=0.15)
+        else:
+            assert mean > 1.5 if effects.SHOWN[world].shape == "crowd" else mean == pytest.approx(1, abs=0.1)
 
 
 def test_what_the_study_promises_holds_in_the_stored_results(worlds: ModuleType) -> None:

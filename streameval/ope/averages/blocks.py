@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, per_block
 from streameval.ope.averages.moments import (
     ALL_ROWS,
+    BOTH_TOTALS,
     NONZERO,
+    OWN_TOTALS,
     OWN_VARIANCE,
     PAIR_SUMS,
     PAIR_VARIANCE,
@@ -24,7 +26,6 @@ from streameval.ope.averages.moments import (
     TERMS,
     MomentRow,
     PairRow,
-    upper_triangle,
 )
 from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
@@ -118,12 +119,6 @@ def _product(factors: Sequence[Array], out: Array | None = None) -> Array:
     if out is not None:
         out[...] = product
     return product
-
-
-OWN_SQUARES = slice(0, 4)
-"""Of events since the first unit: sum of `q^2`, and sums over blocks of mean products of signed sums: uu, uv, vv."""
-PAIR_SQUARES = slice(4, 15)
-"""The same on the events that production has too, of all products of TERMS."""
 
 
 @dataclass(frozen=True)
@@ -240,26 +235,24 @@ class Blocks:
         return self._by_column(spread)
 
     @cached_property
-    def clusters(self) -> dict[str, Array]:
-        """The rows of units in a variance, [blocks, columns, rows]: `squares` and `signed` sums; none before a unit.
+    def compared(self) -> dict[str, Array]:
+        """The sums in which blocks are compared, [blocks, columns, rows]: `totals`, and `signed` after the first unit.
 
-        The signed sums [terms * 64] are those of u and v; in a column with a pair those of TERMS, and then of u and v
-        if production lacks events.
+        First `sum q^2`, for `signed` of events since the first unit; in a column with a pair, also that of the pair.
+        Then the sums of the terms, each with 64 signs in `signed`: u and v; in a column with a pair TERMS, and then u
+        and v (in `signed` only if production lacks events).
         """
+        totals = self.spread[..., OWN_TOTALS if self.pairs is None else BOTH_TOTALS]
         if self.evidence.signs is None:
-            return {}
-        signs = self.evidence.signs.reshape(len(self), self.size, -1)
-        covered = signs[:, :1, :1] != 0
-        terms = self.sums[:, [MomentRow.U, MomentRow.V]] if self.pairs is None else self.pairs[:, PAIR_SUMS]
-        products, signed = _signed_sums(self.weighted, signs, terms)
-        squares = _with_weight(self._summed[1] * covered, products[..., [0, 1, terms.shape[1]]])
+            return {"totals": totals}
+        signs, rows = self.evidence.signs.reshape(len(self), self.size, -1), []
         if self.pairs is not None:
-            if self.shared is not None:
-                own = signed[..., : 2 * signs.shape[-1]]
-                products, signed = _signed_sums(self.shared, signs, terms)
-                signed = np.concatenate([signed, own], axis=-1)
-            squares = np.concatenate([squares, _with_weight(self._shared[1] * covered, products)], axis=-1)
-        return {"squares": self._by_column(squares), "signed": self._by_column(signed)}
+            shared = self.weighted if self.shared is None else self.shared
+            rows.append(_signed_sums(shared, signs, self.pairs[:, PAIR_SUMS]))
+        if self.pairs is None or self.shared is not None:
+            rows.append(_signed_sums(self.weighted, signs, self.sums[:, [MomentRow.U, MomentRow.V]]))
+        covered = totals[..., : 1 if self.pairs is None else 2] * (signs[:, :1, :1] != 0)
+        return {"totals": totals, "signed": np.concatenate([covered, *map(self._by_column, rows)], axis=-1)}
 
     def decayed(self, alpha: Array | float) -> Array:
         """Moments of each block in which an event counts `alpha^age`, the newest having age 0, [blocks, columns, rows].
@@ -359,29 +352,19 @@ def _chosen(summed: Array, places: Places) -> Array:
 
 def _fill_variance(rows: Array, terms: int, sums: tuple[Array, Array], places: Places) -> None:
     """Fill the rows of a variance [blocks, policies, estimators, rows] from the sums of series and of `q^2`."""
-    first, second = upper_triangle(terms)
-    plain = 1 + terms + len(first)
+    plain = 1 + terms + terms * (terms + 1) // 2
     rows[..., :plain] = _chosen(sums[0], places[:, :plain])
-    np.multiply(rows[..., 1 + first], rows[..., 1 + second], out=rows[..., plain:-2])
     rows[..., -2] = sums[1]
     rows[..., -1] = rows[..., 0] > 0
 
 
-def _signed_sums(weighted: Array, signs: Array, terms: Places) -> tuple[Array, Array]:
-    """Mean products of the signed sums of terms, and these sums, [blocks, policies, estimators, rows]."""
+def _signed_sums(weighted: Array, signs: Array, terms: Places) -> Array:
+    """The signed sums of terms, [blocks, policies, estimators, terms * signs]."""
     blocks, policies, _, size = weighted.shape
     wanted, inverse = np.unique(terms, return_inverse=True)
-    places = inverse.reshape(len(terms), -1)
     sums = weighted.take(wanted, axis=2).reshape(blocks, -1, size) @ signs
     by_series = sums.reshape(blocks, policies, len(wanted), -1)
-    gram = by_series @ by_series.swapaxes(-1, -2) / signs.shape[-1]
-    first, second = upper_triangle(places.shape[1])
-    signed = by_series.take(places.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
-    return gram[:, :, places[:, first], places[:, second]], signed
-
-
-def _with_weight(weight_square: Array, products: Array) -> Array:
-    return np.concatenate([np.broadcast_to(weight_square[..., None], (*products.shape[:-1], 1)), products], axis=-1)
+    return by_series.take(inverse.ravel(), axis=2).reshape(blocks, policies, len(terms), -1)
 
 
 def powers(base: Array, count: int) -> Array:

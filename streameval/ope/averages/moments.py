@@ -46,14 +46,18 @@ class PairRow(IntEnum):
 
 PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
 """The sums of the four terms."""
-OWN_VARIANCE = slice(0, 11)
-"""Rows of a variance: weight, terms u and v, their 3 products; 3 products of block sums, squared weight, blocks."""
-NONZERO = 11
+OWN_VARIANCE = slice(0, 8)
+"""Rows of a variance: weight, terms u and v, their 3 products, squared weight, blocks."""
+NONZERO = 8
 """Row of a variance: events with u != 0."""
-PAIR_VARIANCE = slice(12, 39)
+PAIR_VARIANCE = slice(9, 26)
 """The same rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
-TAIL_ROWS = [*range(6), 9, NONZERO, *range(12, 27), 37]
-"""The rows of a variance without those of block sums, to which the unfinished block adds."""
+TAIL_ROWS = [*range(7), NONZERO, *range(9, 25)]
+"""The rows of a variance without the blocks, to which the unfinished block adds."""
+OWN_TOTALS = [6, 1, 2]
+"""Rows of a variance from which blocks are compared: squared weight and terms."""
+BOTH_TOTALS = [6, 24, *range(10, 14), 1, 2]
+"""The same with a pair: both squared weights, TERMS, and then u and v."""
 
 
 upper_triangle = cache(np.triu_indices)

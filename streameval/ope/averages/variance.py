@@ -3,12 +3,18 @@
 A variance comes from a horizon ten times longer than the estimate's: with few large importance weights, an estimate and
 a variance from the same events fail together (88 % coverage of nominal 95 % intervals in a stationary world).
 
-Dependent events inflate it. Blocks detect what all events of the same minutes share; units (a user, a session) detect
-parallel sessions over many blocks. With the residual `e` of each event, its averaging weight `q` and the 64 random
-signs `s_k` of its unit, `(sum q s_k e)^2` has the expectation `sum over units of (sum of q e in the unit)^2`; the mean
-over k is this within `sqrt(2 / 64)`. The sums are linear: they are kept for the terms of residuals and combined once
-the estimate is known. It is the wild cluster bootstrap with Rademacher weights, in one pass. Together both give the
-variance for clusters in two directions:
+Dependent events inflate it; drift does not, so blocks are compared with their neighbours. The difference of two
+successive blocks, over `sqrt(2)`, has the variance of one block, with what all events of the same minutes share, and
+hardly any drift. Dependence at a distance of hundreds of events, such as that of parallel sessions, is in the second
+differences of sums over ten blocks, in which a steady trend cancels out. Their variance is noisy: it counts after
+division by one plus its relative standard error, where that is the larger one.
+
+Units (a user, a session) detect parallel sessions by name. With the residual `e` of each event, its averaging weight
+`q` and the 64 random signs `s_k` of its unit, `(sum q s_k e)^2` has the expectation `sum over units of (sum of q e in
+the unit)^2`; the mean over k is this within `sqrt(2 / 64)`. The sums are linear: they are kept for the terms of
+residuals and combined once the estimate is known. It is the wild cluster bootstrap with Rademacher weights, in one
+pass. Together both give the variance for clusters in two directions, where blocks are again compared with their
+neighbours:
 
     blocks + units - (units inside of blocks)
 
@@ -27,12 +33,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from streameval.common.arrays import ROUNDING, Array, Mask, State, decayed_path, ratio
 from streameval.events.origin import NO_IDENTITY, Identity, mix64
-from streameval.ope.averages.blocks import OWN_SQUARES, PAIR_SQUARES, Blocks
+from streameval.ope.averages.blocks import Blocks
 from streameval.ope.averages.moments import (
+    BOTH_TOTALS,
     NONZERO,
+    OWN_TOTALS,
     OWN_VARIANCE,
     PAIR_VARIANCE,
     TAIL_ROWS,
@@ -43,6 +52,7 @@ from streameval.ope.averages.moments import (
     linearised_variance,
     squares_of_denominators,
     sum_of_squares,
+    upper_triangle,
 )
 
 LONGER = 10
@@ -53,10 +63,22 @@ FEWEST_BLOCKS = 10
 """Fewer blocks give no variance of block sums."""
 SIGNS = 64
 """The noise of a variance from 64 signs is `sqrt(2 / 64)` of it, 9 % of a standard error: 95 % become 94.6."""
+NEAR = np.array([-1.0, 1.0]) / 2**0.5
+"""The contrast of two successive blocks. The squares of a contrast sum to 1."""
+FAR = np.repeat([1.0, -2.0, 1.0], 10) / 60**0.5
+"""The second difference of sums over ten blocks."""
+CONTRASTS = {"near": ("totals", NEAR), "far": ("totals", FAR), "inside": ("signed", NEAR)}
+"""The contrasts of `Blocks.compared` whose squares are kept."""
+DEPTH = {"totals": len(FAR) - 1, "signed": len(NEAR) - 1}
+"""The number of earlier blocks that the contrasts of the next one need."""
+FAR_NOISE = 2 * np.square(np.correlate(FAR, FAR, mode="full")).sum()
+"""The squared relative error of the mean of n squares of far contrasts, which overlap, is this over n."""
 STEP = np.uint64(0x9E3779B97F4A7C15)
 OWN = 2
 """A column's own terms, u and v; those of the pair with production are TERMS."""
-FADING = {"sums": 1.0, "squares": 1.0, "signed": 0.5}
+OWN_SQUARES, PAIR_SQUARES = slice(0, 4), slice(4, 15)
+"""Rows of the squares of a contrast: `sum q^2`, and mean products of its terms; then the same of the pair."""
+FADING = {"sums": 1.0, "near": 1.0, "far": 1.0, "inside": 1.0, "covered": 1.0, "signed": 0.5}
 """The power of the fading factor for each part of a state, so that the squares of signed sums fade as squares do."""
 
 
@@ -94,42 +116,121 @@ def signs_of(units: Identity) -> Array:
 
 
 def start(columns: int, paired: bool = True) -> State:
-    """The state of no events, to which units will add `Blocks.clusters`; `paired`: with the sums of lifts."""
-    return {"sums": np.zeros((columns, PAIR_VARIANCE.stop if paired else NONZERO + 1))}
+    """The state of no events, to which units will add parts; `paired`: with the sums of lifts.
+
+    `last`, `first`: `Blocks.compared` of the last blocks, and of the first ones for a merge, [columns, blocks, rows].
+    """
+    sums, squares = (PAIR_VARIANCE.stop, PAIR_SQUARES.stop) if paired else (NONZERO + 1, OWN_SQUARES.stop)
+    none = np.zeros((columns, 0, len(BOTH_TOTALS if paired else OWN_TOTALS)))
+    parts = {"sums": np.zeros((columns, sums)), **{name: np.zeros((columns, squares)) for name in ("near", "far")}}
+    return {"blocks": 0, "first": {"totals": none}, "last": {"totals": none.copy()}, **parts}
 
 
 def fold(state: State, blocks: Blocks, horizon: Array | float) -> State:
     """Add whole blocks to a past that fades with this horizon in events: a number, [blocks] or [blocks, columns]."""
     factors = np.exp(-blocks.size / np.asarray(horizon, dtype=float))
     factors = np.broadcast_to(factors, factors.shape or (len(blocks),))
-    added = {"sums": blocks.spread, **blocks.clusters}
-    return {name: fold_sums(*_aligned(state.get(name), added[name]), factors ** FADING[name]) for name in added}
+    new = {name: rows.swapaxes(0, 1) for name, rows in blocks.compared.items()}
+    return {
+        "blocks": state["blocks"] + len(blocks),
+        "first": {name: _joined(state["first"].get(name), rows)[:, : DEPTH[name]] for name, rows in new.items()},
+        "last": {name: _joined(state["last"].get(name), rows)[:, -DEPTH[name] :] for name, rows in new.items()},
+        **{
+            name: fold_sums(*_aligned(state.get(name), rows), factors ** FADING[name])
+            for name, rows in _added(state, blocks).items()
+        },
+    }
 
 
 def path(state: State, blocks: Blocks, horizon: float) -> State:
-    """The state after each of these whole blocks, [blocks, columns, rows]."""
+    """The fading parts of the state after each of these whole blocks, [blocks, columns, rows]."""
     factor = float(np.exp(-blocks.size / horizon))
-    added = {"sums": blocks.spread, **blocks.clusters}
-    return {name: decayed_path(*_aligned(state.get(name), added[name]), factor ** FADING[name]) for name in added}
+    return {
+        name: decayed_path(*_aligned(state.get(name), rows), factor ** FADING[name])
+        for name, rows in _added(state, blocks).items()
+    }
 
 
 def merge(earlier: State, later: State, events: float, horizon: float) -> State:
     """The state of two parts of a stream, the later one `events` long."""
-    factor, merged = float(np.exp(-events / horizon)), {}
-    for name in later if len(later) > len(earlier) else earlier:
-        before, after = _aligned(earlier.get(name), later.get(name))
-        merged[name] = before * factor ** FADING[name] + after
+    if not later["blocks"]:
+        return earlier
+    factor, merged = float(np.exp(-events / horizon)), {"blocks": earlier["blocks"] + later["blocks"]}
+    for name in FADING:
+        if name in earlier or name in later:
+            before, after = _aligned(earlier.get(name), later.get(name))
+            merged[name] = before * factor ** FADING[name] + after
+    alone = _squares({}, later["first"])
+    for name, rows in _squares(earlier["last"], later["first"]).items():  # contrasts of both parts
+        share = np.arange(later["blocks"] - 1, -1, -1)[: len(rows)] / later["blocks"]
+        merged[name] += np.tensordot(factor**share, rows - alone[name], axes=1)
+    for end, kept in (("first", earlier), ("last", later)):
+        both = {name: _joined(earlier[end].get(name), rows) for name, rows in later[end].items()}
+        depth = {name: slice(0, DEPTH[name]) if end == "first" else slice(-DEPTH[name], None) for name in both}
+        merged[end] = {**kept[end], **{name: rows[:, depth[name]] for name, rows in both.items()}}
     return merged
+
+
+def _added(state: State, blocks: Blocks) -> dict[str, Array]:
+    """The addition of each block to the fading parts of a state, [blocks, columns, rows]."""
+    compared = blocks.compared
+    added = {"sums": blocks.spread}
+    if "signed" in compared:
+        weights = _sides(compared["signed"], SIGNS)
+        added |= {"covered": compared["signed"][..., :weights], "signed": compared["signed"][..., weights:]}
+    return added | _squares(state["last"], {name: rows.swapaxes(0, 1) for name, rows in compared.items()})
+
+
+def _squares(last: State, compared: State) -> dict[str, Array]:
+    """The rows of the squares of all contrasts that end in these blocks, which follow the `last` ones.
+
+    Blocks are axis 1 of both, and axis 0 of the result.
+    """
+    found = {}
+    for name, (series, contrast) in CONTRASTS.items():
+        if series in compared:
+            rows = _joined(last.get(series), compared[series])
+            missing = compared[series].shape[1] + len(contrast) - 1 - rows.shape[1]
+            rows = np.pad(rows, ((0, 0), (max(0, missing), 0), (0, 0)))[:, max(0, -missing) :]
+            windows = sliding_window_view(rows.swapaxes(0, 1), len(contrast), axis=0)
+            found[name] = _products(windows, contrast, SIGNS if series == "signed" else 1)
+    return found
+
+
+def _products(windows: Array, contrast: Array, signs: int) -> Array:
+    """`sum q^2` of the last block, and mean products of contrasts, where the first and the last block have events."""
+    sides = _sides(windows[..., 0], signs)
+    weights = np.where(windows[..., :sides, 0] > 0, windows[..., :sides, -1], 0.0)
+    terms = (windows[..., sides:, :] @ contrast).reshape(*weights.shape[:2], -1, signs)
+    own = terms[..., len(TERMS) :, :] if terms.shape[-2] > len(TERMS) else terms[..., :OWN, :]
+    rows = []
+    for place, side in enumerate((own, terms[..., : len(TERMS), :])[:sides]):
+        first, second = upper_triangle(side.shape[-2])
+        weight, products = weights[..., place, None], (side @ side.swapaxes(-1, -2))[..., first, second] / signs
+        rows += [weight, np.where(weight > 0, products, 0.0)]
+    return np.concatenate(rows, axis=-1)
+
+
+def _sides(rows: Array, signs: int) -> int:
+    """The number of `sum q^2` in rows of `Blocks.compared`: two with a pair."""
+    return 1 if rows.shape[-1] == 1 + OWN * signs else 2
+
+
+def _joined(earlier: Array | None, later: Array) -> Array:
+    """Rows of blocks [columns, blocks, rows], one after the other."""
+    return later if earlier is None else np.concatenate(_aligned(earlier, later), axis=1)
 
 
 def _aligned(one: Array | None, other: Array | None) -> tuple[Array, Array]:
     """The same with the larger number of rows: 0 for none yet, and u and v as in the pair, whose events they share."""
-    columns, width = max(part.shape[-2:] for part in (one, other) if part is not None)
+    given = [part for part in (one, other) if part is not None]
+    columns, width = given[0].shape[-2], max(part.shape[-1] for part in given)
 
     def widened(part: Array | None) -> Array:
         if part is None:
             return np.zeros((columns, width))
-        return part if part.shape[-1] == width else np.concatenate([part, part[..., : OWN * SIGNS]], axis=-1)
+        shared = part[..., part.shape[-1] % SIGNS :][..., : OWN * SIGNS]
+        return part if part.shape[-1] == width else np.concatenate([part, shared], axis=-1)
 
     return widened(one), widened(other)
 
@@ -152,12 +253,6 @@ class VarianceMoments:
     def _sums(self) -> Array:
         return self.parts["sums"][..., PAIR_VARIANCE if self.of_lift else OWN_VARIANCE]
 
-    @property
-    def _products(self) -> tuple[Array, Array]:
-        """Sums of the products of terms, over events and over blocks."""
-        first, second = np.split(self._sums[..., 1 + self._terms : -2], 2, axis=-1)
-        return first, second
-
     def with_tail(self, tail: Blocks | None) -> VarianceMoments:
         """The events of the block that is not finished added to the sums over events."""
         if tail is None:
@@ -168,7 +263,7 @@ class VarianceMoments:
 
     def lift(self, columns: slice) -> VarianceMoments:
         """Those of the paired differences of these columns to production."""
-        return VarianceMoments({name: rows[columns] for name, rows in self.parts.items()}, of_lift=True)
+        return VarianceMoments({name: self.parts[name][columns] for name in FADING if name in self.parts}, of_lift=True)
 
     @property
     def nonzero(self) -> Array:
@@ -198,42 +293,47 @@ class VarianceMoments:
         """
         form = linear_form(self._sums, self._terms)
         sides = np.eye(self._terms // 2).repeat(2, axis=1)
-        squares = [sum_of_squares(np.where(side, form, 0.0), self._products[0]) for side in sides]
+        products = self._sums[..., 1 + self._terms : -2]
+        squares = [sum_of_squares(np.where(side, form, 0.0), products) for side in sides]
         hidden = ROUNDING * squares_of_denominators(self._sums, self._terms).max(axis=-1)
         return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < LEAST_VISIBLE))
 
     @property
     def design_effect(self) -> Array:
-        """Variance of block sums over that of independent events; NaN before ten blocks.
+        """Variance of contrasts of blocks over that of independent events; NaN before ten blocks.
 
-        Events of one session are correlated, which inflates the variance of their mean by this factor. Both variances
-        are taken around the same value, over the same events. Where events have units, the factor includes units that
-        spread over many blocks.
+        Events of one session are correlated, which inflates the variance of their mean by this factor. Where events
+        have units, the factor includes units that spread over many blocks.
         """
-        weight_square, blocks = self._sums[..., -2], self._sums[..., -1]
-        if (blocks < FEWEST_BLOCKS).all():
-            return np.full(blocks.shape, np.nan)
-        form, single = linear_form(self._sums, self._terms), self.variance
-        by_blocks = ratio(sum_of_squares(form, self._products[1]), single * weight_square) * ratio(blocks, blocks - 1)
-        effect = np.where(blocks >= FEWEST_BLOCKS, by_blocks, np.nan)
-        if not self.knows_units:
-            return effect
-        added, weight_square = self._excess(form)
-        return effect + np.nan_to_num(ratio(added, single * weight_square), posinf=0.0, neginf=0.0)
+        form, blocks = linear_form(self._sums, self._terms), self._sums[..., -1]
+        effect = np.where(blocks >= FEWEST_BLOCKS, self._effect("near", form), np.nan)
+        if self.knows_units:
+            effect = effect + np.nan_to_num(self._of_units(form), posinf=0.0, neginf=0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            windows = ratio(self._squares("far")[..., 0] * blocks, self._sums[..., -2])
+            least = self._effect("far", form) / (1 + np.sqrt(FAR_NOISE / windows))
+        return np.asarray(np.fmax(effect, least))
 
     @property
     def knows_units(self) -> bool:
         """Whether an event has had a unit."""
         return "signed" in self.parts
 
-    def _excess(self, form: Array) -> tuple[Array, Array]:
-        """The part of units in the sum of squares of residuals beyond blocks, and the `sum q^2` of its events."""
-        squares = self.parts["squares"][..., PAIR_SQUARES if self.of_lift else OWN_SQUARES]
-        signed = self.parts["signed"].reshape(*form.shape[:-1], -1, SIGNS)
+    def _squares(self, name: str) -> Array:
+        return self.parts[name][..., PAIR_SQUARES if self.of_lift else OWN_SQUARES]
+
+    def _effect(self, name: str, form: Array) -> Array:
+        """Variance of the contrasts of this name over that of independent events."""
+        squares = self._squares(name)
+        return ratio(sum_of_squares(form, squares[..., 1:]), self.variance * squares[..., 0])
+
+    def _of_units(self, form: Array) -> Array:
+        """The design effect of units beyond that inside of blocks."""
+        signed, inside = self.parts["signed"].reshape(*form.shape[:-1], -1, SIGNS), self._effect("inside", form)
         if self.of_lift:
             signed = signed[..., : len(TERMS), :]
         else:  # those of u and v, if other than the pair's, are the last
             signed = signed[..., len(TERMS) :, :] if signed.shape[-2] > len(TERMS) else signed[..., :OWN, :]
         with np.errstate(over="ignore", invalid="ignore"):
             units = np.square((form[..., None] * signed).sum(axis=-2)).mean(axis=-1)
-            return units - sum_of_squares(form, squares[..., 1:]), squares[..., 0]
+            return ratio(units, self.variance * self.parts["covered"][..., -1 if self.of_lift else 0]) - inside

@@ -100,13 +100,12 @@ def each_mean(given: Terms, q: Array) -> float:
 
 
 def design_effect(log: Log, estimator: str, production: str) -> float:
-    """Variance of block sums over that of as many independent differences, over the finished blocks."""
+    """Variance of the differences of successive blocks over that of as many independent events."""
     whole = len(log) // BLOCK * BLOCK
     own, other = log.terms(estimator, "a")[:whole], log.terms(estimator, production)[:whole]
     _, difference, q = linearised(cumulative(whole), own, other)
-    sums = (q * difference).reshape(-1, BLOCK).sum(axis=1)
-    blocks = len(sums)
-    return float((sums**2).sum() / (np.average(difference**2, weights=q) * (q**2).sum()) * blocks / (blocks - 1))
+    sums, weight = (values.reshape(-1, BLOCK).sum(axis=1) for values in (q * difference, q**2))
+    return float((np.diff(sums) ** 2).sum() / (2 * np.average(difference**2, weights=q) * weight[1:].sum()))
 
 
 def test_the_normal_interval_of_a_lift_has_the_variance_of_paired_differences() -> None:
