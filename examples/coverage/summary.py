@@ -132,6 +132,9 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
         if kind != "drift_aware"
         for name in _names("drifting", weights="mild")
     ]
+    of_drift = {"drifting": _names("drifting"), "others": _names("still", "sessions", "crowd", "learning")}
+    for name, worlds in of_drift.items():
+        ranges[f"drift_aware_{name}"] = [_worst_of(rows, "drift_aware", world, ["mixture"]) for world in worlds]
     ranges["normal_heavy"] = [
         _worst_of(rows, "normal", name) for name in _names("still", "drifting", "learning", weights="heavy")
     ]
