@@ -57,7 +57,7 @@ def test_our_own_image_has_the_version_of_the_package(name: str) -> None:
     assert OURS[name]["image"] == f"streameval:{version('streameval')}"
 
 
-def test_one_service_builds_the_image_and_nobody_fetches_it() -> None:
+def test_one_service_builds_the_image_and_none_pulls_it() -> None:
     """Several that build the same name at once fail each other where it does not exist yet."""
     assert [name for name, service in SERVICES.items() if "build" in service] == ["secrets"]
     assert (DEPLOY / OURS["secrets"]["build"]["context"] / OURS["secrets"]["build"]["dockerfile"]).samefile(
@@ -90,7 +90,7 @@ def test_our_services_have_a_read_only_root_and_no_capability(name: str) -> None
 
 
 @services
-def test_what_is_mounted_is_there_and_only_volumes_are_written(name: str) -> None:
+def test_mounts_exist_and_only_volumes_are_writable(name: str) -> None:
     for source, _, only_read in mounts(SERVICES[name]):
         if source.startswith("."):
             assert (DEPLOY / source).exists(), source
@@ -105,7 +105,7 @@ def test_every_volume_is_used_and_only_one_service_writes_each() -> None:
 
 
 @services
-def test_who_is_waited_for_says_when_it_is_ready(name: str) -> None:
+def test_the_awaited_partition_is_named_when_it_is_ready(name: str) -> None:
     for other, how in SERVICES[name].get("depends_on", {}).items():
         healthcheck = SERVICES[other].get("healthcheck", {})
         if how["condition"] == "service_healthy":
@@ -121,7 +121,7 @@ def test_every_service_that_stays_has_a_health_check_or_says_that_it_has_none(na
     assert by_image or healthcheck == {"disable": True} or "test" in (healthcheck or {})
 
 
-def test_what_the_readme_says_of_services_and_ports_is_so() -> None:
+def test_services_and_ports_of_the_readme_exist() -> None:
     said = (DEPLOY / "README.md").read_text().partition("## compose")[2].partition("\n## ")[0]
     assert set(re.findall(r"--scale (\w+)=0", said)) == {"kafka", "recommender"} <= set(SERVICES)
     published = {port.split(":")[1] for service in SERVICES.values() for port in service.get("ports", ())}

@@ -81,7 +81,7 @@ def test_no_two_services_publish_the_same_port(project: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @services
-def test_what_is_mounted_from_the_checkout_is_there_and_only_read(project: dict[str, Any], name: str) -> None:
+def test_mounts_from_the_checkout_exist_and_are_read_only(project: dict[str, Any], name: str) -> None:
     for mount in project["services"][name].get("volumes", ()):
         if mount["type"] == "bind":
             assert Path(mount["source"]).is_relative_to(DEPLOY.parent)
@@ -93,7 +93,7 @@ def test_what_is_mounted_from_the_checkout_is_there_and_only_read(project: dict[
 
 @pytest.mark.slow
 @services
-def test_who_is_waited_for_gets_there(project: dict[str, Any], name: str) -> None:
+def test_the_awaited_reader_arrives(project: dict[str, Any], name: str) -> None:
     for other, how in (project["services"][name].get("depends_on") or {}).items():
         waited_for = project["services"][other]
         match how["condition"]:

@@ -139,7 +139,7 @@ def test_the_main_dashboard_answers_from_the_top_to_the_bottom() -> None:
     ]
 
 
-def test_one_may_choose_what_to_look_at() -> None:
+def test_links_choose_the_shown_estimates() -> None:
     assert list(variables(MAIN)) == ["datasource", "job", "instance", "policy", "estimator", "average"]
     assert list(variables(PIPELINE)) == ["datasource", "job", "instance"]
 
@@ -186,7 +186,7 @@ def test_none_is_said_only_where_there_is_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("panel", [panel for panel in PANELS if panel.content["type"] == "stat"], ids=named)
-def test_a_number_that_nobody_tells_any_more_is_not_shown_as_that_of_now(panel: Panel, tmp_path: Path) -> None:
+def test_a_number_that_is_no_longer_reported_is_not_shown_as_current(panel: Panel, tmp_path: Path) -> None:
     asked = filled_in(panel.queries[0], {})
     unknown = (
         f'label_replace(vector(1), "is", "not known", "", "") and on () (({asked}) != ({asked}))'  # NaN is not NaN
@@ -270,7 +270,7 @@ def test_grafana_knows_every_unit_color_and_reducer_and_finds_what_overrides_are
 
 
 @pytest.mark.slow
-def test_grafana_makes_a_table_with_one_row_a_candidate(type_checker: Path) -> None:
+def test_grafana_makes_a_table_with_one_row_per_candidate(type_checker: Path) -> None:
     table = understood(type_checker, json.dumps(MAIN))["Candidates now"]["fields"]
     assert table == {
         "policy": ["a-policy", "another-policy"],
@@ -295,7 +295,7 @@ def test_grafana_writes_words_for_states_and_enough_digits_for_alpha(type_checke
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "value"), [("unit", "eventspersecond"), ("color", {"mode": "palette-of-mine"})])
-def test_what_grafana_does_not_know_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
+def test_types_unknown_to_grafana_would_be_noticed(type_checker: Path, key: str, value: Any) -> None:
     panel = next(panel for panel in MAIN["panels"] if panel["type"] == "timeseries")
     config = {"defaults": panel["fieldConfig"]["defaults"] | {key: value}, "overrides": []}
     (made,) = understood(type_checker, json.dumps(MAIN | {"panels": [panel | {"fieldConfig": config}]})).values()
@@ -315,7 +315,7 @@ def test_alerts_link_to_dashboards_and_variables_that_exist(alert: dict[str, Any
     assert chosen <= set(variables(DASHBOARDS[Path(link.path).name]))
 
 
-def test_what_is_provisioned_fits_together() -> None:
+def test_provisioned_parts_fit_together() -> None:
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
     (provider,) = yaml.safe_load((GRAFANA / "provisioning/dashboards/streameval.yaml").read_text())["providers"]
     scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["global"]["scrape_interval"]

@@ -45,7 +45,7 @@ def test_the_image_runs_a_python_that_the_package_supports() -> None:
     assert f"Programming Language :: Python :: {found[1]}" in PYPROJECT["project"]["classifiers"]
 
 
-def test_it_runs_as_a_user_without_a_name_whom_the_state_belongs_to() -> None:
+def test_it_runs_as_a_user_without_a_name_that_owns_the_state() -> None:
     (user,) = texts("USER")
     assert re.fullmatch(r"[1-9]\d{4,}:[1-9]\d{4,}", user), (
         "a number: Kubernetes asks for one to see that it is not root"
@@ -135,7 +135,7 @@ class Health(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (None, 1)])
-def test_the_health_check_says_what_the_daemon_says(status: int | None, code: int) -> None:
+def test_the_health_check_agrees_with_the_daemon(status: int | None, code: int) -> None:
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         server.status = status  # type: ignore[attr-defined]
         url = f"http://127.0.0.1:{server.server_port}/healthz"

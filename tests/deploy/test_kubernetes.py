@@ -179,7 +179,7 @@ def test_probes_ask_what_needs_no_login() -> None:
     assert {CONTAINER[f"{kind}Probe"]["httpGet"]["port"] for kind in paths} == {"http"}
 
 
-def test_with_tls_everybody_who_asks_speaks_it() -> None:
+def test_with_tls_all_clients_use_it() -> None:
     stateful, monitor = with_tls()
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
     for kind in ("startup", "liveness", "readiness"):

@@ -68,7 +68,7 @@ def test_every_alert_has_a_unit_test_in_which_it_fires_and_one_in_which_it_does_
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_every_alert_says_what_how_much_and_where_to_look(alert: str) -> None:
+def test_every_alert_gives_the_problem_its_size_and_a_link(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in {"page", "ticket"}
     annotations = rule["annotations"]
@@ -99,5 +99,5 @@ def test_every_metric_in_a_rule_is_exported_or_recorded() -> None:
     assert unexplained(rule["expr"] for rule in everything) == set()
 
 
-def test_what_is_recorded_is_named_after_its_metric() -> None:
+def test_recorded_series_are_named_after_their_metric() -> None:
     assert [name for name in RECORDED if not re.fullmatch(r"[a-z_]+:streameval_\w+:[a-z0-9_]+", name)] == []

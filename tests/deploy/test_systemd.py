@@ -86,13 +86,13 @@ def test_it_may_do_nothing_that_it_does_not_need(name: str, value: str) -> None:
     assert FOUND[name] == [value]
 
 
-def test_it_has_a_user_of_its_own_and_writes_to_its_state_alone() -> None:
+def test_it_has_its_own_user_and_writes_only_its_state() -> None:
     assert FOUND["DynamicUser"] == ["yes"]
     assert FOUND["WorkingDirectory"] == [f"/var/lib/{FOUND['StateDirectory'][0]}"]
     assert not {"User", "Group", "ReadWritePaths", "ReadWriteDirectories"} & set(FOUND)
 
 
-def test_what_it_may_not_do_is_nothing_that_the_program_needs() -> None:
+def test_restrictions_forbid_nothing_that_the_program_needs() -> None:
     assert "@resources" not in " ".join(FOUND["SystemCallFilter"]), "the program raises its limit of open files"
     assert int(FOUND["LimitNOFILE"][0]) >= DESCRIPTORS
     assert "ProcSubset" not in FOUND, "the metrics of the process need /proc/stat"

@@ -18,7 +18,7 @@ SCRIPTS = sorted(set(re.findall(r"\$\(WHEEL_PYTHON\) (\S+\.py)", TARGET[2])))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_benchmark_says_what_it_measures(script: str) -> None:
+def test_a_benchmark_prints_its_measurements(script: str) -> None:
     assert TARGET
     environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": TARGET[1]}
     command = [sys.executable, script, "--help"]

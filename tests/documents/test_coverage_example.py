@@ -52,7 +52,7 @@ def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Ev
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["drifting-heavy-0.3", "crowd-named-mild-0.3"])
-def test_reading_all_looks_at_once_says_what_an_evaluator_says_look_by_look(worlds: ModuleType, name: str) -> None:
+def test_reading_all_looks_at_once_equals_an_evaluator_look_by_look(worlds: ModuleType, name: str) -> None:
     intervals, looks = import_module("intervals"), 6
     world = worlds.WORLDS[name]
     stream = worlds.draw(world, 1_000_000, EVENTS)
@@ -111,7 +111,7 @@ def test_the_interval_of_the_mixture_covers_the_present_value(
     assert min(map(np.mean, covered.values())) >= 0.93
 
 
-def test_the_runs_of_a_chunk_are_stored_once_and_go_on_where_they_stopped(
+def test_the_runs_of_a_chunk_are_stored_once_and_resume_where_they_stopped(
     worlds: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = import_module("runs")
@@ -172,7 +172,7 @@ def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: Mod
             assert mean > 1.5 if effects.SHOWN[world].shape == "crowd" else mean == pytest.approx(1, abs=0.1)
 
 
-def test_what_the_study_promises_holds_in_the_stored_results(worlds: ModuleType) -> None:
+def test_the_claims_of_the_study_hold_in_the_stored_results(worlds: ModuleType) -> None:
     summary = import_module("summary")
     rows = summary.read(EXAMPLE / "results" / "coverage.csv")
     assert {row.world for row in rows} == set(worlds.WORLDS)

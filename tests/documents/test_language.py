@@ -1,7 +1,7 @@
 """The texts of the project avoid the words and phrases of language.toml.
 
-Checked are Markdown outside of code, the docstrings, string literals and comments of Python files, and the comments and
-texts of YAML, TOML, shell and other configuration files.
+Checked are Markdown outside of code; the docstrings, string literals, comments, and names of functions and classes of
+Python files; and the comments and texts of YAML, TOML, shell and other configuration files.
 """
 
 from __future__ import annotations
@@ -196,6 +196,35 @@ def _name(path: Path) -> str:
 def test_texts_avoid_the_phrases_of_the_table() -> None:
     found = [str(finding) for path in files() for finding in findings(path)]
     assert not found, f"{len(found)} phrases to replace (see language.toml):\n" + "\n".join(found)
+
+
+def in_words(identifier: str) -> str:
+    """The name of a function or class as a sentence; `test_` is left out."""
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).removeprefix("test_").split("_")
+    return f"{' '.join(part.lower() for part in parts if part)}."
+
+
+def test_names_of_functions_and_classes_avoid_the_phrases_of_the_table() -> None:
+    found = [
+        str(Finding(_name(path), node.lineno, f"{phrase[0]} in {node.name}", better))
+        for path in files()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        for pattern, better in patterns()
+        if (phrase := pattern.search(in_words(node.name)))
+    ]
+    assert not found, f"{len(found)} names to replace (see language.toml):\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "phrase"),
+    [("test_what_waits_is_told", "What waits is told."), ("LettersOfYours", "letters"), ("wait_until", None)],
+)
+def test_names_are_read_as_sentences(name: str, phrase: str | None) -> None:
+    found = [match[0] for pattern, _ in patterns() if (match := pattern.search(in_words(name)))]
+    assert (phrase is None) == (not found)
+    assert phrase is None or phrase.lower() in map(str.lower, found)
 
 
 @pytest.mark.parametrize("phrase", PHRASES, ids=lambda phrase: phrase["pattern"])

@@ -66,7 +66,7 @@ def test_every_second_of_a_lead_counts_and_only_long_ones_are_episodes(example: 
     assert (checks[on[:, 1]].tolist(), checks[on[:, 0]].tolist()[0]) == ([71_000], 81_000)
 
 
-def test_a_candidate_that_is_promotable_when_its_lead_begins_has_no_delay(example: ModuleType) -> None:
+def test_a_candidate_that_is_promotable_when_its_lead_starts_has_no_delay(example: ModuleType) -> None:
     lead = np.repeat([-0.02, 0.02], 30)[:, None]
     on = example.promotable_at([stretch(0, 5_000, 45_000)], np.arange(1_000, 61_000, 1_000), 1)
     assert list(example.delays(on, lead)) == [0]
@@ -140,7 +140,7 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
 
 
 @pytest.mark.slow
-def test_what_has_moved_is_known_less(example: ModuleType) -> None:
+def test_a_lift_that_has_moved_is_less_certain(example: ModuleType) -> None:
     errors = import_module("errors")
     value = np.stack([np.full(400, 0.02), 1e-3 * np.arange(400)], axis=1)
     sampling, spread, drift = np.full((3, 400, 2), 1e-5)

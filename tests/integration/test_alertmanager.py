@@ -66,19 +66,19 @@ def states_of(manager: httpx.Client, instance: str) -> dict[str, str]:
     return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in answer.json()}
 
 
-def test_what_does_not_answer_is_not_said_to_be_stale_or_not_ready(manager: httpx.Client) -> None:
+def test_a_daemon_that_does_not_answer_is_not_reported_as_stale_or_unready(manager: httpx.Client) -> None:
     silenced = held_back(
         manager, "StreamevalDown", "StreamevalDataStale", "StreamevalNotReady", "StreamevalSnapshotOld"
     )
     assert silenced == {"StreamevalDataStale", "StreamevalNotReady", "StreamevalSnapshotOld"}
 
 
-def test_what_is_not_ready_is_not_said_to_be_stale(manager: httpx.Client) -> None:
+def test_a_daemon_that_is_not_ready_is_not_reported_as_stale(manager: httpx.Client) -> None:
     silenced = held_back(manager, "StreamevalNotReady", "StreamevalDataStale", "StreamevalLagGrowing")
     assert silenced == {"StreamevalDataStale", "StreamevalLagGrowing"}
 
 
-def test_nobody_is_recommended_by_numbers_that_cannot_be_trusted(manager: httpx.Client) -> None:
+def test_no_candidate_is_recommended_while_trust_checks_fail(manager: httpx.Client) -> None:
     silenced = held_back(manager, "StreamevalWeightsOffOne", "StreamevalCandidateBeatsProduction", policy="a")
     assert silenced == {"StreamevalCandidateBeatsProduction"}
 
@@ -91,7 +91,7 @@ def test_doubts_about_one_candidate_do_not_silence_another(manager: httpx.Client
     assert set(states_of(manager, "shared:1").values()) == {"active"}
 
 
-def test_a_check_that_has_an_alert_of_its_own_is_told_once(manager: httpx.Client) -> None:
+def test_a_check_with_its_own_alert_is_reported_once(manager: httpx.Client) -> None:
     both = ("StreamevalWeightsOffOne", "StreamevalTrustCheckFailed")
     assert held_back(manager, *both, policy="a", check="mean_weight") == {"StreamevalTrustCheckFailed"}
     assert held_back(manager, *both, policy="a", check="largest_share") == set()
@@ -102,7 +102,7 @@ def test_nothing_holds_back_a_page(manager: httpx.Client, page: str) -> None:
     assert page not in held_back(manager, *ALERTS, policy="a", kind="deleted")
 
 
-def test_lost_events_are_told_once_with_their_number(manager: httpx.Client) -> None:
+def test_lost_events_are_logged_once_with_their_number(manager: httpx.Client) -> None:
     both = ("StreamevalEventsLost", "StreamevalLogGap")
     assert held_back(manager, *both, kind="deleted") == {"StreamevalLogGap"}
     assert held_back(manager, *both, kind="replaced") == set()

@@ -160,7 +160,7 @@ def test_the_webhook_is_called_within_a_minute_of_that(story: Story) -> None:
     assert call.alert["labels"]["policy"] == "challenger"
 
 
-def test_the_message_says_how_much_and_where_to_look(story: Story) -> None:
+def test_the_message_gives_the_size_and_a_link(story: Story) -> None:
     (call,) = of(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     annotations = call.alert["annotations"]
     assert annotations["summary"] == "challenger beats production"
@@ -169,7 +169,7 @@ def test_the_message_says_how_much_and_where_to_look(story: Story) -> None:
     assert annotations["runbook_url"].endswith("StreamevalCandidateBeatsProduction.md")
 
 
-def test_nobody_is_paged_about_either(story: Story) -> None:
+def test_neither_pages_anyone(story: Story) -> None:
     assert {call.alert["labels"]["instance"] for call in story.calls if call.path == "/page"} == {story.shipping}
 
 

@@ -25,7 +25,7 @@ def on_a_leash() -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("word", [b"", b"stop\n"])
-def test_a_broker_ends_when_it_is_told_or_when_the_tests_are_gone(word: bytes) -> None:
+def test_a_broker_ends_on_request_or_with_the_tests(word: bytes) -> None:
     with on_a_leash() as process:
         process.communicate(word, timeout=60)
         assert process.returncode != 0

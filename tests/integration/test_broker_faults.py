@@ -80,7 +80,7 @@ def test_connections_that_break_in_the_middle_are_made_again(cluster: FaultyClus
         read_all(reader)
 
 
-def test_a_start_survives_brokers_that_cannot_tell_what_there_is(cluster: FaultyCluster) -> None:
+def test_a_start_survives_brokers_that_cannot_list_their_topics(cluster: FaultyCluster) -> None:
     cluster.fail(METADATA, [ERRORS["broker not available"], ERRORS["leader not available"]])
     cluster.fail(LIST_OFFSETS, [ERRORS["not the leader"], ERRORS["request timed out"], CONNECTION_LOST])
     with gently(cluster) as reader:

@@ -96,7 +96,7 @@ def test_the_candidate_variable_leaves_production_out(monitored: httpx.Client) -
     assert {labels["policy"] for labels, _ in known} == {"candidate-1", "candidate-2"}
 
 
-def test_without_its_token_nobody_reads_the_daemon(monitored: httpx.Client) -> None:
+def test_the_daemon_cannot_be_read_without_its_token(monitored: httpx.Client) -> None:
     wait_until(lambda: [up for _, up in query(monitored, 'up{job="streameval"}')] == [1.0])
     ((labels, _),) = query(monitored, 'up{job="streameval"}')
     answer = httpx.get(f"http://{labels['instance']}/metrics", trust_env=False, timeout=60.0)

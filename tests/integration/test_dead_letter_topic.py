@@ -38,7 +38,7 @@ def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
     return found
 
 
-def test_a_letter_is_the_message_as_it_came_with_reason_and_origin_beside_it(broker: Broker) -> None:
+def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: Broker) -> None:
     topic = f"rejected-{uuid4().hex[:8]}"
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
     letters.put(*rejected(3))
@@ -57,7 +57,7 @@ def test_a_letter_is_the_message_as_it_came_with_reason_and_origin_beside_it(bro
     }
 
 
-def test_a_letter_without_a_message_is_written_too_and_those_after_it(broker: Broker) -> None:
+def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: Broker) -> None:
     """A tombstone has none, and a reward that was waited with is gone by the time it is late."""
     topic = f"rejected-{uuid4().hex[:8]}"
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
@@ -71,7 +71,7 @@ def test_a_letter_without_a_message_is_written_too_and_those_after_it(broker: Br
     assert [dict(message.headers)["streameval.offset"] for message in found] == [b"7", b"8", b"100"]
 
 
-def test_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_wait_while_the_broker_is_away(stoppable_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ingest.kafka.producer.SENDER_TIMEOUT", 4.0)
     topic = f"rejected-{uuid4().hex[:8]}"
     letters = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), stoppable_broker.connection)

@@ -126,7 +126,7 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(stoppable_broker: Brok
     assert reader.seen == Counter(numbers(1000))
 
 
-def test_a_source_may_be_closed_at_any_moment_of_its_beginning(broker: Broker, topic: str) -> None:
+def test_a_source_may_be_closed_at_any_time_while_it_starts(broker: Broker, topic: str) -> None:
     before = set(threading.enumerate())
     for pause in range(10):
         with reading(broker.connection, topic) as reader:
@@ -154,7 +154,7 @@ def test_records_deleted_before_they_were_read_are_counted_as_lost(
         assert set(reader.seen.values()) == {1}
 
 
-def test_lost_records_stop_the_source_when_it_is_told_so(
+def test_lost_records_stop_the_source_if_configured(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     produce(numbers(8000), topic, broker.connection)
@@ -167,7 +167,7 @@ def test_lost_records_stop_the_source_when_it_is_told_so(
             reader.poll_to_the_end()
 
 
-def test_a_partition_added_while_reading_is_read_from_its_beginning(
+def test_a_partition_added_while_reading_is_read_from_its_start(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     with reading(broker.connection, topic, start="latest", discovery_interval=0.1) as reader:
@@ -180,7 +180,7 @@ def test_a_partition_added_while_reading_is_read_from_its_beginning(
     assert reader.seen == Counter(numbers(600))
 
 
-def test_latest_begins_after_what_is_there(broker: Broker, topic: str) -> None:
+def test_latest_starts_after_the_existing_messages(broker: Broker, topic: str) -> None:
     produce(numbers(100), topic, broker.connection)
     with reading(broker.connection, topic, start="latest") as reader:
         reader.poll_until(lambda: reader.status.reached)
@@ -190,7 +190,7 @@ def test_latest_begins_after_what_is_there(broker: Broker, topic: str) -> None:
     assert reader.seen == Counter(numbers(100, begin=100))
 
 
-def test_a_time_begins_with_the_first_message_since_then(
+def test_a_start_time_selects_the_first_message_since_then(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     produce(numbers(100), topic, broker.connection)
@@ -216,7 +216,7 @@ def test_a_missing_topic_is_waited_for_and_not_created(broker: Broker, administr
 
 
 @both_clients
-def test_a_topic_deleted_and_made_anew_is_read_from_its_beginning(
+def test_a_topic_deleted_and_recreated_is_read_from_its_start(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     produce(numbers(400), topic, broker.connection)
@@ -307,7 +307,7 @@ def test_records_deleted_between_two_runs_are_counted_as_lost(
     assert not before.seen & after.seen
 
 
-def made_anew(administrator: KafkaAdminClient, topic: str, connection: KafkaConnection) -> None:
+def recreate(administrator: KafkaAdminClient, topic: str, connection: KafkaConnection) -> None:
     administrator.delete_topics([topic])
     deadline = time.monotonic() + 60.0
     while topic in administrator.list_topics() and time.monotonic() < deadline:
@@ -316,13 +316,13 @@ def made_anew(administrator: KafkaAdminClient, topic: str, connection: KafkaConn
 
 
 @both_clients
-def test_a_topic_made_anew_between_two_runs_is_told_however_long_it_is(
+def test_a_topic_recreated_between_two_runs_is_reported_whatever_its_length(
     broker: Broker, administrator: KafkaAdminClient, topic: str
 ) -> None:
     produce(numbers(400), topic, broker.connection)
     with reading(broker.connection, topic) as before:
         before.poll_until(lambda: before.seen.total() >= 400)
-    made_anew(administrator, topic, broker.connection)
+    recreate(administrator, topic, broker.connection)
     produce(numbers(800, begin=1000), topic, broker.connection)
     with (
         pytest.raises(SourceError, match="created again"),
@@ -409,9 +409,7 @@ def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) 
     assert reader.seen == Counter(numbers(8000))
 
 
-def test_what_was_fetched_of_a_partition_before_it_was_paused_comes_when_it_is_wanted_again(
-    broker: Broker, topic: str
-) -> None:
+def test_messages_fetched_before_a_pause_arrive_when_the_partition_resumes(broker: Broker, topic: str) -> None:
     """Also when all others have come to their end meanwhile; nothing must wait until the client is recreated."""
     produce(numbers(8000), topic, broker.connection)
     with reading(broker.connection, topic, max_poll_records=100, stall_timeout="1h") as reader:
@@ -433,7 +431,7 @@ def megabytes() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory in use from /proc")
-def test_who_reads_slower_than_others_write_sees_the_lag_grow_and_not_the_memory(broker: Broker, topic: str) -> None:
+def test_a_slow_reader_sees_its_lag_grow_and_not_its_memory(broker: Broker, topic: str) -> None:
     produce((b"x" * 2000 for _ in range(60_000)), topic, broker.connection)
     with reading(broker.connection, topic, max_poll_records=2) as reader:
         reader.poll_until(lambda: reader.status.lag is not None)
@@ -568,7 +566,7 @@ def test_a_tombstone_is_a_message_without_a_value(broker: Broker, topic: str) ->
 
 @both_clients
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_topic_is_read_through_tls_with_a_login_that_no_log_tells(
+def test_a_topic_is_read_through_tls_with_a_login_that_appears_in_no_log(
     real_kafka: RealBroker, topic: str, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     secure = real_kafka.secure_connection(mechanism)
@@ -590,14 +588,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_wrong_password_is_told_in_the_status(real_kafka: RealBroker, topic: str) -> None:
+def test_the_status_reports_a_wrong_password(real_kafka: RealBroker, topic: str) -> None:
     with reading(real_kafka.secure_connection(password="wrong"), topic) as reader:
         reader.poll_until(lambda: "uthentication" in reader.status.detail)
         assert not reader.status.reached
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_certificate_of_an_unknown_authority_is_told_in_the_status(real_kafka: RealBroker, topic: str) -> None:
+def test_the_status_reports_a_certificate_of_an_unknown_authority(real_kafka: RealBroker, topic: str) -> None:
     distrusting = real_kafka.secure_connection().model_copy(update={"ssl_cafile": None})
     with reading(distrusting, topic) as reader:
         reader.poll_until(lambda: "certificate" in reader.status.detail.lower())

@@ -283,7 +283,7 @@ def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:
         time.sleep(0.05)
 
 
-def test_a_full_disk_stops_nothing_and_when_there_is_room_again_snapshots_go_on(
+def test_a_full_disk_stops_nothing_and_snapshots_resume_once_there_is_room(
     shorter: Log, tmp_path: Path, small_disk: Path
 ) -> None:
     """Older snapshots make room for new ones where that helps; else those that exist are kept."""

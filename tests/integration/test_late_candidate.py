@@ -148,7 +148,7 @@ def events_arriving(broker: Broker, topic: str, first: int, pace: int = 500) -> 
         thread.join()
 
 
-def test_a_late_candidate_begins_with_the_next_event(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_a_late_candidate_starts_with_the_next_event(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 4000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started() as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
@@ -201,7 +201,7 @@ def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic:
         assert daemon.seen()["early"] == pytest.approx(total(0, 4400))
 
 
-def test_history_from_a_time_begins_with_the_messages_sent_then(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_history_from_a_time_starts_with_the_messages_sent_then(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 3000), topic, broker.connection)
     time.sleep(1.1)
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -214,7 +214,7 @@ def test_history_from_a_time_begins_with_the_messages_sent_then(broker: Broker, 
         daemon.wait_for({"logging": everything, "early": everything, "late": total(3000, 5000)})
 
 
-def test_what_cannot_change_is_refused_by_name_and_a_removed_candidate_goes(
+def test_fixed_options_are_refused_by_name_and_a_removed_candidate_is_dropped(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     produce(messages(0, 1000), topic, broker.connection)

@@ -105,7 +105,7 @@ def scrape_time(client: httpx.Client) -> float:
     return statistics.median(quickest(lambda: client.get("/metrics"), times=1) for _ in range(15))
 
 
-def test_what_is_served_over_http_is_the_report_of_the_events() -> None:
+def test_http_serves_the_report_of_the_events() -> None:
     values = messages(3000)
     daemon = make_daemon(ListSource([[records(*values[:1234])], [records(*values[1234:], b"not an event")]]))
     expected = se.Evaluator(CANDIDATES, ESTIMATORS, AVERAGES)

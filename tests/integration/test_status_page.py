@@ -168,7 +168,7 @@ def test_it_is_worked_with_the_keyboard(browser: Browser, server: HttpServer, vi
         expect(tab.page.locator("table.lone caption")).to_contain_text("on window")
 
 
-def test_who_hears_the_page_is_told_of_decisions_and_not_of_every_number(
+def test_screen_readers_announce_decisions_and_not_every_number(
     browser: Browser, server: HttpServer, view: View
 ) -> None:
     assert view.published.report is not None

@@ -60,7 +60,7 @@ def test_a_source_has_these_mutants(source: str, expected: set[tuple[str, str]])
         "zip(a, b, strict=True)",
     ],
 )
-def test_what_decides_no_result_is_left_alone(source: str) -> None:
+def test_options_that_decide_no_result_may_change(source: str) -> None:
     assert mutations(source) == set()
 
 

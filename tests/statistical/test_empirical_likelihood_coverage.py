@@ -22,7 +22,7 @@ from support.likelihood_worlds import (
 @pytest.mark.parametrize("events", [300, 2_000, 20_000])
 @pytest.mark.parametrize("value", [0.3, 0.03])
 @pytest.mark.parametrize("world", WORLDS)
-def test_one_look_misses_no_more_often_than_promised(world: str, value: float, events: int) -> None:
+def test_a_single_look_misses_at_most_at_the_nominal_rate(world: str, value: float, events: int) -> None:
     means, truth = simulated(WORLDS[world], value, events, seed=7)
     assert missed(interval(means), truth) <= PROMISED
 

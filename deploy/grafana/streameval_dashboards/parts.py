@@ -38,7 +38,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Band:
+class Bounded:
     """A value with its interval, as three lines: `name`, `name, upper` and `name, lower`."""
 
     name: str
@@ -77,15 +77,15 @@ def lines(
     return _with(panel, about, queries)
 
 
-def bands(about: About, *bands: Band) -> timeseries.Panel:
+def intervals(about: About, *shown: Bounded) -> timeseries.Panel:
     """Values with the area between their lower and upper bounds filled."""
-    panel = lines(about, *(query for band in bands for query in band.queries()))
-    for band in bands:
-        panel.override_by_name(band.name, _look(color=_fixed(band.color), lineWidth=2))
-        faint = {"color": _fixed(band.color), "lineWidth": 0, "hideFrom": _only_in_the_picture()}
-        panel.override_by_name(f"{band.name}, lower", _look(**faint))
-        filled = {"fillBelowTo": f"{band.name}, lower", "fillOpacity": 15}
-        panel.override_by_name(f"{band.name}, upper", _look(**faint, **filled))
+    panel = lines(about, *(query for each in shown for query in each.queries()))
+    for each in shown:
+        panel.override_by_name(each.name, _look(color=_fixed(each.color), lineWidth=2))
+        faint = {"color": _fixed(each.color), "lineWidth": 0, "hideFrom": _only_in_the_picture()}
+        panel.override_by_name(f"{each.name}, lower", _look(**faint))
+        filled = {"fillBelowTo": f"{each.name}, lower", "fillOpacity": 15}
+        panel.override_by_name(f"{each.name}, upper", _look(**faint, **filled))
     return panel
 
 
@@ -138,7 +138,7 @@ def columns(
 
     `yes_or_no` gives the colors of yes and of no for the columns that have these values.
     """
-    names = {f"Value #{_letter(place)}": query.legend for place, query in enumerate(queries)}
+    names = {f"Value #{_query_id(place)}": query.legend for place, query in enumerate(queries)}
     panel = (
         table.Panel()
         .show_header(True)
@@ -198,7 +198,7 @@ def repeated(panel: AnyPanel, variable: str, direction: Literal["h", "v"] = "h")
 def _with(panel: Shown, about: About, queries: Sequence[Query], instant: bool = False) -> Shown:
     panel.title(about.title).description(about.description).unit(about.unit).datasource(SOURCE)
     for index, query in enumerate(queries):
-        target = prometheus.Dataquery().expr(query.expression).legend_format(query.legend).ref_id(_letter(index))
+        target = prometheus.Dataquery().expr(query.expression).legend_format(query.legend).ref_id(_query_id(index))
         target.datasource(SOURCE)
         panel.with_target(target.instant().format(PromQueryFormat.TABLE) if instant else target.range())
     return panel
@@ -210,7 +210,7 @@ def _legend(*, shown: bool, beside: bool = False) -> common.VizLegendOptions:
     return legend.placement(placement).show_legend(shown).calcs([])
 
 
-def _letter(place: int) -> str:
+def _query_id(place: int) -> str:
     return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place]
 
 

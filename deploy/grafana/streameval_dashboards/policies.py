@@ -8,11 +8,11 @@ from streameval_dashboards import selection
 from streameval_dashboards.parts import (
     About,
     AnyPanel,
-    Band,
+    Bounded,
     Placed,
     Query,
-    bands,
     columns,
+    intervals,
     lines,
     marked,
     number,
@@ -79,14 +79,14 @@ def _ship() -> Placed:
         Query(f"max by (policy, rule) (streameval_policy_promotable{{{POLICY}}})", "{{policy}} ({{rule}})"),
         texts={"0": ("no", "text"), "1": ("promotable", "green")},
     )
-    lift = Band(
+    lift = Bounded(
         "lift",
         "blue",
         f"avg(streameval_policy_lift{{{ESTIMATE}}})",
         f"min(streameval_policy_lift_lower{{{ESTIMATE}}})",
         f"max(streameval_policy_lift_upper{{{ESTIMATE}}})",
     )
-    against_zero = bands(
+    against_zero = intervals(
         About(
             "Lift of $policy over production",
             "Extra reward per event over production, estimated on the same events, with its interval. The whole "
@@ -99,14 +99,14 @@ def _ship() -> Placed:
 
 
 def _worth() -> Placed:
-    candidate = Band(
+    candidate = Bounded(
         "candidate",
         "blue",
         f"avg(streameval_policy_value{{{ESTIMATE}}})",
         f"min(streameval_policy_value_lower{{{ESTIMATE}}})",
         f"max(streameval_policy_value_upper{{{ESTIMATE}}})",
     )
-    production = Band(
+    production = Bounded(
         "production",
         "orange",
         f"avg(streameval_policy_value{{{OF_ALL}}} {PRODUCTION})",
@@ -119,7 +119,7 @@ def _worth() -> Placed:
         "mean that the difference is unknown: the lift, estimated on the same events, is far more precise.",
         "short",
     )
-    return [(8, 9, repeated(bands(about, candidate, production), "policy"))]
+    return [(8, 9, repeated(intervals(about, candidate, production), "policy"))]
 
 
 def _adaptation() -> Placed:

@@ -137,7 +137,7 @@ class KafkaSource:
             client = self._client or self._open(timeout)
             return self._read(client, timeout) if client else []
         except TopicReplacedError:
-            self._restart_from_beginning()
+            self._restart_from_earliest()
         except ClientError as error:
             self._drop_client(error)
         return []
@@ -241,7 +241,7 @@ class KafkaSource:
             raise TopicReplacedError(f"the topic {self._settings.topic} was deleted and created again")
         self._topic_id = self._topic_id or topic_id
 
-    def _restart_from_beginning(self) -> None:
+    def _restart_from_earliest(self) -> None:
         """The topic is another one of the same name: read it from its first message."""
         unread = sum(progress.lag or 0 for progress in self._partitions.values())
         self._loss.record("replaced", unread, old_topic=self._topic_id, positions=self.positions)

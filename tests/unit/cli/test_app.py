@@ -223,7 +223,7 @@ def test_check_tries_a_file(run: Run, files: Path) -> None:
     assert outcome.out.endswith("of the first 3 events 3 can be used\n")
 
 
-def test_check_says_when_no_event_can_be_used(run: Run, files: Path) -> None:
+def test_check_reports_that_no_event_can_be_used(run: Run, files: Path) -> None:
     (files / "c.yaml").write_text(CONFIG + "source: {kind: file, path: bad.ndjson}\n")
     (files / "bad.ndjson").write_text("{oops\n")
     outcome = run("check", "c.yaml")
@@ -231,7 +231,7 @@ def test_check_says_when_no_event_can_be_used(run: Run, files: Path) -> None:
     assert "error: none of the first events can be used, e.g. malformed: " in outcome.err
 
 
-def test_check_says_which_candidate_the_events_lack(run: Run, files: Path) -> None:
+def test_check_names_the_candidate_that_events_lack(run: Run, files: Path) -> None:
     config = CONFIG.replace("[challenger]", "[challenger, other]") + "source: {kind: file, path: one.ndjson}\n"
     (files / "c.yaml").write_text(config)
     outcome = run("check", "c.yaml")

@@ -103,7 +103,7 @@ def test_the_picture_is_a_picture(run: Run, tmp_path: Path) -> None:
         (("--plot", "nowhere/power.png"), "the directory nowhere does not exist", "mkdir -p nowhere"),
     ],
 )
-def test_what_cannot_be_asked_is_said_before_the_log_is_read(
+def test_impossible_questions_are_refused_before_the_log_is_read(
     run: Run, tmp_path: Path, options: tuple[str, ...], complaint: str, hint: str
 ) -> None:
     (tmp_path / "log.ndjson").unlink()

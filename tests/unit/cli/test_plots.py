@@ -135,12 +135,12 @@ def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("name", "begins"), [("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
-def test_the_ending_says_what_is_written(tmp_path: Path, name: str, begins: bytes) -> None:
+def test_the_file_ending_selects_the_format(tmp_path: Path, name: str, begins: bytes) -> None:
     picture(tmp_path / name).draw(traced(300))
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
-def test_the_legend_names_the_lines_from_the_highest_value_on_and_axes_say_what_they_are(
+def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = traced(2_000)
@@ -172,7 +172,7 @@ def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeyp
     assert any("dashed: true values" in word for word in words)
 
 
-def test_wide_bands_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_intervals_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure, _ = texts(monkeypatch, ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], ""), traced(20_000))
     low, high = figure.axes[0].get_ylim()
     assert low >= 0
@@ -247,14 +247,12 @@ def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> No
     assert chosen(lists)[0] == ("control_variate", "window")
 
 
-def test_what_the_plan_does_not_estimate_is_refused_before_a_long_replay() -> None:
+def test_estimates_outside_the_plan_are_refused_before_a_long_replay() -> None:
     with pytest.raises(InputError, match="snips is not estimated on mixture"):
         chosen("policies: {candidates: [a]}", "snips", "mixture")
 
 
-def test_what_the_reports_hold_decides_which_of_the_choices_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_choice_that_the_reports_contain_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawing = ReplayPlot(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
     _, words = texts(monkeypatch, drawing, traced(1_000))
     assert any("ips on window" in word for word in words)

@@ -82,7 +82,7 @@ def replayed(files: Path, capfd: pytest.CaptureFixture[str], *options: str) -> O
     return command(capfd, "replay", str(files / "c.yaml"), str(files / "log.ndjson"), "--decisions", *options)
 
 
-def test_the_table_says_when_each_rule_would_have_fired(
+def test_the_table_shows_when_each_rule_would_have_fired(
     files: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
@@ -199,9 +199,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     ],
     ids=["no units", "units of one event", "units of twenty events that are alike"],
 )
-def test_who_is_promotable_by_proof_is_told_where_events_are_not_independent(
-    session: int, named: bool, told: str
-) -> None:
+def test_the_reason_of_a_proof_mentions_dependent_events(session: int, named: bool, told: str) -> None:
     rng = np.random.default_rng(20)
     units = np.repeat(np.arange(8_000 // session), session)
     taste = rng.random(8_000 // session)[units]

@@ -121,7 +121,7 @@ def test_verbs_that_read_files_collect_rarely_keep_memory_and_compute_in_one_thr
     assert found["memory"] > 0
 
 
-def test_who_uses_the_library_keeps_the_settings_of_their_process(files: list[str]) -> None:
+def test_the_library_leaves_the_settings_of_the_process_alone(files: list[str]) -> None:
     before, after = last_line(OF_A_LIBRARY_USER, *files)
     assert after == before
     assert after["memory"] == 0

@@ -45,14 +45,14 @@ print(before - resident())
 """
 
 
-def test_what_lies_free_between_things_that_are_needed_goes_back_after_a_while() -> None:
+def test_free_memory_between_used_blocks_returns_to_the_system() -> None:
     if not keep_freed_memory():
         pytest.skip("this C library has no such setting")
     done = subprocess.run([sys.executable, "-c", RETURNED], capture_output=True, text=True, check=True)
     assert int(done.stdout) > 20_000_000
 
 
-def test_memory_that_arrays_freed_is_not_taken_anew_from_the_system() -> None:
+def test_memory_freed_by_arrays_is_used_again() -> None:
     if not keep_freed_memory():
         pytest.skip("this C library has no such setting")
     done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True, check=True)

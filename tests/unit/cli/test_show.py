@@ -97,7 +97,7 @@ def holding(state: Path) -> Path:
     return state
 
 
-def test_what_waits_is_shown_with_its_number_its_times_and_its_size(run: Run, holding: Path) -> None:
+def test_buffered_events_are_shown_with_number_times_and_size(run: Run, holding: Path) -> None:
     outcome = run("show", str(holding))
     rows = [" ".join(line.split()) for line in outcome.out.splitlines()]
     events = "buffered events 40 2023-11-14 22:13:20 UTC 2023-11-14 22:13:59 UTC"
@@ -111,7 +111,7 @@ def test_what_waits_is_shown_with_its_number_its_times_and_its_size(run: Run, ho
     assert "{" not in outcome.out
 
 
-def test_what_waits_is_told_as_json(run: Run, holding: Path) -> None:
+def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
     told = json.loads(run("show", str(holding), "--json").out)
     events, rewards, ids = told["waiting"]
     assert (events["count"], events["oldest"], events["newest"]) == (40, 1_700_000_000.0, 1_700_000_039.0)
@@ -133,7 +133,7 @@ def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, sta
     running.close()
 
 
-def test_what_is_no_snapshot_is_told_in_words(run: Run, state: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_snapshot_is_reported_in_words(run: Run, state: Path, tmp_path: Path) -> None:
     torn = found_in(state)[0]
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()

@@ -158,7 +158,7 @@ def test_a_source_is_a_kafka_topic_unless_it_says_otherwise(load: Loader) -> Non
     assert simulated == SimulatedSettings(rate=0)
 
 
-def test_the_daemon_is_told_when_there_is_no_source(load: Loader) -> None:
+def test_a_missing_source_is_reported(load: Loader) -> None:
     with pytest.raises(ConfigError, match="source: expected a mapping of options, found nothing"):
         load("policies: {candidates: [a]}").required_source()
 
@@ -514,7 +514,7 @@ def test_the_process_environment_counts_by_default(tmp_path: Path, monkeypatch: 
         pytest.param("a: " + "[" * 5000, "streameval.yaml is not YAML: maximum recursion", id="no end of brackets"),
     ],
 )
-def test_what_is_no_yaml_is_refused_with_line_and_column(load: Loader, text: str, complaint: str) -> None:
+def test_invalid_yaml_is_refused_with_line_and_column(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(text)
 
 
@@ -642,7 +642,7 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
         ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
     ],
 )
-def test_what_is_wrong_with_promotion_is_said(load: Loader, text: str, complaint: str) -> None:
+def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
 
 
@@ -666,7 +666,7 @@ def test_the_deployed_file_shows_every_kind_with_all_its_parameters(part: str) -
         ("{rule: [paired, {kind: sea, max_weight: 0}]}", "promotion.rule.1.max_weight (line 2): expected a number"),
     ],
 )
-def test_what_is_wrong_with_the_parameters_of_a_rule_is_said(load: Loader, text: str, complaint: str) -> None:
+def test_problems_of_the_parameters_of_a_rule_are_reported(load: Loader, text: str, complaint: str) -> None:
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
 
 

@@ -58,7 +58,7 @@ def basic(password: str) -> str:
 
 @pytest.mark.servers
 @pytest.mark.parametrize("format", ["console", "json"])
-def test_a_daemon_in_trouble_that_tells_everything_tells_no_secret(folder: Path, format: str) -> None:
+def test_debug_logs_of_a_failing_daemon_contain_no_secret(folder: Path, format: str) -> None:
     command = [STREAMEVAL, "run", str(folder / "c.yaml"), "--log-level", "debug", "--log-format", format]
     place: dict[str, Any] = {"cwd": folder, "env": os.environ | ENVIRONMENT}  # where its state is kept, too
     with (

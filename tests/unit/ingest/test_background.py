@@ -82,7 +82,7 @@ def test_a_source_that_is_closed_while_it_connects_leaves_no_thread(address: str
     assert time.monotonic() - begin < CONNECT_TIMEOUT / 2 * crowding()
 
 
-def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> None:
+def test_commits_without_a_broker_end_with_their_source(silent_server: str) -> None:
     before = set(threading.enumerate())
     source = KafkaSource(KafkaSettings(bootstrap_servers=[silent_server], topic="clicks", group_id="lag"))
     source.commit({"clicks": Offsets({0: 1})})
@@ -95,7 +95,7 @@ def test_commits_that_reach_nobody_end_with_their_source(silent_server: str) -> 
 REJECTED = [Rejected("malformed", "not JSON", b"x", place=place) for place in range(3)]
 
 
-def test_dead_letters_that_reach_nobody_end_soon_and_are_counted(
+def test_dead_letters_without_a_broker_end_soon_and_are_counted(
     address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)

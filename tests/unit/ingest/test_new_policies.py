@@ -25,7 +25,7 @@ def messages() -> list[Records]:
 
 
 @pytest.mark.parametrize("read_before", [0, 1, 57, 99, 100])
-def test_who_comes_while_events_wait_has_each_of_them_once_and_whole(read_before: int) -> None:
+def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_before: int) -> None:
     source = KafkaSettings(topic=TOPIC)
     both, early = JsonDecoder(["early", "late"]), JsonDecoder(["early"])
     live = EventPipeline(early, source)

@@ -232,7 +232,7 @@ def test_a_clock_that_is_years_behind_takes_no_event() -> None:
     assert sum(map(len, taken)) == 61
 
 
-def test_joined_rewards_out_of_range_are_told_with_the_decision_that_they_are_of() -> None:
+def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decision() -> None:
     """Each of two is within the range, and their sum is not."""
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
     log = Log({(TOPIC, 0): [event(number) for number in range(20)]})
@@ -260,7 +260,7 @@ def test_where_it_is_not_said_one_partition_counts_as_it_comes_and_several_in_th
     assert holding.events > 0
 
 
-def test_what_was_decided_at_first_stays_when_partitions_are_added() -> None:
+def test_the_first_decision_on_order_stays_when_partitions_are_added() -> None:
     intake = start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     intake.take(alone.read(np.random.default_rng(9)), alone.status())
@@ -283,7 +283,7 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
     assert saved.buffered() is None
 
 
-def test_events_that_wait_tell_nothing_of_a_policy_that_is_begun_anew() -> None:
+def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> None:
     """They describe the policy before it was retrained."""
     settings = config(rewards={"topic": REWARDS, "window": "20s"})
     begun, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
@@ -324,7 +324,7 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
     assert [evaluator.policies for evaluator in late] == [("logging", "b")] * backfills
 
 
-def test_who_reads_the_same_later_is_given_what_the_other_no_longer_holds() -> None:
+def test_a_later_reader_gets_the_events_that_the_other_no_longer_buffers() -> None:
     settings = config(order="event_time")
     live = start_fresh(settings).pipeline
     late = live.fresh()

@@ -109,7 +109,7 @@ def assert_alike(one: Report, other: Report) -> None:
 
 
 @pytest.mark.parametrize("rewards", [True, False], ids=["joined", "ordered"])
-def test_who_reads_live_and_who_comes_later_report_the_same(rewards: bool) -> None:
+def test_live_and_later_readers_report_the_same(rewards: bool) -> None:
     written = logs(seed=11)
     if not rewards:
         del written[REWARDS, 0]
@@ -140,7 +140,7 @@ def test_late_clicks_are_rejected_and_all_others_count() -> None:
     assert value * read.events.accepted == pytest.approx(clicks - late, abs=0.05 * clicks)
 
 
-def test_what_waits_and_what_came_late_is_told_to_prometheus() -> None:
+def test_buffered_and_late_events_are_exported() -> None:
     written, intake = (
         logs(seed=11),
         EventPipeline(JsonDecoder(["challenger"], rewarded=False, identified=True), stages(True)),

@@ -92,7 +92,7 @@ def test_the_source_ends_after_its_events_with_offsets_in_order() -> None:
     assert one.status().lag == 0
 
 
-def test_the_source_goes_on_where_another_one_stopped() -> None:
+def test_a_source_continues_where_another_one_stopped() -> None:
     whole = values_of(drained(source(Clock())))
     assert values_of(drained(source(Clock(), position=1_234))) == whole[1_234:]
 
@@ -110,7 +110,7 @@ def test_events_come_at_the_rate_and_wait_for_a_slow_reader() -> None:
     assert not one.status().exhausted
 
 
-def test_a_poll_waits_no_longer_than_it_is_told() -> None:
+def test_a_poll_waits_at_most_for_its_timeout() -> None:
     clock = Clock()
     one = source(clock, rate=1.0)
     assert one.poll(0.01) == []

@@ -96,7 +96,7 @@ def test_where_production_earns_nothing_the_range_of_rewards_is_the_measure() ->
 
 
 @pytest.mark.parametrize("wrong", ["x", "0", "-1", "nan", "inf", "%", ""])
-def test_what_is_no_lift_is_refused(wrong: str) -> None:
+def test_text_that_is_no_lift_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match="expected a number above 0, or a percentage"):
         TargetLift.read(wrong)
 
@@ -170,14 +170,14 @@ def test_a_policy_without_events_counts_as_sampled_evenly() -> None:
         (rows(5_000, propensity=MILD.log(5_000, seed=9).propensity / 2), "should be 1: propensities are wrong"),
     ],
 )
-def test_who_cannot_be_planned_for_is_told_why(events: EventBatch, reason: str) -> None:
+def test_a_candidate_without_a_plan_has_a_reason(events: EventBatch, reason: str) -> None:
     (candidate,) = forecast_of(events, [TargetLift(0.01)]).candidates
     assert candidate.reason is not None
     assert reason in candidate.reason
     assert candidate.needed == ()
 
 
-def test_what_is_never_logged_is_no_question_of_how_many_events() -> None:
+def test_more_events_do_not_help_for_actions_that_are_never_logged() -> None:
     events = 5_000
     rng = np.random.default_rng(10)
     action = rng.integers(2, size=events)

@@ -330,7 +330,7 @@ def test_slates_are_missing_for_estimators_that_look_at_the_other_actions_of_an_
     assert values(evaluator) == {"pseudo_inverse/cumulative": close(1.0), "dm/cumulative": None}
 
 
-def test_the_mean_ratio_of_a_slot_tells_which_propensities_are_wrong() -> None:
+def test_the_mean_ratio_of_a_slot_shows_which_propensities_are_wrong() -> None:
     shown = np.random.default_rng(1).integers(0, 2, (5_000, 3))
     policies = {POLICY: np.where(shown == 1, 0.7, 0.3)}
     propensity = np.full(shown.shape, 0.5)
@@ -360,7 +360,7 @@ def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:
     assert len(report.details["slot_ratio_means"]) == SLOTS_SHOWN
 
 
-def test_probability_of_what_is_never_shown_in_its_slot_is_told() -> None:
+def test_the_probability_of_actions_never_shown_in_their_slot_is_reported() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[1.0, 0.0], [0.0, 1.0]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, logging))] * 3))
@@ -498,7 +498,7 @@ def test_numbers_that_are_not_finite_are_named_by_their_slot() -> None:
 
 
 @pytest.mark.parametrize("field", ["action", "propensity", "policies", "actions", "propensities", "features"])
-def test_what_belongs_to_slots_is_refused_beside_them(field: str) -> None:
+def test_fields_of_slots_are_refused_beside_them(field: str) -> None:
     value = {"action": 1, "propensity": 0.5, "policies": {POLICY: 0.5}}.get(field, [[0.5]] if "f" in field else [1])
     assert rejection(slots=[coin(0)], **{field: value}) == (
         "malformed",
@@ -518,7 +518,7 @@ def test_what_belongs_to_slots_is_refused_beside_them(field: str) -> None:
         ([RANKED, RANKED | {"action": "b"}, RANKED | {"action": "c"}], "slots: 3 for a ranking of 2 actions"),
     ],
 )
-def test_what_is_no_ranking_is_malformed(slots: Any, detail: str) -> None:
+def test_slates_that_are_no_ranking_are_malformed(slots: Any, detail: str) -> None:
     assert rejection(slots=slots, slate_logging="uniform_ranking") == ("malformed", detail)
 
 

@@ -39,7 +39,7 @@ def test_records_of_several_partitions_are_taken_in_order_of_arrival() -> None:
     assert source.closed
 
 
-def test_bad_events_are_counted_by_reason_and_the_others_go_on() -> None:
+def test_bad_events_are_counted_by_reason_and_the_others_pass() -> None:
     daemon, _, recorder = make_daemon([[records(b"1", b"?", None, b"2")]])
     daemon.run()
     assert recorder.rewards == [1.0, 2.0]
@@ -60,7 +60,7 @@ def test_a_source_that_ran_dry_is_reported_at_once_but_only_if_something_has_com
     assert recorder.reports == 2
 
 
-def test_a_report_that_has_grown_old_is_made_anew_though_nothing_comes() -> None:
+def test_an_old_report_is_renewed_without_new_events() -> None:
     clock = iter(range(0, 100_000, 25))
     daemon, _, recorder = make_daemon([[records(b"1")], *[[] for _ in range(12)]], clock=lambda: float(next(clock)))
     daemon.run()
@@ -143,7 +143,7 @@ def test_a_bug_is_not_swallowed() -> None:
     assert source.closed
 
 
-def test_what_is_published_does_not_change_afterwards() -> None:
+def test_a_published_status_does_not_change() -> None:
     shown: list[DaemonStatus] = []
 
     def keep_what_is_shown() -> list[Any]:
@@ -318,7 +318,7 @@ class Writer:
         self.closed = True
 
 
-def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None:
+def test_the_state_contains_everything_learned_from_released_events() -> None:
     writer = Writer()
     daemon, _, _ = make_daemon([[records(b"1", b"2")], [], [records(b"3")]], snapshots=writer)
     daemon.run()
@@ -334,7 +334,7 @@ def test_what_is_kept_is_what_was_learned_from_all_that_was_handed_out() -> None
     assert daemon.published.snapshots == SnapshotStatus()
 
 
-def test_what_is_known_is_kept_when_the_source_cannot_go_on_and_not_after_a_bug() -> None:
+def test_the_state_is_written_after_a_failed_source_and_not_after_a_bug() -> None:
     for trouble, kept in ((SourceError("gone", hint=""), 3), (ZeroDivisionError("a bug"), 2)):
         writer = Writer()
         daemon, _, _ = make_daemon([[records(b"1")], trouble], snapshots=writer)
@@ -359,8 +359,8 @@ def test_a_clock_that_is_far_behind_the_events_takes_none_of_them_and_keeps_no_o
     assert writer.kept[-1] is not None
 
 
-def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> None:
-    class Letters:
+def test_rejected_messages_are_stored_with_their_records() -> None:
+    class DeadLetterLog:
         put_aside: ClassVar[list[Any]] = []
         closed = False
 
@@ -373,7 +373,7 @@ def test_rejected_messages_are_put_aside_with_the_records_they_came_with() -> No
         def close(self) -> None:
             self.closed = True
 
-    letters = Letters()
+    letters = DeadLetterLog()
     daemon, _, _ = make_daemon([[records(b"1", b"?"), records(b"!")], [records(b"2")]], dead_letters=letters)
     daemon.run()
     assert letters.put_aside == [(2, [b"?", b"!"]), (1, [])]

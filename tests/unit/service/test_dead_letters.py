@@ -32,7 +32,7 @@ RECORDS = [
 ]
 
 
-def letter(offset: int = 0, value: bytes = b"x") -> DeadLetter:
+def dead_letter(offset: int = 0, value: bytes = b"x") -> DeadLetter:
     return DeadLetter("malformed", "not JSON", "clicks", 0, offset, 1000, value, len(value))
 
 
@@ -76,7 +76,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)  # as long as it takes on a busy machine
 
 
-def test_letters_tell_what_was_wrong_where_and_when() -> None:
+def test_dead_letters_contain_problem_place_and_time() -> None:
     batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
     found = list(dead_letters_of(RECORDS, batch.rejected))
     assert [(each.topic, each.partition, each.offset, each.timestamp) for each in found] == [
@@ -89,7 +89,7 @@ def test_letters_tell_what_was_wrong_where_and_when() -> None:
     assert [each.reason for each in found] == ["malformed", "missing_field", "malformed", "malformed"]
 
 
-def test_an_origin_that_was_told_finds_its_message_if_it_came_just_now() -> None:
+def test_an_origin_that_was_reported_finds_its_recent_message() -> None:
     origins = [("rewards", 0, 8), ("clicks", 0, 5), ("clicks", 0, 4), ("clicks", 9, 5)]
     found = dead_letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
     assert [(each.offset, each.value, each.timestamp) for each in found] == [
@@ -105,7 +105,7 @@ def test_a_huge_message_is_kept_in_part() -> None:
     assert (len(found.value), found.size) == (deadletter.MAX_VALUE_BYTES, 10**6)
 
 
-def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
+def test_dead_letters_are_written_in_order_and_before_the_end() -> None:
     box = Box()
     letters = DeadLetterQueue(box)
     letters.put(RECORDS, [])
@@ -118,7 +118,7 @@ def test_what_is_put_aside_is_written_in_order_and_before_the_end() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
+def test_dead_letters_refused_by_a_sink_are_retried_and_arrive_once() -> None:
     box = Box(failures=3)
     letters = DeadLetterQueue(box)
     letters.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
@@ -129,7 +129,7 @@ def test_what_a_sink_cannot_take_is_tried_again_and_comes_once() -> None:
     assert letters.status().trouble == ""
 
 
-def test_what_waits_for_its_next_turn_is_tried_once_more_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_wait_for_a_retry_are_tried_once_more_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "PAUSE_FIRST", 60.0)
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 60.0)
     box = Box(failures=1)
@@ -150,7 +150,7 @@ class Odd(Box):
         return super().write(letters)
 
 
-def test_an_error_that_nobody_thought_of_costs_its_letter_and_not_the_next_ones() -> None:
+def test_an_unexpected_error_loses_one_dead_letter_and_not_the_next_ones() -> None:
     box = Odd()
     letters = DeadLetterQueue(box)
     letters.put(RECORDS, rejected(0))
@@ -163,7 +163,7 @@ def test_an_error_that_nobody_thought_of_costs_its_letter_and_not_the_next_ones(
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("most_letters", "most_bytes", "kept"), [(50, 10**9, 50), (10**9, 30, 30)])
-def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
+def test_a_stuck_sink_delays_nothing_and_a_bounded_number_is_kept(
     monkeypatch: pytest.MonkeyPatch, most_letters: int, most_bytes: int, kept: int
 ) -> None:
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
@@ -186,7 +186,7 @@ def test_while_a_sink_is_stuck_nobody_waits_and_a_bounded_number_is_kept(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_trouble_is_logged_once_and_the_rest_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_problem_is_logged_once_and_its_repetitions_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     box = Box(failures=10**6)
     with daemon_logs():
         letters = DeadLetterQueue(box)
@@ -225,7 +225,7 @@ def test_files_are_rotated_and_their_number_and_size_are_bounded(tmp_path: Path,
     path = tmp_path / "rejected.ndjson"
     sink = FileSink(path, max_bytes=4000, keep=keep)
     for offset in range(0, 400, 5):
-        sink.write([letter(number) for number in range(offset, offset + 5)])
+        sink.write([dead_letter(number) for number in range(offset, offset + 5)])
     sink.close()
     files = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_mtime_ns)
     assert {file.name for file in files} == {path.name} | {f"{path.name}.{n}" for n in range(1, keep + 1)}
@@ -239,24 +239,24 @@ def test_after_a_crash_in_the_middle_of_a_line_the_next_one_is_whole(tmp_path: P
     path = tmp_path / "rejected.ndjson"
     path.write_bytes(b'{"offset": 1}\n{"off')
     sink = FileSink(path, max_bytes=10**6, keep=1)
-    sink.write([letter(7)])
+    sink.write([dead_letter(7)])
     sink.close()
     assert json.loads(path.read_bytes().splitlines()[-1])["offset"] == 7
 
 
 @pytest.mark.parametrize("how", ["moved", "deleted", "emptied"])
-def test_a_file_that_somebody_else_rotates_is_begun_anew(tmp_path: Path, how: str) -> None:
+def test_a_file_rotated_by_another_program_is_reopened(tmp_path: Path, how: str) -> None:
     path = tmp_path / "rejected.ndjson"
     sink = FileSink(path, max_bytes=1000, keep=1)
-    sink.write([letter(number) for number in range(5)])
+    sink.write([dead_letter(number) for number in range(5)])
     if how == "moved":
         path.rename(tmp_path / "elsewhere")
     elif how == "deleted":
         path.unlink()
     else:
         os.truncate(path, 0)
-    sink.write([letter(5)])
-    sink.write([letter(6)])
+    sink.write([dead_letter(5)])
+    sink.write([dead_letter(6)])
     sink.close()
     assert [each["offset"] for each in lines(path)] == [5, 6]
     assert not (tmp_path / "rejected.ndjson.1").exists()
@@ -265,7 +265,7 @@ def test_a_file_that_somebody_else_rotates_is_begun_anew(tmp_path: Path, how: st
 def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rejected.ndjson"
     sink = FileSink(path, max_bytes=10**6, keep=1)
-    sink.write([letter(1)])
+    sink.write([dead_letter(1)])
     write, room = os.write, [50]
 
     def write_while_there_is_room(descriptor: int, data: Any) -> int:
@@ -276,7 +276,7 @@ def test_a_full_disk_leaves_whole_lines_and_is_tried_again(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "write", write_while_there_is_room)
     with pytest.raises(RetryError, match="No space left") as raised:
-        sink.write([letter(2), letter(3)])
+        sink.write([dead_letter(2), dead_letter(3)])
     assert [each.offset for each in raised.value.items] == [2, 3]
     assert [each["offset"] for each in lines(path)] == [1]
     room[0] = 10**6
@@ -291,8 +291,8 @@ def test_a_file_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
     assert "directory" in raised.value.hint
 
 
-def test_headers_tell_reason_and_origin() -> None:
-    told = dict(letter(7).headers)
+def test_headers_contain_reason_and_origin() -> None:
+    told = dict(dead_letter(7).headers)
     assert told["streameval.reason"] == b"malformed"
     assert told["streameval.offset"] == b"7"
     assert "streameval.timestamp" not in dict(DeadLetter("duplicate", "", "t", 0, 1, None, b"", 0).headers)

@@ -45,7 +45,7 @@ def test_points_are_what_was_reported_then() -> None:
     assert history.series(LABEL) == pytest.approx(np.column_stack([at, at - 0.002, at + 0.002]))
 
 
-def test_what_was_not_known_is_a_gap_and_so_is_what_was_not_there() -> None:
+def test_unknown_values_and_missing_policies_are_gaps() -> None:
     history = History().after(0.0, report(None)).after(1.0, report(0.5, "another")).after(2.0, report(0.7))
     assert history.series(LABEL)[:, 0].tolist() == pytest.approx([math.nan, math.nan, 0.7], nan_ok=True)
     assert np.isnan(history.series(("nobody", "ips", "window"))).all()
@@ -63,7 +63,7 @@ def test_a_clock_that_is_set_back_leaves_no_points_in_the_future() -> None:
     assert [point.at for point in grown(100.0).after(-9e9, report()).points] == [-9e9]
 
 
-def test_a_history_that_somebody_reads_does_not_change() -> None:
+def test_a_history_does_not_change_while_it_is_read() -> None:
     before = grown(10.0)
     points = before.points
     before.after(11.0, report())

@@ -128,7 +128,7 @@ def test_an_event_that_repeats_itself_is_written_once_in_its_period_and_the_rest
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_what_strangers_can_make_us_say_is_limited_too(capsys: Capture, format: str) -> None:
+def test_log_entries_caused_by_strangers_are_limited_too(capsys: Capture, format: str) -> None:
     configure_logging("info", format)
     for _ in range(10):
         structlog.get_logger("streameval.access").warning("login_refused", client="192.0.2.1")

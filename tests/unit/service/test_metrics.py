@@ -155,7 +155,7 @@ def test_numbers_that_are_no_evidence_make_no_series(odd: float | None) -> None:
     assert "streameval_policy_design_effect" not in samples
 
 
-def test_the_interval_says_what_it_is() -> None:
+def test_the_interval_describes_itself() -> None:
     (sample,) = of_one(kind="empirical_bernstein", anytime=True, covers="current")["streameval_policy_interval_info"]
     assert sample.value == 1
     assert sample.labels["kind"] == "empirical_bernstein"
@@ -171,7 +171,7 @@ def test_weights_are_those_of_the_first_estimator() -> None:
     assert one(samples, "streameval_policy_importance_weight_mean", policy="a", average="window") == 1.5
 
 
-def test_before_the_first_report_the_process_is_told_about_and_no_policy() -> None:
+def test_before_the_first_report_only_metrics_of_the_process_are_exported() -> None:
     samples = scrape(make_published(None))
     assert [name for name in samples if name.startswith("streameval_policy")] == []
     assert "streameval_last_event_timestamp_seconds" not in samples
@@ -253,7 +253,7 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
 LATENESS = {("interactions", 0): 0.0, ("interactions", 1): 2.5}
 
 
-def test_what_waits_and_what_came_too_late_is_told_where_events_wait_at_all() -> None:
+def test_buffered_and_late_events_are_shown_only_where_events_are_buffered() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
     samples = scrape(
         make_published(

@@ -69,7 +69,7 @@ def values(polled: list[Records]) -> list[bytes | None]:
     turns=st.lists(st.booleans(), max_size=60),
     gap=st.none() | st.integers(0, 39),
 )
-def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
+def test_backfilled_and_live_messages_are_every_message_once(
     sizes: list[int], live_lots: list[int], late_lots: list[int], turns: list[bool], gap: int | None
 ) -> None:
     live, source = Log(sizes, live_lots, gap), Log(sizes, late_lots, gap)
@@ -96,7 +96,7 @@ def test_what_was_read_again_and_what_comes_live_after_it_is_every_message_once(
     assert sorted(seen) == sorted(b"%d" % (1000 * p + n) for p, offsets in enumerate(live.offsets) for n in offsets)
 
 
-def test_what_lies_beyond_the_live_reader_is_kept_within_bounds() -> None:
+def test_events_beyond_the_live_reader_are_buffered_within_bounds() -> None:
     source = Log([10 * MOST_AHEAD], lots=[5000])
     reading = BackfillReader(source)
     for _ in range(100):
@@ -127,7 +127,7 @@ def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tm
         reading.close()
 
 
-def test_where_a_second_reading_may_begin() -> None:
+def test_starts_of_a_second_reading() -> None:
     kafka, file = KafkaSettings(topic="t"), FileSettings(path=["log"])
     assert kafka.backfill_start("earliest") == "earliest"
     assert file.backfill_start("17") == 17
@@ -152,7 +152,7 @@ def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
     assert reading.caught_up({("simulated", 0): 2500})
 
 
-class Newcomer(Recorder):
+class AddedCandidate(Recorder):
     """A latecomer that remembers whether it joined, and how; for a backfill also the evaluator that it joins."""
 
     policies = ("logging", "late")
@@ -161,19 +161,19 @@ class Newcomer(Recorder):
         super().__init__()
         self.awaited, self.joined = True, []  # type: ignore[var-annotated]
 
-    def is_pending(self, late: Newcomer) -> bool:
+    def is_pending(self, late: AddedCandidate) -> bool:
         return self.awaited
 
-    def activate(self, late: Newcomer, *, from_zero: bool = False) -> None:
+    def activate(self, late: AddedCandidate, *, from_zero: bool = False) -> None:
         self.joined.append(from_zero)
 
 
-class Everybody(Recorder):
+class AllCandidates(Recorder):
     """The learner of a daemon, and a latecomer once it has joined."""
 
-    def __init__(self, newcomer: Newcomer) -> None:
+    def __init__(self, added: AddedCandidate) -> None:
         super().__init__()
-        self._newcomer = newcomer
+        self._newcomer = added
 
     def update(self, batch: EventBatch) -> None:
         super().update(batch)
@@ -186,48 +186,48 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
     monkeypatch.setattr("streameval.service.reload.SLICE", 0.001)
-    live, source, newcomer = Log([120, 80], live_lots), Log([120, 80], late_lots), Newcomer()
-    everybody = Everybody(newcomer)
-    changes = iter([Change(NumberFormat(), Backfill(newcomer, newcomer, lambda _: BackfillReader(source)))])
-    daemon = Daemon(live, NumberFormat(), everybody, reload=lambda: next(changes))
+    live, source, added = Log([120, 80], live_lots), Log([120, 80], late_lots), AddedCandidate()
+    all_candidates = AllCandidates(added)
+    changes = iter([Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))])
+    daemon = Daemon(live, NumberFormat(), all_candidates, reload=lambda: next(changes))
     with capture_logs() as logs, running(daemon):
         wait_until(lambda: daemon.published.accepted > 0)
         daemon.reload()
-        wait_until(lambda: bool(newcomer.joined) and daemon.published.accepted == 200)
+        wait_until(lambda: bool(added.joined) and daemon.published.accepted == 200)
         wait_until(lambda: not daemon.published.backfills)
-    assert newcomer.joined == [False]
-    assert sorted(newcomer.rewards) == sorted(everybody.rewards)
-    assert len(everybody.rewards) == 200
+    assert added.joined == [False]
+    assert sorted(added.rewards) == sorted(all_candidates.rewards)
+    assert len(all_candidates.rewards) == 200
     assert source.closed
     events = [entry["event"] for entry in logs if entry["event"] != "backfill_continues"]
     assert [event for event in events if "backfill" in event] == ["backfill_done"]
 
 
 def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
-    source, newcomer = Log([5]), Newcomer()
+    source, added = Log([5]), AddedCandidate()
     live = Log([9])
-    change = Change(NumberFormat(), Backfill(newcomer, newcomer, lambda _: BackfillReader(source)))
+    change = Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))
     daemon = Daemon(live, NumberFormat(), Recorder(), reload=lambda: change)
     with running(daemon):
         wait_until(lambda: daemon.published.accepted == 9)
         daemon.reload()
         wait_until(lambda: daemon.published.backfills == (BackfillStatus(("late",), 5, 4),))
     assert source.closed
-    assert newcomer.joined == []
+    assert added.joined == []
 
 
-def test_a_log_that_cannot_be_read_again_is_logged_and_the_candidate_begins_with_the_next_event() -> None:
+def test_if_the_log_cannot_be_read_again_the_candidate_starts_with_the_next_event() -> None:
     class Broken(ListSource):
         def status(self) -> SourceStatus:
             return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 0, 1),))
 
-    source, newcomer = Broken([[records(b"1", b"2")], SourceError("gone", hint="keep it longer")]), Newcomer()
-    backfill = Backfill(newcomer, newcomer, lambda _: BackfillReader(source))
+    source, added = Broken([[records(b"1", b"2")], SourceError("gone", hint="keep it longer")]), AddedCandidate()
+    backfill = Backfill(added, added, lambda _: BackfillReader(source))
     live = SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 9, 0),))
     with capture_logs() as logs:
         assert not backfill.slice(EventPipeline(NumberFormat()), SourceStatus(False), 0)
         assert backfill.slice(EventPipeline(NumberFormat()), live, 0)
-    assert newcomer.joined == [True]
+    assert added.joined == [True]
     assert source.closed
     assert [(entry["event"], entry["error"]) for entry in logs] == [("backfill_failed", "gone")]
 
@@ -252,21 +252,21 @@ def test_a_second_reading_keeps_decisions_and_rewards_apart() -> None:
     assert reading.behind({("log", 0): 1000, ("orders", 0): 4}) == 1000 - 12
 
 
-def test_a_back_fill_for_somebody_nobody_wants_any_more_ends() -> None:
-    newcomer = Newcomer()
-    newcomer.awaited = False
-    backfill = Backfill(newcomer, newcomer, lambda _: BackfillReader(Log([5])))
+def test_a_backfill_ends_when_its_candidate_is_removed() -> None:
+    added = AddedCandidate()
+    added.awaited = False
+    backfill = Backfill(added, added, lambda _: BackfillReader(Log([5])))
     assert backfill.slice(EventPipeline(NumberFormat()), SourceStatus(True), 0)
-    assert newcomer.joined == []
+    assert added.joined == []
 
 
-def test_a_slice_reads_at_least_as_much_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_reads_at_least_the_requested_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.service.reload.SLICE", 0.0)
-    newcomer = Newcomer()
-    backfill = Backfill(newcomer, newcomer, lambda _: BackfillReader(Log([500], lots=[10])))
+    added = AddedCandidate()
+    backfill = Backfill(added, added, lambda _: BackfillReader(Log([500], lots=[10])))
     live = SourceStatus(True, partitions=(PartitionStatus("log", 0, 400, 100),))
     assert not backfill.slice(EventPipeline(NumberFormat()), live, 95)
-    assert len(newcomer.rewards) == 100
+    assert len(added.rewards) == 100
     assert backfill.progress(live) == BackfillStatus(("late",), 100, 300)
 
 
@@ -278,7 +278,7 @@ def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
     assert recorder.rewards == [1.0]
 
 
-def test_the_metrics_tell_how_far_a_back_fill_is() -> None:
+def test_the_metrics_show_the_progress_of_a_backfill() -> None:
     text = metrics_text(make_published(backfills=(BackfillStatus(("late", "later"), 70, 30),)))
     lines = text.decode().splitlines()
     for policy in ("late", "later"):
@@ -287,7 +287,7 @@ def test_the_metrics_tell_how_far_a_back_fill_is() -> None:
     assert "streameval_backfill_" not in metrics_text(make_published()).decode()
 
 
-def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(
+def test_an_impossible_start_is_refused_before_the_daemon_starts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     outcome = command(capfd, "run", str(written(tmp_path / "s.yaml")), "--backfill", "yesterday")
@@ -296,7 +296,7 @@ def test_a_beginning_that_cannot_be_is_said_before_the_daemon_starts(
     assert "hint: write earliest, an offset" in outcome.err
 
 
-def test_code_that_fails_to_load_is_told_and_the_old_candidates_go_on(tmp_path: Path) -> None:
+def test_code_that_fails_to_load_is_logged_and_the_old_candidates_stay(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     cohorts = CohortEvaluator(config.plan())
@@ -343,7 +343,7 @@ def test_a_reload_adds_and_removes_candidates_and_says_so(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["policies: [", "policies: {candidates: []}", "polices: {}"])
-def test_a_file_of_no_use_is_logged_and_the_old_configuration_goes_on(tmp_path: Path, text: str) -> None:
+def test_an_unusable_file_is_logged_and_the_old_configuration_stays(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     reload = Reload(path, config, CohortEvaluator(config.plan()))

@@ -57,7 +57,7 @@ def test_the_newest_of_several_is_read_and_the_last_three_are_kept(snapshots: Sn
     assert numbers(snapshots) == [3, 4, 5]
 
 
-def test_numbers_go_on_after_a_restart(snapshots: SnapshotStore) -> None:
+def test_numbers_continue_after_a_restart(snapshots: SnapshotStore) -> None:
     snapshots.write({"number": 1})
     snapshots.close()
     again = SnapshotStore(snapshots.directory)
@@ -123,7 +123,7 @@ def test_a_file_of_a_later_version_stops_the_start_and_stays_where_it_is(snapsho
     assert numbers(snapshots) == [1]
 
 
-def test_what_a_killed_process_left_half_written_is_removed(snapshots: SnapshotStore) -> None:
+def test_half_written_files_of_a_killed_process_are_removed(snapshots: SnapshotStore) -> None:
     snapshots.close()
     left = snapshots.directory / f"000000000001{WRITING}"
     left.write_bytes(b"half")
@@ -210,14 +210,14 @@ def test_a_disk_without_room_for_a_process_id_does_not_stop_the_start(
     begun.close()
 
 
-def test_a_directory_that_cannot_be_made_is_told_with_a_hint(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StreamevalError, match="cannot be used for snapshots") as error:
         SnapshotStore(tmp_path / "file" / "state")
     assert "state.dir" in error.value.hint
 
 
-def test_beginning_anew_leaves_the_old_ones_under_other_names(snapshots: SnapshotStore) -> None:
+def test_a_restart_from_zero_keeps_the_old_ones_under_other_names(snapshots: SnapshotStore) -> None:
     snapshots.write({"number": 1})
     snapshots.set_aside()
     assert newest(snapshots) is None
@@ -255,7 +255,7 @@ def test_old_ones_that_cannot_be_set_aside_stop_a_reset(
     assert "state.dir" in error.value.hint
 
 
-def test_what_a_killed_process_left_and_nobody_may_remove_does_not_stop_the_start(
+def test_files_of_a_killed_process_that_cannot_be_removed_do_not_stop_the_start(
     snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_path: Path, missing_ok: bool = False) -> None:
@@ -464,7 +464,7 @@ def test_taking_100_megabytes_of_state_holds_up_the_loop_for_less_than_half_a_se
     assert max(seconds) < 0.5 * slowness(), seconds  # of work: what others on the machine take does not count
 
 
-def test_what_is_taken_does_not_change_while_it_is_written(tmp_path: Path) -> None:
+def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     cohorts = CohortEvaluator(se.Evaluator(["a"], [se.IPS()], [se.Window(tau=1_000, resolution=1)], drift=None).plan)
     going_on, kept = threading.Event(), []
@@ -497,7 +497,7 @@ def test_a_snapshot_may_be_read_by_its_owner_only(snapshots: SnapshotStore) -> N
     assert snapshots.write({"number": 1}).stat().st_mode & 0o077 == 0
 
 
-def test_nothing_but_what_streameval_wrote_is_taken_for_a_snapshot(snapshots: SnapshotStore) -> None:
+def test_only_files_of_streameval_are_read_as_snapshots(snapshots: SnapshotStore) -> None:
     for name in ("notes.snapshot", "000000000009.snapshot.bak", "42.snapshot"):
         (snapshots.directory / name).write_bytes(io.BytesIO(b"mine").getvalue())
     assert newest(snapshots) is None

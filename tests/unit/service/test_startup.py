@@ -101,7 +101,7 @@ def test_a_second_run_reads_on_where_the_first_ended(place: Place) -> None:
     assert continued["snapshot"] == str(newest)
 
 
-def test_candidates_come_and_go_between_two_lives(place: Place) -> None:
+def test_candidates_may_change_between_two_runs(place: Place) -> None:
     place.run(0, 250)
     report = place.run(250, 400, policies={"candidates": ["early", "late"]})
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
@@ -118,7 +118,7 @@ def test_a_candidate_of_a_second_run_can_be_given_what_happened_in_the_first(pla
     assert seen(daemon.published.report) == dict.fromkeys(("logging", "early", "late"), total(0, 250))
 
 
-def test_estimators_and_averages_come_and_go_between_two_lives(place: Place) -> None:
+def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> None:
     place.run(0, 250)
     more = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "window", "tau": 50}]}
     report = place.run(250, 400, **more)
@@ -136,7 +136,7 @@ def test_estimators_and_averages_come_and_go_between_two_lives(place: Place) -> 
     ]
 
 
-def test_what_is_new_kept_reset_and_dropped_is_logged_and_what_is_dropped_leaves_the_next_snapshot(
+def test_new_kept_reset_and_dropped_parts_are_logged_and_dropped_ones_leave_the_snapshot(
     place: Place,
 ) -> None:
     many = {
@@ -174,7 +174,7 @@ def test_another_production_starts_everything_from_zero_and_says_so(place: Place
     assert continued["policies"] == {"reset": ["early", "late"], "dropped": ["logging"]}
 
 
-def test_a_retrained_policy_begins_anew_and_no_other(place: Place) -> None:
+def test_only_the_retrained_policy_starts_from_zero(place: Place) -> None:
     both = {"candidates": ["early", "late"]}
     place.run(0, 250, policies=both)
     with capture_logs() as logs:
@@ -198,7 +198,7 @@ def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:
             place.daemon({"reset_policies": [name]})
 
 
-def test_a_reset_begins_anew_and_leaves_the_old_snapshots_aside(place: Place) -> None:
+def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(place: Place) -> None:
     place.run(0, 250)
     old = [path.name for path in found_in(place.state)]
     report = place.run(250, 300, {"reset": True})
@@ -240,7 +240,7 @@ def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: A
         {"state": {"interval": "2h"}},
     ],
 )
-def test_what_is_said_about_numbers_may_change(place: Place, changes: Any) -> None:
+def test_options_that_only_describe_numbers_may_change(place: Place, changes: Any) -> None:
     place.run(0, 250)
     if "state" in changes:
         changes = {"state": {**place.parts()["state"], **changes["state"]}}
@@ -267,7 +267,7 @@ for path in map(Path, sys.argv[1:]):
 
 
 @pytest.mark.servers
-def test_what_takes_long_to_load_is_loaded_with_the_first_event_and_only_where_it_is_needed(place: Place) -> None:
+def test_heavy_modules_are_loaded_with_the_first_event_and_only_if_needed(place: Place) -> None:
     place.log.write_text(lines(0, 10))
     paths = []
     for detector in ("off", "ADWIN"):

@@ -150,7 +150,7 @@ def test_drift_keeps_to_the_protocol() -> None:
         assert drift.mixture(-100) == pytest.approx(np.full(10, 0.1))
 
 
-def test_a_cycle_begins_again_at_the_first_cluster() -> None:
+def test_a_cycle_restarts_at_the_first_cluster() -> None:
     for kind in ("smooth", "abrupt"):
         drift = Drift(kind, clusters=3, span=10, cycle=True)
         assert drift.mixture([0, 25, 30, 35, 300]) == pytest.approx(drift.mixture([0, 55, 0, 5, 0]))
@@ -188,7 +188,7 @@ def test_a_seed_makes_the_same_events_again_and_another_seed_others(world: World
     assert _columns(_concat(simulate(same, drift, 4_100, seed=1))) == _columns(first)
 
 
-def test_a_longer_run_begins_with_the_events_of_a_shorter_one(world: World) -> None:
+def test_a_longer_run_starts_with_the_events_of_a_shorter_one(world: World) -> None:
     drift = Drift("smooth", CANDIDATES)
     short = _concat(simulate(world, drift, 2_150, seed=1))
     long = _concat(simulate(world, drift, 5_000, seed=1))
@@ -196,7 +196,7 @@ def test_a_longer_run_begins_with_the_events_of_a_shorter_one(world: World) -> N
     assert _columns(short) == _columns(long[:2_150])
 
 
-def test_whole_action_sets_tell_the_same_story_as_compact_columns(world: World) -> None:
+def test_full_action_sets_equal_compact_columns(world: World) -> None:
     drift = Drift("smooth", CANDIDATES)
     compact = _concat(simulate(world, drift, 300, seed=1))
     whole = _concat(simulate(world, drift, 300, seed=1, action_sets=True))

@@ -126,7 +126,7 @@ def test_an_empty_file_is_exhausted_at_once(tmp_path: Path) -> None:
     assert source.status().exhausted
 
 
-def test_the_status_tells_the_next_line_and_the_progress_is_in_stored_bytes(tmp_path: Path) -> None:
+def test_the_status_has_the_next_line_and_the_progress_in_stored_bytes(tmp_path: Path) -> None:
     data = gzip.compress(TEXT)
     source = FileSource([write(tmp_path / "1", data), write(tmp_path / "2", TEXT)], batch=3)
     assert (source.bytes_read, source.bytes_total) == (0, len(data) + len(TEXT))
@@ -179,7 +179,7 @@ def test_garbage_behind_a_compressed_file_is_damage(tmp_path: Path) -> None:
     ("name", "message"),
     [("missing", "missing does not exist"), ("", "is a directory"), ("file/below", "does not exist")],
 )
-def test_what_is_no_file_is_an_input_error_before_anything_is_read(tmp_path: Path, name: str, message: str) -> None:
+def test_a_path_that_is_no_file_is_an_input_error_before_reading(tmp_path: Path, name: str, message: str) -> None:
     good = write(tmp_path / "file", TEXT)
     with pytest.raises(InputError, match=message) as failure:
         FileSource([good, str(tmp_path / name)])
@@ -273,7 +273,7 @@ def test_a_rotated_file_is_read_to_its_end_and_then_its_successor(following: Any
     assert offsets(records) == [2, 3, 4]
 
 
-def test_a_truncated_file_is_read_from_its_beginning(following: Any, tmp_path: Path) -> None:
+def test_a_truncated_file_is_read_from_its_start(following: Any, tmp_path: Path) -> None:
     source = following(b"1\n2\nunfinis")
     assert values(source.poll(1.0)) == [b"1", b"2"]
     assert source.poll(0.05) == []
@@ -310,13 +310,13 @@ def put_down(source: FileSource) -> dict[str, Offsets]:
     return {path: Offsets.from_state(each) for path, each in json.loads(json.dumps(state)).items()}
 
 
-def another_life(source: FileSource, paths: Any, **options: Any) -> FileSource:
+def next_run(source: FileSource, paths: Any, **options: Any) -> FileSource:
     return FileSource(paths, offsets=put_down(source), **options)
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
 @pytest.mark.parametrize("polls", range(14))
-def test_another_life_goes_on_at_the_very_line(tmp_path: Path, compress: Any, polls: int) -> None:
+def test_the_next_run_continues_at_the_exact_line(tmp_path: Path, compress: Any, polls: int) -> None:
     paths = [
         write(tmp_path / "1", compress(b"\xef\xbb\xbfone\n\n" + LONG)),
         write(tmp_path / "2", compress(b"two\r\n\nx")),
@@ -324,20 +324,20 @@ def test_another_life_goes_on_at_the_very_line(tmp_path: Path, compress: Any, po
     whole = drain(FileSource(paths, batch=5))
     source = FileSource(paths, batch=5)
     read = [part for _ in range(polls) for part in source.poll(1.0)]
-    source = another_life(source, paths, batch=5)
+    source = next_run(source, paths, batch=5)
     read += drain(source)
     assert values(read) == values(whole)
     assert offsets(read) == offsets(whole)
     assert source.status().gaps == {}
-    assert values(drain(another_life(source, paths))) == []
+    assert values(drain(next_run(source, paths))) == []
 
 
-def test_another_life_reads_what_was_added_meanwhile_to_a_file_and_to_the_list(tmp_path: Path) -> None:
+def test_the_next_run_reads_lines_and_files_that_were_added_since(tmp_path: Path) -> None:
     path = write(tmp_path / "b", b"1\n2\n")
     source = FileSource(path)
     assert values(source.poll(1.0)) == [b"1", b"2"]
     append(path, b"3\n")
-    source = another_life(source, [write(tmp_path / "a", b"new\n"), path])
+    source = next_run(source, [write(tmp_path / "a", b"new\n"), path])
     records = drain(source)
     assert values(records) == [b"new", b"3"]
     assert offsets(records) == [1, 3]
@@ -347,7 +347,7 @@ def test_a_long_text_is_not_read_again_to_find_the_place(tmp_path: Path) -> None
     path = write(tmp_path / "log", LONG * 100)
     source = FileSource(path, batch=3999)
     source.poll(1.0)
-    source = another_life(source, path)
+    source = next_run(source, path)
     assert values(source.poll(1.0)) == [LONG.splitlines()[-1]]
     assert source.bytes_read == len(LONG) * 100
     source.close()
@@ -359,7 +359,7 @@ def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monke
     path = write(tmp_path / "log", b"x" * 5000 + b"\n" + LONG)
     source = FileSource(path, batch=3)
     read = source.poll(1.0)
-    source = another_life(source, path)
+    source = next_run(source, path)
     assert values(read + drain(source))[1:] == LONG.splitlines()
     assert source.status().gaps == {}
 
@@ -374,7 +374,7 @@ def test_a_line_that_was_too_long_does_not_shift_the_place(tmp_path: Path, monke
         (gzip.compress(LONG), "replaced"),
     ],
 )
-def test_a_file_that_is_another_one_now_is_told_and_read_whole(tmp_path: Path, now: bytes, kind: str) -> None:
+def test_a_replaced_file_is_reported_and_read_from_its_start(tmp_path: Path, now: bytes, kind: str) -> None:
     path = write(tmp_path / "log", LONG)
     source = FileSource(path, batch=39)
     source.poll(1.0)
@@ -398,7 +398,7 @@ def test_a_compressed_file_that_has_fewer_lines_now_was_cut(tmp_path: Path) -> N
     assert source.status().gaps == {"cut": 1}
 
 
-def test_a_file_that_is_another_one_now_stops_the_source_when_it_is_told_so(tmp_path: Path) -> None:
+def test_a_replaced_file_stops_the_source_if_configured(tmp_path: Path) -> None:
     path = write(tmp_path / "log", LONG)
     source = FileSource(path, batch=39)
     source.poll(1.0)
@@ -421,7 +421,7 @@ def test_after_a_rotation_the_place_is_one_in_the_new_file(tmp_path: Path) -> No
         seen += source.poll(1.0)
     for _ in range(3):
         seen += source.poll(1.0)
-        source = another_life(source, path, follow=True, batch=3)
+        source = next_run(source, path, follow=True, batch=3)
     source.close()
     assert source.status().gaps == {}
     assert values(seen) == [*LONG.splitlines(), b"unfinished", *LINES]
@@ -432,7 +432,7 @@ def test_a_file_that_was_truncated_when_its_place_was_put_down_is_read_whole(tmp
     source = FileSource(path, follow=True)
     source.poll(1.0)
     write(tmp_path / "log", TEXT)
-    source = another_life(source, path)
+    source = next_run(source, path)
     assert values(drain(source)) == LINES
 
 
@@ -444,7 +444,7 @@ def test_a_pipe_has_no_place_to_go_back_to(tmp_path: Path) -> None:
     source = FileSource(str(path))
     assert len(values(source.poll(1.0))) == 5
     assert source.offsets()[str(path)].identity is None
-    source = another_life(source, str(path))
+    source = next_run(source, str(path))
     os.write(writer, b"more\n")
     assert values(source.poll(1.0)) == [b"more"]
     source.close()

@@ -40,7 +40,7 @@ def source_of(broker: StoppableBroker) -> closing[KafkaSource]:
     return closing(KafkaSource(settings))
 
 
-def test_what_is_produced_is_read_from_all_partitions(broker: StoppableBroker) -> None:
+def test_produced_messages_are_read_from_all_partitions(broker: StoppableBroker) -> None:
     produce(VALUES, "clicks", broker.connection)
     with source_of(broker) as source:
         seen = poll_until(source, lambda: source.status().lag == 0)
@@ -71,7 +71,7 @@ def test_a_topic_that_cannot_be_is_refused(broker: StoppableBroker) -> None:
         broker.create_topic("odd", 0)
 
 
-def test_without_confluent_kafka_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_confluent_kafka_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka.cimpl", None)
     with pytest.raises(InputError) as raised:
         EmbeddedBroker()

@@ -69,7 +69,7 @@ def test_all_partitions_are_read_in_order_and_the_lag_goes_to_zero(cluster: Fake
 
 
 @pytest.mark.parametrize("polls_before", [1, 2, 3, 4])
-def test_after_trouble_a_new_client_goes_on_where_we_were(cluster: FakeCluster, polls_before: int) -> None:
+def test_after_a_failure_a_new_client_continues_at_the_same_position(cluster: FakeCluster, polls_before: int) -> None:
     bench = Bench(cluster)
     bench.poll(polls_before)
     cluster.faults = [ClientError("the leader moved")]
@@ -144,7 +144,7 @@ def test_a_missing_topic_is_waited_for(cluster: FakeCluster) -> None:
     assert len(bench.seen) == 20
 
 
-def test_silence_of_the_cluster_is_told_from_a_quiet_topic(cluster: FakeCluster) -> None:
+def test_silence_of_the_cluster_is_distinguished_from_a_quiet_topic(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(10)
     assert bench.poll(20, every=PROBE_INTERVAL).reached
@@ -234,7 +234,7 @@ def test_messages_deleted_before_they_were_read_are_counted_as_lost(cluster: Fak
     assert status.rebuilds == 0
 
 
-def test_lost_messages_stop_the_source_when_it_is_told_so(cluster: FakeCluster) -> None:
+def test_lost_messages_stop_the_source_if_configured(cluster: FakeCluster) -> None:
     bench = Bench(cluster, on_lost_offsets="fail")
     bench.poll(1)
     cluster.first = {1: 7}
@@ -243,7 +243,7 @@ def test_lost_messages_stop_the_source_when_it_is_told_so(cluster: FakeCluster) 
     assert "retention" in raised.value.hint
 
 
-def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster) -> None:
+def test_a_log_truncated_below_the_position_is_read_from_its_end(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(10)
     del cluster.logs[1][8:]
@@ -256,7 +256,7 @@ def test_a_log_that_was_cut_behind_us_is_read_on_at_its_end(cluster: FakeCluster
 
 
 @pytest.mark.parametrize("between", ["two clients", "two runs"])
-def test_a_log_that_was_cut_behind_us_and_has_grown_beyond_us_since_is_noticed(
+def test_a_log_that_was_truncated_below_the_position_and_grew_past_it_is_noticed(
     cluster: FakeCluster, between: str
 ) -> None:
     """As after an unclean election: the new leader had six of ten messages, and others have been written since."""
@@ -328,7 +328,7 @@ def test_a_cut_that_the_client_can_place_is_read_on_from_there(cluster: FakeClus
 
 
 @pytest.mark.parametrize("length", [4, 30])
-def test_a_topic_made_anew_is_read_from_its_beginning(cluster: FakeCluster, length: int) -> None:
+def test_a_recreated_topic_is_read_from_its_start(cluster: FakeCluster, length: int) -> None:
     bench = Bench(cluster)
     bench.poll(2)
     cluster.topic_id, cluster.logs = "id-2", {}
@@ -339,7 +339,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(cluster: FakeCluster, leng
     assert bench.source.positions == {0: length}
 
 
-def test_a_topic_made_anew_while_we_were_away_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+def test_a_topic_recreated_while_disconnected_is_read_from_its_start(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(10)
     cluster.faults = [ClientError("gone")]
@@ -350,7 +350,7 @@ def test_a_topic_made_anew_while_we_were_away_is_read_from_its_beginning(cluster
     assert bench.seen_of(0)[10:] == cluster.logs[0]
 
 
-def test_a_topic_made_anew_stops_the_source_when_it_is_told_so(cluster: FakeCluster) -> None:
+def test_a_recreated_topic_stops_the_source_if_configured(cluster: FakeCluster) -> None:
     bench = Bench(cluster, on_lost_offsets="fail")
     bench.poll(2)
     cluster.topic_id = "id-2"
@@ -358,7 +358,7 @@ def test_a_topic_made_anew_stops_the_source_when_it_is_told_so(cluster: FakeClus
         bench.poll(2)
 
 
-def test_a_partition_added_later_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+def test_a_partition_added_later_is_read_from_its_start(cluster: FakeCluster) -> None:
     bench = Bench(cluster, start="latest", discovery_interval=60)
     bench.poll(5)
     cluster.fill(2, 6)
@@ -377,7 +377,7 @@ def test_messages_that_come_a_second_time_are_not_handed_out(cluster: FakeCluste
     assert status.rebuilds == 1
 
 
-def test_the_first_start_begins_where_it_is_told() -> None:
+def test_the_first_start_reads_from_the_configured_position() -> None:
     for start, begin in [("earliest", 4), ("latest", 10), (datetime.fromtimestamp(6, UTC), 6)]:
         cluster = FakeCluster(first={0: 4})
         cluster.fill(0, 10)
@@ -403,7 +403,7 @@ def read_a_while(cluster: FakeCluster, polls: int = 2, bookmark: Offsets | None 
 
 
 @pytest.mark.parametrize("polls", [1, 2, 3, 4, 8])
-def test_another_life_goes_on_exactly_where_the_bookmark_is(cluster: FakeCluster, polls: int) -> None:
+def test_the_next_run_continues_exactly_at_its_offsets(cluster: FakeCluster, polls: int) -> None:
     before, bookmark = read_a_while(cluster, polls)
     after = Bench(cluster, Offsets.from_state(bookmark.to_state()), start="latest")
     after.poll(12)
@@ -412,7 +412,7 @@ def test_another_life_goes_on_exactly_where_the_bookmark_is(cluster: FakeCluster
     assert after.source.status().gaps == {}
 
 
-def test_a_topic_made_anew_between_two_lives_is_read_from_its_beginning(cluster: FakeCluster) -> None:
+def test_a_topic_recreated_between_two_runs_is_read_from_its_start(cluster: FakeCluster) -> None:
     _, bookmark = read_a_while(cluster)
     cluster.topic_id, cluster.logs = "id-2", {}
     cluster.fill(0, 30, begin=100)
@@ -423,7 +423,7 @@ def test_a_topic_made_anew_between_two_lives_is_read_from_its_beginning(cluster:
     assert after.source.offsets()[TOPIC] == Offsets({0: 30}, "id-2")
 
 
-def test_without_topic_ids_a_partition_that_is_gone_tells_that_the_topic_was_made_anew(cluster: FakeCluster) -> None:
+def test_without_topic_ids_a_missing_partition_shows_that_the_topic_was_recreated(cluster: FakeCluster) -> None:
     cluster.topic_id = None
     _, bookmark = read_a_while(cluster)
     del cluster.logs[1]
@@ -457,7 +457,7 @@ def test_a_broker_that_learns_or_forgets_topic_ids_is_no_new_topic(cluster: Fake
     ("first", "length", "told"),
     [(8, 10, "deleted before they were read; known to be lost: 2"), (0, 4, "truncated.*position 6, resume_at 4")],
 )
-def test_what_was_lost_between_two_lives_stops_the_source_when_it_is_told_so(
+def test_messages_lost_between_two_runs_stop_the_source_if_configured(
     cluster: FakeCluster, first: int, length: int, told: str
 ) -> None:
     _, bookmark = read_a_while(cluster)
@@ -498,7 +498,7 @@ class Ends:
         return polled
 
 
-def test_what_one_source_hands_out_is_not_lost_when_another_fails() -> None:
+def test_messages_of_one_source_survive_the_failure_of_another() -> None:
     """A snapshot that is taken after the failure says that it has been read."""
     decisions = [Records(TOPIC, 0, [7], [b"7"])]
     several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="fix it"), [])])  # type: ignore[list-item]
@@ -627,7 +627,7 @@ def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch:
     assert group.closed == 1
 
 
-def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
+def test_failed_commits_are_logged_sparsely_and_retried_with_the_next(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streameval.ingest.background.PAUSE_FIRST", 0.01)
@@ -643,7 +643,7 @@ def test_commits_that_fail_are_told_now_and_then_and_tried_again_with_the_next(
     assert capsys.readouterr().err.count("offsets_not_committed") == 1
 
 
-def test_a_group_that_never_answers_holds_up_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_never_answers_delays_no_one_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SlowGroup()
     source = committing(group, monkeypatch, close_timeout=0.1)
     begin = time.monotonic()

@@ -105,7 +105,7 @@ def memory_of(array: np.ndarray) -> object:
 
 
 @pytest.mark.parametrize("make", [compact, with_actions, slates, with_origin])
-def test_events_apart_say_the_same_from_memory_of_their_own(make: Any) -> None:
+def test_separate_events_in_their_own_memory_give_the_same(make: Any) -> None:
     batch = make()
     copy = off_heap(batch)
     assert copy.to_state() == batch.to_state()

@@ -45,7 +45,7 @@ def first_times(ids: Sequence[str], remembered: int) -> list[int]:
     cuts=st.lists(st.integers(0, 60), max_size=5),
     restarts=st.booleans(),
 )
-def test_what_passes_is_what_a_set_of_the_last_ids_lets_pass(
+def test_deduplication_equals_a_set_of_the_last_ids(
     ids: list[str], remembered: int, cuts: list[int], restarts: bool
 ) -> None:
     stage, passed, rejected = Deduplication(remembered), [], []
@@ -62,7 +62,7 @@ def test_what_passes_is_what_a_set_of_the_last_ids_lets_pass(
     assert rejected == [("duplicate", (TOPIC, 0, place)) for place in range(len(ids)) if place not in passed]
 
 
-def test_a_shorter_memory_goes_on_with_the_newest_ids() -> None:
+def test_a_shorter_memory_continues_with_the_newest_ids() -> None:
     stage, shorter = Deduplication(100), Deduplication(2)
     stage.take(batch_of(arrivals(list("abcde"))))
     shorter.restore(stage.state())

@@ -105,7 +105,7 @@ def test_nothing_is_passed_on_before_every_partition_is_known_to_be_that_far() -
     assert len(ordering.held) == 800 - len(out)
 
 
-def test_a_partition_at_its_end_holds_nobody_up_for_longer_than_the_time_out() -> None:
+def test_a_partition_at_its_end_delays_the_others_at_most_for_the_timeout() -> None:
     ordering = fresh(partitions=2)
     ordering.take(batch_of(steady(0, 1000)))
     assert len(ordering.at_end({(TOPIC, 1): 1e9})) > 0
@@ -123,7 +123,7 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_what_a_new_partition_had_before_it_was_found_counts_though_others_are_far(restarts: bool) -> None:
+def test_events_of_a_new_partition_count_though_other_partitions_are_far_ahead(restarts: bool) -> None:
     """It is found 60 seconds after its first event, with all that was written to it meanwhile."""
     ordering = fresh(partitions=2)
     before = ordering.take(batch_of([*steady(0, 1000), *steady(1, 1000)]))
@@ -145,7 +145,7 @@ def test_what_a_new_partition_had_before_it_was_found_counts_though_others_are_f
     )
 
 
-def test_nobody_waits_for_partitions_that_a_topic_made_anew_no_longer_has() -> None:
+def test_partitions_that_a_recreated_topic_lacks_are_not_waited_for() -> None:
     ordering = fresh(partitions=4)
     passed = len(ordering.take(batch_of([each for partition in range(4) for each in steady(partition, 100)])))
     ordering.expect([])
@@ -196,14 +196,14 @@ def test_a_full_memory_stops_the_partitions_that_are_ahead() -> None:
     assert ordering.ahead() == frozenset()
 
 
-def test_nobody_waits_for_a_partition_at_its_end_when_the_memory_is_full() -> None:
+def test_a_partition_at_its_end_is_not_waited_for_when_memory_is_full() -> None:
     ordering = fresh(max_bytes=10_000, partitions=3)
     ordering.at_end({(TOPIC, 2): 0.0})
     ordering.take(batch_of([*steady(0, 300), *steady(1, 100)]))
     assert ordering.ahead() == {(TOPIC, 0)}
 
 
-def test_nobody_waits_for_a_partition_that_was_read_to_its_end_a_moment_ago_when_the_memory_is_full() -> None:
+def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full() -> None:
     """Its clock is less than the idle time-out behind: it continues when the others do, and they would wait for it."""
     ordering = fresh(max_bytes=10_000, partitions=2)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))

@@ -132,7 +132,7 @@ def test_a_decision_waits_for_its_window_and_no_longer(rewards_first: bool) -> N
     assert out.timestamp[-1] == pytest.approx(99.9 - 0.9 - LATENESS - 0.5, abs=0.11)
 
 
-def test_what_comes_after_the_window_is_late_and_its_share_is_told() -> None:
+def test_rewards_after_the_window_are_late_and_their_share_is_reported() -> None:
     joining, decisions = fresh(), decided(1000)
     joining.take(batch_of(decisions))
     in_time = [each for each in earned_for(decisions, after=1.0) if each.offset % 4]
@@ -194,7 +194,7 @@ def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarde
     assert joining.buffered().rewards == RewardCounts(joined=rewarded)
 
 
-def test_memory_is_bounded_when_rewards_never_come_and_nobody_stops_reading() -> None:
+def test_memory_is_bounded_when_rewards_never_come_and_reading_never_pauses() -> None:
     joining, passed = fresh(max_bytes=100_000), 0
     for first in range(0, 30_000, 1000):
         passed += len(joining.take(batch_of(decided(1000, first))))
@@ -270,7 +270,7 @@ def test_a_message_that_is_no_reward_is_rejected_with_its_reason(
         st.binary(max_size=40) | st.none() | st.from_regex(rb'\{"event_id": ?[^}]{0,9}, ?"timestamp": ?[^}]{0,9}\}')
     )
 )
-def test_nonsense_is_told_from_rewards(messages: list[bytes | None]) -> None:
+def test_nonsense_is_distinguished_from_rewards(messages: list[bytes | None]) -> None:
     origin = Origin.of(REWARDS, [(0, range(len(messages)))])
     batch = RewardDecoder().decode_batch(messages, origin)
     assert len(batch) + len(batch.rejected) == len(messages)

@@ -141,7 +141,7 @@ def test_buckets_of_several_blocks_are_the_same_when_one_batch_fills_many_of_the
     assert_estimate(found, brute_force.window(n, 130, 40), terms(IPS(), stream))
 
 
-def test_a_window_says_how_many_events_it_holds() -> None:
+def test_a_window_reports_its_number_of_events() -> None:
     stream = random_stream(4, 150, missing=0.5)
     averages = [Window(tau=45, resolution=5), Window(tau=130, resolution=40, name="coarse")]
     for n, found in prefixes(stream, averages):
@@ -407,7 +407,7 @@ def test_an_adaptive_window_is_never_empty() -> None:
 
 
 @pytest.mark.parametrize("growth", ["by_event", "immediate"])
-def test_a_window_that_shrank_grows_back_as_it_is_told(growth: typing.Literal["by_event", "immediate"]) -> None:
+def test_a_window_that_shrank_grows_back_as_configured(growth: typing.Literal["by_event", "immediate"]) -> None:
     rng = np.random.default_rng(77)
     n, jump = 40_000, 20_000
     reward = np.where(np.arange(n) < jump, 0.2, 0.8) + rng.uniform(-0.1, 0.1, n)

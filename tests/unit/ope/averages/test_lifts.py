@@ -195,7 +195,7 @@ def test_the_mixture_of_differences_finds_a_constant_lift(estimator: str, produc
     assert found.lift_lower < expected < found.lift_upper
 
 
-def test_the_mixture_of_differences_begins_at_zero() -> None:
+def test_the_mixture_of_differences_starts_at_zero() -> None:
     log = Log(10, 100)
     log.target["a"] = np.where(log.reward > 0, np.minimum(1.0, 2 * log.propensity), 0.0)
     found = estimate(log, "a", "stratified_ips", Mixture(), estimators=[StratifiedIPS()])

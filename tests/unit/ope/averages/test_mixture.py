@@ -224,7 +224,7 @@ def test_interval_parts_add_up_to_the_half_width() -> None:
         assert (estimate.kind, estimate.covers) == ("drift_aware", "current")
 
 
-def test_what_a_mixture_does_not_know_is_unknown() -> None:
+def test_values_without_evidence_on_a_mixture_are_unknown() -> None:
     estimate = on_mixture(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
     assert estimate.details["largest_term_share"] is None
     assert estimate.details["bias_bound"] is None
@@ -250,7 +250,7 @@ def test_the_largest_weight_of_a_mixture_is_that_of_the_whole_log() -> None:
 
 
 @pytest.mark.parametrize("interval", ["drift_aware", "empirical_likelihood"])
-def test_what_is_said_of_an_estimator_does_not_depend_on_those_beside_it(interval: str) -> None:
+def test_the_report_on_an_estimator_does_not_depend_on_the_others(interval: str) -> None:
     log = Log(seed=3, n=3_000, candidates=2)
     estimators = [IPS(), StratifiedIPS(threshold=THRESHOLD), StratifiedIPS(threshold=1.0, name="other")]
     together = Evaluator(log.names, estimators, [Mixture()], intervals={"mixture": interval})

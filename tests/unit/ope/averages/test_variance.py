@@ -308,7 +308,7 @@ def test_it_does_not_matter_how_the_stream_is_cut(production: str) -> None:
             assert (other.lift_lower, other.lift_upper) == (close(one.lift_lower), close(one.lift_upper))
 
 
-def test_an_evaluator_goes_on_from_its_state_bit_for_bit() -> None:
+def test_an_evaluator_continues_from_its_state_bit_for_bit() -> None:
     log = Log(8, side_by_side(np.random.default_rng(8), 3_020), missing=0.1)
     told = late_units(log, 1_017)
     without = evaluated_units(log, told, every=430, production="b", averages=AVERAGES)
@@ -320,7 +320,7 @@ def test_an_evaluator_goes_on_from_its_state_bit_for_bit() -> None:
     assert resumed.report() == without.report()
 
 
-def test_units_count_from_where_they_begin() -> None:
+def test_units_count_from_their_first_event() -> None:
     log = Log(9, side_by_side(np.random.default_rng(9), 12_000))
     first = 6_000
     told = [None] * first + log.names()[first:]
@@ -332,7 +332,7 @@ def test_units_count_from_where_they_begin() -> None:
     assert found > 3
 
 
-def test_events_without_a_unit_are_units_of_their_own() -> None:
+def test_events_without_a_unit_are_independent() -> None:
     log = Log(10, np.arange(20_000), correlation=0.0)
     told = [str(unit) if unit < BLOCK else None for unit in log.units]
     found = effect(log, told, "logging", "ips").details["design_effect"]
@@ -349,7 +349,7 @@ def test_events_without_a_unit_are_units_of_their_own() -> None:
     assert state == {"events": 20, "seen": True}
 
 
-def test_what_is_kept_does_not_grow_with_the_number_of_units() -> None:
+def test_the_state_does_not_grow_with_the_number_of_units() -> None:
     sizes = set()
     for count in (2_000, 8_000):
         log = Log(11, np.arange(count) // 3)
@@ -433,7 +433,7 @@ def test_events_carry_the_fingerprint_of_their_unit() -> None:
     assert JsonDecoder(["a"]).decode_batch([actions, line()]).unit.tolist() == [*fingerprints(["u-1"]), 0]
 
 
-def test_what_cannot_name_a_unit_is_refused() -> None:
+def test_a_unit_of_the_wrong_type_is_refused() -> None:
     batch = JsonDecoder(["a"]).decode_batch([line(unit=1.5), line(unit=["u"]), line(unit="u")])
     assert [rejected.reason for rejected in batch.rejected] == ["malformed", "malformed"]
     assert len(batch) == 1

@@ -275,7 +275,7 @@ def test_the_mean_of_every_action_needs_no_features() -> None:
     assert None not in found.values()
 
 
-def test_events_that_know_of_the_logged_action_alone_leave_the_family_unknown_and_ips_known() -> None:
+def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_for_ips() -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
     found = values_of(batch, FAMILY)
     assert {label for label, value in found.items() if value is not None} == {"ips", "clipped_ips"}
@@ -289,7 +289,7 @@ def test_events_that_know_of_the_logged_action_alone_leave_the_family_unknown_an
         ("features", "`features`", ("dm", "dr", "switch", "cab")),
     ],
 )
-def test_what_the_first_events_lack_is_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
+def test_fields_that_the_first_events_lack_are_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS(), DM(), DR(), Switch(cap=5), CAB(cap=5)])
     (found, *others) = evaluator.missing_fields(described(**{gone: True}))
     if gone == "propensities":  # those of the logging policy are its distribution as a target, too

@@ -206,7 +206,7 @@ def test_an_action_that_is_never_logged_is_left_to_the_model() -> None:
     assert (low.item(), modelled.item(), correction.item()) == (0.5, pytest.approx(0.35), 0.0)
 
 
-def test_events_without_whole_distributions_are_missing_for_stratified_dr_alone() -> None:
+def test_events_without_full_distributions_are_missing_for_stratified_dr_alone() -> None:
     offers = Offers(6, 300)
     compact = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.ones(300)})
     alone = Evaluator(["a"], estimators=[StratifiedDR(), IPS()], averages=[Cumulative()])

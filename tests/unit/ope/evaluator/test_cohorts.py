@@ -27,7 +27,7 @@ def counts(report: Report) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("described", [False, True])
-def test_a_late_candidate_has_the_rows_of_a_stream_that_began_when_it_came(described: bool) -> None:
+def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(described: bool) -> None:
     batch = events(1234, described=described)
     cohorts = CohortEvaluator(plan("early"))
     cohorts.update(batch[:777])
@@ -47,14 +47,14 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_began_when_it_came(descr
     assert cohorts.policies == ("logging", "early", "late")
 
 
-def test_an_evaluator_of_cohorts_to_which_nobody_comes_reports_what_its_evaluator_would() -> None:
+def test_an_evaluator_of_one_cohort_reports_like_a_plain_evaluator() -> None:
     cohorts, evaluator = CohortEvaluator(plan("early", "late")), se.Evaluator(["early", "late"])
     for each in (cohorts, evaluator):
         each.update(events(350))
     assert cohorts.report() == evaluator.report()
 
 
-def test_who_has_not_joined_gets_no_events_and_has_no_rows_but_keeps_what_it_was_given() -> None:
+def test_a_cohort_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
     cohorts = CohortEvaluator(plan("early"))
     late = cohorts.change_candidates(plan("early", "late"))
     assert late is not None
@@ -68,7 +68,7 @@ def test_who_has_not_joined_gets_no_events_and_has_no_rows_but_keeps_what_it_was
     assert counts(cohorts.report()) == {"logging": (55, 0), "early": (55, 0), "late": (105, 0)}
 
 
-def test_joining_anew_forgets_what_was_given_before() -> None:
+def test_joining_again_forgets_the_earlier_events() -> None:
     cohorts = CohortEvaluator(plan("early"))
     late = cohorts.change_candidates(plan("early", "late"))
     assert late is not None
@@ -110,7 +110,7 @@ def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
     assert cohorts.policies == ("logging", "early")
 
 
-def test_a_candidate_that_comes_back_begins_anew() -> None:
+def test_a_candidate_that_returns_starts_from_zero() -> None:
     cohorts = CohortEvaluator(plan("early", "late"))
     cohorts.update(events(200))
     cohorts.change_candidates(plan("early"))
@@ -140,7 +140,7 @@ def test_a_change_that_cannot_be_made_changes_nothing() -> None:
     assert cohorts.policies == ("logging", "early", "late")
 
 
-def test_an_evaluator_of_cohorts_goes_on_from_its_state_to_the_last_bit() -> None:
+def test_an_evaluator_of_cohorts_continues_from_its_state_to_the_last_bit() -> None:
     batch = events(900)
     cohorts = CohortEvaluator(plan("early", "late"))
     cohorts.update(batch[:333])
@@ -185,7 +185,7 @@ FEW = {"estimators": [se.IPS(), se.SNIPS()], "averages": [se.Cumulative(), se.Wi
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_what_a_plan_adds_begins_anew_and_all_else_goes_on(saved: bool) -> None:
+def test_parts_that_a_plan_adds_start_from_zero_and_others_continue(saved: bool) -> None:
     cohorts, batch = opened(1000, **FEW)
     more = {
         "estimators": [*FEW["estimators"], se.ClippedIPS(cap=2.0)],
@@ -209,7 +209,7 @@ def test_what_a_plan_adds_begins_anew_and_all_else_goes_on(saved: bool) -> None:
     assert counts(cohorts.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
 
 
-def test_what_a_plan_no_longer_has_is_dropped() -> None:
+def test_parts_that_a_plan_no_longer_has_are_dropped() -> None:
     cohorts, _ = opened(1000, **FEW)
     adopt(cohorts, plan("early", estimators=[se.SNIPS()], averages=[se.Window(tau=500)]))
     assert set(values(cohorts.report())) == {(policy, "snips", "window") for policy in ("logging", "early")}
@@ -250,7 +250,7 @@ def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_value
     assert narrow.upper - narrow.lower < 0.7 * (wide.upper - wide.lower)
 
 
-def test_the_defaults_go_on_beside_what_is_asked_for_and_the_other_way_round() -> None:
+def test_the_defaults_continue_beside_named_estimators_and_vice_versa() -> None:
     cohorts, batch = opened(1000)
     adopt(cohorts, plan("early", **FEW))
     cohorts.update(batch[1000:1500])
@@ -276,7 +276,7 @@ def test_estimators_of_another_reward_model_are_new_ones() -> None:
     assert report.reward_model.model == "tabular"
 
 
-def test_a_policy_that_was_retrained_begins_anew_and_no_other() -> None:
+def test_only_the_retrained_policy_of_several_starts_from_zero() -> None:
     cohorts, batch = opened(1000)
     cohorts.reset_policy("early")
     adopt(cohorts, plan("early", "late"))
@@ -356,7 +356,7 @@ def test_no_two_candidates_that_were_ever_added_share_one_part_of_the_error() ->
     assert ranks_of(cohorts) == {"late": 2, "new": 4, "early": 5, "newer": 6}
 
 
-def test_what_was_rejected_before_the_first_event_stays_rejected() -> None:
+def test_messages_rejected_before_the_first_event_stay_rejected() -> None:
     cohorts, batch = opened()
     cohorts.update(replace(batch[:0], rejected=(Rejected("duplicate", "", b""),)))
     cohorts.apply_plan(plan("early", "late"))
@@ -364,7 +364,7 @@ def test_what_was_rejected_before_the_first_event_stays_rejected() -> None:
     assert cohorts.report().events == EventCounts(10, {"duplicate": 1}, None)
 
 
-def test_another_detector_of_drift_begins_and_values_go_on() -> None:
+def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
     cohorts, batch = opened(1000, **FEW, drift=None)
     before = values(cohorts.report())
     for detector in ("PageHinkley", "ADWIN", None):

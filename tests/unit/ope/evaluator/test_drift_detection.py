@@ -56,7 +56,7 @@ def test_detections_are_those_of_river(detector: DriftDetector) -> None:
 
 @pytest.mark.parametrize("detector", DETECTORS[:2], ids=lambda detector: detector.name)
 @pytest.mark.parametrize("cut", [0, 10, FEWEST, 500, LONGEST - 1, LONGEST, LONGEST + 1, 3_100])
-def test_a_resumed_watch_goes_on_as_if_it_had_not_been_interrupted(detector: DriftDetector, cut: int) -> None:
+def test_a_resumed_watch_continues_as_if_uninterrupted(detector: DriftDetector, cut: int) -> None:
     values = np.concatenate([means(1_500, 2, jump=800), means(2_600, 2, jump=1_900, seed=1)])
     uninterrupted = watched(detector, values[:cut])
     plain = msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(uninterrupted.state())))
@@ -69,7 +69,7 @@ def test_a_resumed_watch_goes_on_as_if_it_had_not_been_interrupted(detector: Dri
     assert to_plain(resumed.state()) == to_plain(uninterrupted.state())
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_memory_of_ids_is_bounded() -> None:
     watch = DriftWatch(DriftDetector(), 1)
     sizes = []
     for _ in range(20):
@@ -83,7 +83,7 @@ def test_a_full_memory_keeps_its_newer_half() -> None:
     assert watched(DriftDetector(), values).state()["seen"][0].tolist() == values[LONGEST // 2 :, 0].tolist()
 
 
-def test_blocks_that_say_nothing_of_a_policy_are_left_out() -> None:
+def test_blocks_without_evidence_about_a_policy_are_left_out() -> None:
     values = means(300, 2, jump=150)
     gaps = np.full((600, 2), np.nan)
     gaps[::2] = values

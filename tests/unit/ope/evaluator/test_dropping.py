@@ -109,7 +109,7 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     assert_as_if_nothing_else_had_been(some, others, leaving_out)
 
 
-def test_what_stays_is_unchanged_to_the_last_bit() -> None:
+def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
     some = evaluator()
     some.update(Log(2, 2_530, missing=0.1).batch())
     keys = [
@@ -164,7 +164,7 @@ def test_decisions_about_who_stays_do_not_notice_who_goes() -> None:
     assert decided(again, "b") == before
 
 
-def test_decisions_begin_anew_when_the_lift_that_they_stood_on_is_gone() -> None:
+def test_decisions_start_from_zero_when_their_lift_is_removed() -> None:
     some = se.Evaluator(["a"], [se.StratifiedIPS(), se.IPS()], [se.Mixture()], promotion=NOISY)
     some.update(Log(5, 1_030).batch())
     by_sums, by_lift = some.report().promotion
@@ -246,7 +246,7 @@ def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() ->
     )
 
 
-def test_what_is_left_need_not_be_each_estimator_on_each_average() -> None:
+def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
     cohorts, straight = CohortEvaluator(plan("early", **FEW)), se.Evaluator(["early"], **FEW)
     for each in (cohorts, straight):
         each.update(events(500))
@@ -270,7 +270,7 @@ def test_a_state_that_hides_what_was_dropped_is_rid_of_it_when_it_is_read() -> N
     assert told(read, ("late", "snips", "window")) == told(cohorts, ("late", "snips", "window"))
 
 
-def test_a_model_that_nobody_needs_any_more_is_forgotten() -> None:
+def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
     options = {"estimators": [se.IPS(), se.DR()], "averages": [se.Cumulative()]}
     cohorts = CohortEvaluator(plan("early", **options))
     cohorts.update(events(500, described=True))

@@ -194,7 +194,7 @@ def test_a_state_is_resumed_again_and_again_to_the_last_bit(wanted: dict[str, An
 
 
 @on_every_average
-def test_a_state_stays_what_it_was_when_its_evaluator_goes_on(wanted: dict[str, Any]) -> None:
+def test_a_state_does_not_change_when_its_evaluator_continues(wanted: dict[str, Any]) -> None:
     stream = random_stream(15, 1_000)
     evaluator = evaluated(stream[:490], **wanted)
     state, report = evaluator.state(), evaluator.report().to_json()

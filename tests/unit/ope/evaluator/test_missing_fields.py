@@ -65,9 +65,7 @@ def test_check_warns_of_a_field_that_some_events_lack(log: Path, capfd: pytest.C
     assert outcome.err == f"warning: 3 of the first 10 events have no {field}: missing for cab\n{HINT}"
 
 
-def test_check_says_when_it_is_the_reward_model_that_wants_a_field(
-    log: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_the_reward_model_that_needs_a_field(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(log, [event(number, features=None) for number in range(10)])
     outcome = check(capfd)
     assert outcome.code == 1
@@ -79,12 +77,12 @@ def test_check_says_when_it_is_the_reward_model_that_wants_a_field(
     assert (check(capfd).code, check(capfd).err) == (0, "")
 
 
-def test_check_says_nothing_of_events_that_tell_all(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_no_warning_for_complete_events(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(log, [event(number) for number in range(10)])
     assert (check(capfd).code, check(capfd).err) == (0, "")
 
 
-def test_replay_warns_and_goes_on(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_replay_warns_and_continues(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(log, [event(n, propensities=None, features=None) for n in range(10)])
     outcome = command(capfd, "replay", "streameval.yaml", "log.ndjson", "--json")
     assert outcome.code == 0

@@ -114,7 +114,7 @@ ORDERS = {
 }
 
 
-def test_what_runs_is_known_before_the_first_event() -> None:
+def test_the_plan_is_known_before_the_first_event() -> None:
     evaluator = se.Evaluator(["better"])
     before = {(estimator, average) for _, estimator, average in rows(evaluator.report())}
     assert ("stratified_ips", "mixture") in before
@@ -133,7 +133,7 @@ def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Lo
     assert others == rows(plain.report())
 
 
-def test_what_is_shown_first_is_not_what_one_event_says(log: Log) -> None:
+def test_one_event_does_not_decide_the_estimator_shown_first(log: Log) -> None:
     picture = ReplayPlot(Path("plot.png"), [("stratified_dr", "mixture"), ("stratified_ips", "mixture")], None, {})
     for batch, shown in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
         report = evaluated(batch).report()
@@ -297,7 +297,7 @@ def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: 
 
 
 @pytest.mark.parametrize("order", ["one full event first", "plain, then full", "alternating"])
-def test_a_candidate_that_comes_late_has_the_rows_of_a_stream_that_began_then(log: Log, order: str) -> None:
+def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, order: str) -> None:
     batch = log.mixed(ORDERS[order])
     plans = [se.Evaluator(names, promotion=EARLY, drift=None).plan for names in (["better"], ["better", "worse"])]
     cohorts = CohortEvaluator(plans[0])

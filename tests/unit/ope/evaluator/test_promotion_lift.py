@@ -98,7 +98,7 @@ def test_neither_the_cutting_nor_the_asking_changes_what_is_decided(ask: bool) -
         assert other.lower == (None if decision.lower is None else pytest.approx(decision.lower, rel=1e-9))
 
 
-def test_after_a_restart_everything_goes_on_to_the_last_bit() -> None:
+def test_after_a_restart_everything_continues_to_the_last_bit() -> None:
     batch = log(9_000, turns=5_000)
     evaluator = evaluated(batch[:3_333])
     restored = se.Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
@@ -124,7 +124,7 @@ def test_nothing_is_decided_when_promotion_is_off() -> None:
     assert evaluator.state()["promotion"] is None
 
 
-def test_stale_data_blocks_promotion_when_the_time_is_told() -> None:
+def test_stale_data_blocks_promotion_when_the_time_is_known() -> None:
     evaluator = evaluated(log(6_000, timestamp=True))
     newest = 1.7e9 + 5_999
     assert decisions(evaluator.report())["second", "paired"].promotable
@@ -184,7 +184,7 @@ def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     assert min(plan.errors.min() for plan, _ in plans(cohorts)) == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
 
-def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:
+def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
     cohorts, batch = CohortEvaluator(plan("second")), log(8_000)
     cohorts.update(batch[:6_000])
     before = decisions(cohorts.report())["second", "sea"]
@@ -197,7 +197,7 @@ def test_a_longer_hold_must_be_held_anew_and_loses_no_evidence() -> None:
     assert decisions(cohorts.report())["second", "sea"].since_event == 6_500
 
 
-def test_a_rule_that_is_added_begins_when_it_comes_and_one_that_is_gone_is_not_shown() -> None:
+def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -> None:
     cohorts, batch = CohortEvaluator(plan("second", promotion="paired")), log(8_000)
     cohorts.update(batch[:6_000])
     join(cohorts, plan("second", promotion=["bsea"]))
@@ -206,7 +206,7 @@ def test_a_rule_that_is_added_begins_when_it_comes_and_one_that_is_gone_is_not_s
     assert (decision.rule, decision.events) == ("bsea", 2_000)
 
 
-def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
+def test_decisions_come_from_the_cohort_with_their_lift() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
     cohorts, batch = CohortEvaluator(plan("second", **few)), log(8_000)
     cohorts.update(batch[:1_000])
@@ -222,7 +222,7 @@ def test_decisions_come_from_who_has_the_lift_they_stand_on() -> None:
     assert decision.events == 7_000
 
 
-def test_confidence_sequences_share_their_error_among_as_many_candidates_as_promotion_is_told_of() -> None:
+def test_confidence_sequences_share_their_error_among_the_candidates_of_promotion() -> None:
     rng = np.random.default_rng(5)
     probability = rng.random(2_000) / 2
     batch = se.EventBatch.from_arrays(
@@ -244,7 +244,7 @@ def test_confidence_sequences_share_their_error_among_as_many_candidates_as_prom
     assert widths[2][0] == widths[2][1] > widths[None][0]
 
 
-def test_of_a_candidate_that_no_event_knows_no_lift_is_told() -> None:
+def test_a_candidate_without_events_has_no_lift() -> None:
     evaluator = se.Evaluator(["second", "unheard"], promotion=EARLY)
     evaluator.update(log(1_000))
     told = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}

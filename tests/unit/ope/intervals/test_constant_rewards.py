@@ -66,7 +66,7 @@ def test_kinds_that_count_what_was_seen_say_1(average: AnyAverage, bound: AnyInt
 
 @pytest.mark.parametrize("reward", [0.3, 0.7, 1.0])
 @pytest.mark.parametrize("bound", ["normal", "drift_aware", "empirical_likelihood"])
-def test_who_earns_the_same_on_a_mixture_has_the_lift_0_and_none_of_1e_17(bound: str, reward: float) -> None:
+def test_a_candidate_with_equal_rewards_on_a_mixture_has_the_lift_0_exactly(bound: str, reward: float) -> None:
     found = asked(np.full(5_000, reward), Mixture(), bound).get(CANDIDATE, "snips", "mixture")
     assert found.lift == 0.0
     if bound == "normal":

@@ -82,7 +82,7 @@ def test_before_the_first_click_it_does_not_say_that_there_will_be_none() -> Non
     assert 0.002 < upper[0] < 0.005
 
 
-def test_a_constant_in_every_reward_moves_both_ends_by_it() -> None:
+def test_a_constant_added_to_all_rewards_moves_both_bounds_by_it() -> None:
     rng = np.random.default_rng(2)
     weight, reward = rng.choice([0.2, 1.0, 4.0], size=(5, 400)), rng.random((5, 400))
     plain, higher = means_of(weight, reward), means_of(weight, reward + 10)
@@ -93,7 +93,7 @@ def test_a_constant_in_every_reward_moves_both_ends_by_it() -> None:
     np.testing.assert_allclose(second[1] - 10, first[1], atol=1e-9)
 
 
-def test_columns_know_nothing_of_each_other() -> None:
+def test_columns_are_independent() -> None:
     rng = np.random.default_rng(4)
     weight, reward = rng.choice([0.0, 1.0, 30.0], size=(6, 200)), rng.random((6, 200))
     together = interval(means_of(weight, reward))

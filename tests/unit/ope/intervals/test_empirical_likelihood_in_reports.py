@@ -73,9 +73,7 @@ def test_it_is_made_of_six_sums_of_what_the_average_weighs(
 
 @pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)
 @pytest.mark.parametrize("chance", [0.3, 1.0])
-def test_of_a_candidate_that_was_never_logged_it_knows_nothing_whatever_the_average_begins_with(
-    average: AnyAverage, chance: float
-) -> None:
+def test_a_candidate_that_was_never_logged_has_no_interval_on_any_average(average: AnyAverage, chance: float) -> None:
     reward = (np.random.default_rng(3).random(1_000) < chance).astype(float)
     found = estimate(from_weights(np.zeros(1_000), reward), IPS(), average)
     assert ends(found) == (0.0, 1.0)
@@ -121,7 +119,7 @@ def test_it_lies_inside_the_range_of_rewards_and_holds_the_value_of_ips_unless_t
     assert lower <= min(max(found.value, 0.0), 1.0) <= upper
 
 
-def test_what_the_log_never_shows_may_be_worth_nothing_or_all() -> None:
+def test_actions_that_are_never_logged_may_be_worth_nothing_or_everything() -> None:
     """The candidate gives a third of its probability to actions that are never logged."""
     rng = np.random.default_rng(6)
     stream = from_weights(np.full(50_000, 2 / 3), (rng.random(50_000) < 0.3).astype(float))

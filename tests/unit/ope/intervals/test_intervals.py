@@ -170,7 +170,7 @@ def test_a_higher_confidence_widens_the_interval_by_the_ratio_of_its_quantiles(k
             assert width / widths[0.95] == pytest.approx(ratio, rel=1e-9)
 
 
-def test_empirical_bernstein_knows_no_range_of_terms_while_the_log_never_did_what_the_policy_does() -> None:
+def test_empirical_bernstein_has_no_range_of_terms_before_the_log_shows_an_action_of_the_policy() -> None:
     n = 3_000
     batch = EventBatch.from_arrays(
         reward=np.arange(n) % 3 == 0, propensity=np.full(n, 0.5), policies={CANDIDATE: np.zeros(n)}
@@ -232,7 +232,7 @@ def test_an_interval_below_the_reward_range_is_clipped_on_that_side() -> None:
     assert found.lower == -5.0
 
 
-def test_what_an_interval_says_of_itself() -> None:
+def test_the_description_of_an_interval() -> None:
     stream = random_stream(1, 400)
     for drift, covers in (("export", "average"), ("include", "current")):
         found = estimates(

@@ -156,7 +156,7 @@ def test_scores_far_apart_do_not_overflow() -> None:
         ),
     ],
 )
-def test_a_policy_without_a_distribution_misses_the_event_and_says_why(
+def test_a_policy_without_a_distribution_misses_the_event_with_a_reason(
     policy: Any, changes: dict[str, Any], reason: str, example: str
 ) -> None:
     report = evaluated({"bad": policy, "good": Uniform()}, choice(), choice(**changes))
@@ -221,7 +221,7 @@ def test_arrays_with_action_sets_and_features_serve_policies_in_code() -> None:
     assert weights == [1.0, 1.0, 2.0]
 
 
-def test_answers_are_whole_distributions_for_estimators_that_need_them() -> None:
+def test_answers_are_full_distributions_for_estimators_that_need_them() -> None:
     policies = {"even": Uniform()}
     evaluator = Evaluator(policies, estimators=[IPS(), DM()], averages=[Cumulative()])
     messages = [choice(features=[[0], [1], [2]], reward=place % 2) for place in range(300)]
@@ -239,7 +239,7 @@ def test_policies_answer_for_each_slot_of_a_slate() -> None:
     assert report.get("first", "ips", "cumulative").importance_weight_mean == 0
 
 
-def test_a_state_with_policies_in_code_goes_on_to_the_last_bit() -> None:
+def test_a_state_with_policies_in_code_continues_to_the_last_bit() -> None:
     policies = {"mine": FAVOURITE, "soft": Softmax(temperature=2), "even": Uniform(), "shadow": Logged()}
     events = reading(policies)
     messages = [choice(context={} if place == 30 else {"likes": "b"}) for place in range(130)]
@@ -308,7 +308,7 @@ def configured(tmp_path: Path, text: str = CONFIGURED) -> Config:
     return Config.load(tmp_path / "streameval.yaml", {})
 
 
-def test_the_configuration_says_what_policies_are(tmp_path: Path) -> None:
+def test_the_configuration_defines_the_policies(tmp_path: Path) -> None:
     config = configured(tmp_path)
     assert config.policies.candidates == {
         "shadow": Logged(),
@@ -346,7 +346,7 @@ def test_a_problem_with_a_policy_has_its_place(tmp_path: Path, candidates: str, 
     assert complaint in caught.value.message
 
 
-def test_replay_says_which_policy_failed_and_why(tmp_path: Path) -> None:
+def test_replay_names_the_failed_policy_and_the_reason(tmp_path: Path) -> None:
     log = tmp_path / "log.ndjson"
     log.write_bytes(b"\n".join([choice(ranks=[1, 2, 3]), choice(context={}, ranks=[1, 2, 3])]))
     replay = Replay(configured(tmp_path))

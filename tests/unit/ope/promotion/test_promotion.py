@@ -181,7 +181,7 @@ def test_decisions_do_not_depend_on_how_many_blocks_are_folded_at_once(seed: int
     assert [t[5] for t in cut] == pytest.approx([t[5] for t in whole], rel=1e-9)
 
 
-def test_a_state_that_was_written_down_goes_on_to_the_last_bit() -> None:
+def test_a_serialised_state_continues_to_the_last_bit() -> None:
     log, monitor = Log(blocks=40, seed=6), make_monitor(hold=2)
     half = log.folded(monitor, last=17)
     restored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(half))))
@@ -209,7 +209,7 @@ def constant_path(lowers: list[float], candidates: int = 1) -> Log:
     return log
 
 
-def test_a_candidate_that_falls_must_hold_anew() -> None:
+def test_a_candidate_that_falls_must_hold_again() -> None:
     monitor = make_monitor(candidates=1, rule="paired", hold=3)
     log = constant_path([0.1, 0.1, 0.1, 0.1, -0.1, 0.1, 0.1, 0.1, 0.1])
     changes = [(t[2], t[4]) for t in history(monitor, log)]
@@ -249,7 +249,7 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     assert not any(each.promotable for (candidate, _), each in then.items() if candidate == "candidate-2")
 
 
-def test_before_it_has_held_long_enough_the_reason_says_how_long() -> None:
+def test_before_it_has_held_long_enough_the_reason_gives_the_remaining_blocks() -> None:
     monitor = make_monitor(candidates=1, rule="paired", hold=10)
     decision = found(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
@@ -273,7 +273,7 @@ def test_the_transitions_that_are_kept_are_the_newest_two_hundred() -> None:
     assert changes[0][2] == 10_100
 
 
-def test_paired_says_how_many_events_are_missing() -> None:
+def test_paired_gives_the_number_of_missing_events() -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.present[:] = 1.0
@@ -290,7 +290,7 @@ def test_paired_says_how_many_events_are_missing() -> None:
         (math.nan, 0.0, "no lift is known yet"),
     ],
 )
-def test_paired_says_when_more_events_are_of_no_use(lift: float, spread2: float, said: str) -> None:
+def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float, said: str) -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([lift] * 10)
     log.variance[0], log.variance[1] = 1e-4, spread2
@@ -299,7 +299,7 @@ def test_paired_says_when_more_events_are_of_no_use(lift: float, spread2: float,
     assert said in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
 
 
-def test_early_on_paired_does_not_say_that_more_events_are_of_no_use() -> None:
+def test_early_on_paired_does_not_report_more_events_as_useless() -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.variance[:] = 1e-3
@@ -412,7 +412,7 @@ def test_propensities_that_are_wrong_block_promotion_and_say_so() -> None:
     assert wrong.reason.endswith("propensities or support are wrong")
 
 
-def test_what_is_wrong_with_production_blocks_all_candidates() -> None:
+def test_a_failed_check_of_production_blocks_all_candidates() -> None:
     monitor = make_monitor(rule="paired", trust=Trust(), logged=False)
     log = Log(blocks=60, seed=12)
     log.value[:], log.variance[:] = 0.1, 0.0
@@ -540,7 +540,7 @@ def test_one_propensity_of_a_millionth_in_a_real_log_is_pointed_out() -> None:
     assert planted["mean_weight"].ok  # that one event is unlikely, not impossible
 
 
-def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_again(
+def test_trust_depends_on_the_last_two_spans_and_returns_after_a_repair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("streameval.ope.promotion.trust_checks.SPAN", 2_000)
@@ -561,7 +561,7 @@ def test_what_is_trusted_is_the_last_span_or_two_and_what_is_mended_is_trusted_a
     assert all(said[30:])
 
 
-def test_a_rule_has_parameters_of_its_own_and_takes_the_shared_ones_where_it_has_none() -> None:
+def test_a_rule_uses_shared_parameters_unless_it_has_its_own() -> None:
     rules = Promotion.of(
         {"rule": ["paired", {"kind": "anytime", "tau": 500}, {"kind": "anytime", "name": "long"}], "tau": 9_000}
     ).rules

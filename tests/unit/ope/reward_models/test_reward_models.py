@@ -113,7 +113,7 @@ def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) 
 
 
 @by_kind
-def test_a_state_goes_on_to_the_last_bit(model: AnyRewardModel) -> None:
+def test_a_state_continues_to_the_last_bit(model: AnyRewardModel) -> None:
     first, second = cut(named(REWARDING.log(130, seed=3), ["a", "b", 3, 2**70], [{"hour": 1}] * 130), [70])
     straight = fed(model, first)
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(straight.state()))

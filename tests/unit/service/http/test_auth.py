@@ -87,7 +87,7 @@ def basic(name: str, password: str) -> str:
 
 
 @pytest.mark.parametrize("path", [*PROTECTED, "/nowhere"])
-def test_without_a_login_nothing_is_told_but_how_to_log_in(server: HttpServer, path: str) -> None:
+def test_without_a_login_only_the_way_to_log_in_is_shown(server: HttpServer, path: str) -> None:
     answer = ask(server, path)
     assert answer.status_code == 401
     assert answer.headers.get_list("www-authenticate") == ["Bearer", 'Basic realm="streameval", charset="UTF-8"']
@@ -128,7 +128,7 @@ def test_with_a_token_or_a_password_everything_is_read(server: HttpServer, path:
         "Basic",
     ],
 )
-def test_what_is_nearly_right_is_wrong(folder: Path, authorization: str) -> None:
+def test_nearly_correct_values_are_wrong(folder: Path, authorization: str) -> None:
     with served(closed(folder)) as fresh:  # on which no login has failed yet
         assert ask(fresh, "/metrics", authorization).status_code == 401
 
@@ -290,7 +290,7 @@ def raw_or_reset(server: HttpServer, request: bytes) -> bytes:
         return b""
 
 
-def test_without_https_nobody_is_sent_there(server: HttpServer) -> None:
+def test_without_https_no_redirect_to_it_is_sent(server: HttpServer) -> None:
     assert "strict-transport-security" not in ask(server, "/healthz").headers
 
 

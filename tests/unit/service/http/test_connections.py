@@ -104,7 +104,7 @@ def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatc
         assert still_answers(server)
 
 
-def test_clients_that_ask_or_read_slowly_hold_up_nobody() -> None:
+def test_slow_clients_delay_no_others() -> None:
     with served(candidates=25) as server, ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(connected(server)).sendall(REQUEST[:20])
@@ -150,7 +150,7 @@ def test_a_large_request_in_one_piece_is_refused(large: bytes) -> None:
     [b"Content-Length: 5000000\r\n\r\n" + b"x" * 100_000, b"Transfer-Encoding: chunked\r\n\r\nfffffff\r\nx"],
     ids=["of a length", "in chunks"],
 )
-def test_nobody_waits_for_a_body(body: bytes) -> None:
+def test_a_missing_body_is_not_waited_for(body: bytes) -> None:
     with served() as server, connected(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n" + body)
         assert client.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"

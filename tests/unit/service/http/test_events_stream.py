@@ -45,7 +45,7 @@ def messages(answer: httpx.Response) -> Iterator[str]:
             message = []
 
 
-def test_every_new_report_is_told_once(server: HttpServer, view: View) -> None:
+def test_every_new_report_is_sent_once(server: HttpServer, view: View) -> None:
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
         assert answer.headers["cache-control"] == "no-store"
@@ -66,9 +66,7 @@ def told(message: str) -> dict[str, object]:
     return parsed
 
 
-def test_silence_is_broken_so_that_both_sides_know_of_each_other(
-    server: HttpServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heartbeats_keep_a_silent_stream_open(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "BEATS_EVERY", 0.1)
     with client(server) as asking, asking.stream("GET", "/live") as answer:
         heard = messages(answer)
@@ -83,7 +81,7 @@ def test_a_stream_ends_some_time_so_that_the_browser_logs_in_again(
         assert len(list(messages(answer))) == 2
 
 
-def test_streams_are_limited_and_given_back_when_their_clients_go(
+def test_streams_are_limited_and_released_when_their_clients_leave(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "MOST_STREAMS", 5)
@@ -126,7 +124,7 @@ def test_open_streams_do_not_hold_up_the_stop(view: View, monkeypatch: pytest.Mo
     assert ended.is_set(), "the client saw an orderly end"
 
 
-def test_head_tells_what_there_would_be(server: HttpServer) -> None:
+def test_head_gives_the_headers_of_get(server: HttpServer) -> None:
     with client(server) as asking:
         answer = asking.head("/live")
         assert (answer.status_code, answer.content) == (200, b"")

@@ -84,7 +84,7 @@ def test_metrics_and_page_are_there_before_the_source_is(unready_client: httpx.C
 
 
 @pytest.mark.parametrize("path", ["/favicon.ico", "/metrics/", "/api", "/healthz/x", "/..%2f..%2fetc/passwd"])
-def test_what_is_not_there_is_404(client: httpx.Client, path: str) -> None:
+def test_an_unknown_path_is_404(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
@@ -196,7 +196,7 @@ def read(report: Report | None, **fields: object) -> Reader:
     return Reader(StatusPage().render(make_published(report, **fields)))
 
 
-def test_the_page_shows_every_value_with_its_band() -> None:
+def test_the_page_shows_every_value_with_its_interval() -> None:
     report = make_report()
     text = read(report).text
     for each in report.estimates:
@@ -279,7 +279,7 @@ def test_the_page_is_well_formed_for_any_number_of_policies(report: Report | Non
     assert "Pipeline" in read(report).text
 
 
-def test_the_page_does_without_evidence() -> None:
+def test_the_page_renders_without_evidence() -> None:
     report = make_report()
     empty = tuple(make_unknown(each.policy, each.estimator, each.average) for each in report.estimates)
     text = read(replace(report, estimates=empty)).text
@@ -305,7 +305,7 @@ def test_the_page_is_titled_and_scales_to_a_phone(client: httpx.Client) -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_what_is_published_is_read_anew_for_every_answer(client: httpx.Client, view: View) -> None:
+def test_every_answer_reads_the_latest_published_status(client: httpx.Client, view: View) -> None:
     before: DaemonStatus = view.published
     try:
         view.published = make_published(None, detail="the broker went away")

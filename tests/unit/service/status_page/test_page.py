@@ -108,7 +108,7 @@ def test_promotion_says_yes_or_why_not_and_since_when() -> None:
     assert "not yet sea only 3,200 of 10,000 events" in text
 
 
-def test_checks_that_fail_say_why() -> None:
+def test_failed_checks_give_their_reason() -> None:
     checks = (
         TrustCheck("challenger-a", "mean_weight", False, "mean weight 1.31, expected 1"),
         TrustCheck("challenger-a", "stale", True, "the newest event is 2 seconds old"),
@@ -168,7 +168,7 @@ def test_intervals_of_several_kinds_are_told_apart_by_their_estimators() -> None
         ({"value": 0.9, "lower": None, "upper": None}, ""),
     ],
 )
-def test_what_lies_outside_its_interval_is_explained(fields: dict[str, Any], expected: str) -> None:
+def test_a_value_outside_its_interval_is_explained(fields: dict[str, Any], expected: str) -> None:
     near, each = (make_estimate(policy, "ips", "window") for policy in ("a", "b"))
     assert outside([near, replace(each, **fields)]) == expected
 
@@ -186,7 +186,7 @@ def test_the_page_explains_a_value_outside_its_interval_where_it_is_shown() -> N
     assert page(shown, {"average": "cumulative"}).count(OUTSIDE) == 1, "with its numbers"
 
 
-def test_who_is_promotable_comes_first_and_who_was_is_no_longer() -> None:
+def test_promotable_candidates_come_first_and_past_ones_do_not() -> None:
     decisions = (
         Decision("challenger-a", "paired", False, "lower bound of lift -0.002 under margin 0", promotable_events=3200),
         Decision("challenger-b", "paired", True, "lower bound of lift 0.002 over margin 0"),
@@ -211,7 +211,7 @@ def test_marks_are_named_by_average_where_these_have_other_estimators() -> None:
     assert "(ips, snips on window; snips on mixture):" in page(replace(report, estimates=some))
 
 
-def test_adaptation_is_told_for_every_policy_and_average_that_forgets() -> None:
+def test_adaptation_is_exported_for_every_policy_and_forgetting_average() -> None:
     overview = make_overview(make_published(make_report()), make_report(), {})
     assert overview is not None
     assert list(overview["adapting"]) == ["window", "decay", "adaptive_window", "adaptive_decay", "mixture"]
@@ -285,7 +285,7 @@ def test_a_picture_says_in_words_what_it_shows() -> None:
     assert re.search(r'role="img" aria-label="challenger-a: [\d.]+ 1\.0 h ago, [\d.]+ now, between [\d.]+ and', shown)
 
 
-def test_the_pipeline_tells_of_snapshots_and_backfills() -> None:
+def test_the_pipeline_section_shows_snapshots_and_backfills() -> None:
     assert '<th scope="row">newest snapshot</th><td>off</td>' in page(make_report(), snapshots=None)
     assert "none yet" in page(make_report(), snapshots=SnapshotStatus())
     snapshots = with_fields(SnapshotStatus(NOW - 90.0), failures=2)

@@ -414,7 +414,7 @@ def test_a_reward_of_another_range_moves_and_stretches_the_intervals() -> None:
     assert other.lift[1, 1:, column] == pytest.approx(8 * plain.lift[1, 1:, column], rel=1e-9)
 
 
-def test_empirical_bernstein_takes_weights_up_to_a_limit_and_withholds_what_lies_above() -> None:
+def test_empirical_bernstein_is_withheld_for_weights_above_a_limit() -> None:
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
     whole = evidence(17, events=20_000)
     found = seen(watching(bound=bound), whole)
@@ -493,7 +493,7 @@ def test_two_thirds_of_a_stream_and_the_rest_give_the_state_of_the_whole() -> No
 
 
 @pytest.mark.parametrize("average", [Cumulative(), Window(tau=1000)], ids=lambda average: average.kind)
-def test_a_state_that_was_stored_goes_on_with_the_same_bits(average: AnyAverage) -> None:
+def test_a_stored_state_continues_with_the_same_bits(average: AnyAverage) -> None:
     first, second = evidence(22, events=3100), evidence(23, events=2500)
     state = folded(watching(average), first)
     stored = from_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(to_plain(state))))
@@ -606,7 +606,7 @@ def test_the_shares_of_all_restarts_of_all_levels_add_up_to_no_more_than_the_err
 
 @pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
 @pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
-def test_the_evidence_is_enough_exactly_where_the_lower_end_of_the_lift_is_above_the_margin(
+def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_above_the_margin(
     span: RestartSchedule, margin: float
 ) -> None:
     whole = evidence(28, events=6000)
@@ -661,7 +661,7 @@ def test_large_weights_may_follow_a_negative_one() -> None:
 # the kind of interval
 
 
-def test_dependent_events_move_both_ends_away_from_the_middle() -> None:
+def test_dependent_events_widen_the_interval_on_both_sides() -> None:
     limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
     tracked = np.array([[0.1], [0.5], [0.3], [0.3]])
     for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
@@ -712,7 +712,7 @@ def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -
     ],
     ids=["decay", "adaptive window", "mixture", "short window"],
 )
-def test_a_confidence_sequence_is_refused_where_it_cannot_be_had(average: AnyAverage, words: str) -> None:
+def test_a_confidence_sequence_is_refused_where_none_exists(average: AnyAverage, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Evaluator(["a"], averages=[average], intervals={average.label: "confidence_sequence"})
 
@@ -723,7 +723,7 @@ def test_a_confidence_sequence_refuses_what_it_cannot_promise(wrong: dict[str, A
         ConfidenceSequence(**wrong)
 
 
-def test_what_is_sampled_unevenly_from_some_block_on_is_proof_until_then() -> None:
+def test_evidence_is_proof_until_sampling_becomes_uneven() -> None:
     rng = np.random.default_rng(8)
     weight, reward = rng.uniform(0, 2, (1_000, 2)), rng.uniform(size=1_000)
     weight[:, 0] = 1.0
