@@ -60,8 +60,6 @@ def test_each_event_counts_once_for_ten_minutes() -> None:
     run_schedules(takewhile(lambda _: time.monotonic() < deadline, seeds))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("defect", sorted(DEFECTS))
 def test_schedules_find_each_defect_that_the_daemon_once_had(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DEFECTS[defect](monkeypatch)
