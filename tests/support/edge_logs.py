@@ -1,0 +1,136 @@
+"""Proper random logs at the edges of the evidence, their true values, and how often intervals miss these."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streameval import Evaluator
+from streameval.events import EventBatch
+from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
+from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ControlVariate, StratifiedIPS
+from streameval.ope.intervals import AnyInterval, EmpiricalBernstein
+
+Array = NDArray[np.float64]
+Column = tuple[str, str, str]
+"""An estimator, an average, and `value` or `lift`."""
+
+CANDIDATES = [f"candidate-{number}" for number in range(12)]
+ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ControlVariate(), StratifiedIPS()]
+ROUNDING = 1e-9
+
+
+class Kinds(NamedTuple):
+    """Events of some kinds: the importance weight of each, how often it comes, and how often it is rewarded."""
+
+    weights: Sequence[float]
+    shares: Sequence[float]
+    chances: Sequence[float]
+
+    @property
+    def production(self) -> float:
+        """The value of the logging policy."""
+        return float(np.dot(self.shares, self.chances))
+
+    @property
+    def value(self) -> float:
+        """The value of a candidate if the expected weight is 1."""
+        return float(np.dot(np.multiply(self.weights, self.shares), self.chances))
+
+    def log(self, rng: np.random.Generator, events: int) -> tuple[Array, Array]:
+        """Rewards [events], and for each a weight of every candidate, independent given the reward."""
+        reward = (rng.random(events) < self.production) * 1.0
+        rewarded, others = (
+            np.multiply(self.shares, self.chances),
+            np.multiply(self.shares, np.subtract(1, self.chances)),
+        )
+        size = (events, len(CANDIDATES))
+        drawn = [rng.choice(self.weights, size, p=kinds / kinds.sum()) for kinds in (others, rewarded)]
+        return reward, np.where(reward[:, None] > 0, drawn[1], drawn[0])
+
+
+class Edge(NamedTuple):
+    """Logs of so many events; `later`: what their second half consists of, if that is something else."""
+
+    kinds: Kinds
+    events: int
+    later: Kinds | None = None
+
+    @property
+    def truths(self) -> dict[str, float]:
+        """The value of a candidate, and its lift over the logging policy."""
+        return {"value": self.kinds.value, "lift": self.kinds.value - self.kinds.production}
+
+    def batch(self, rng: np.random.Generator) -> EventBatch:
+        """One log of all candidates."""
+        half = self.events // 2
+        first, second = self.kinds.log(rng, self.events - half), (self.later or self.kinds).log(rng, half)
+        reward, weight = (np.concatenate(columns) for columns in zip(first, second, strict=True))
+        propensity = np.full(self.events, 1 / max(1.0, *self.kinds.weights))
+        policies = {name: weight[:, place] * propensity for place, name in enumerate(CANDIDATES)}
+        return EventBatch.from_arrays(reward=reward, propensity=propensity, policies=policies)
+
+
+RARE, USUAL, OFTEN = 0.004, 0.3, 0.9
+EDGES = {
+    "no reward yet": Edge(Kinds([0, 2], [0.5, 0.5], [RARE, RARE]), 250),
+    "no reward yet, heavy weights": Edge(Kinds([0.5, 50.5], [0.99, 0.01], [RARE, RARE]), 250),
+    "no reward yet, production rewarded": Edge(Kinds([0, 10], [0.9, 0.1], [0.5, 0]), 250),
+    "one reward": Edge(Kinds([0, 2], [0.5, 0.5], [2 * RARE, 2 * RARE]), 125),
+    "one reward, production rewarded": Edge(Kinds([0, 10], [0.9, 0.1], [0.5, 0.04]), 250),
+    "one heavy event": Edge(Kinds([0.5, 125.5], [0.996, 0.004], [USUAL, USUAL]), 250),
+    "one heavy event, better": Edge(Kinds([0.5, 125.5], [0.996, 0.004], [USUAL, OFTEN]), 250),
+    "one heavy event, worse": Edge(Kinds([0.5, 125.5], [0.996, 0.004], [USUAL, 0.05]), 250),
+    "seldom a heavy event": Edge(Kinds([0.5, 1000.5], [0.9995, 0.0005], [USUAL, OFTEN]), 250),
+    "weights 0": Edge(Kinds([0, 200], [0.995, 0.005], [USUAL, USUAL]), 250),
+    "candidate is production": Edge(Kinds([1], [1], [USUAL]), 250),
+    "two events": Edge(Kinds([0, 2], [0.5, 0.5], [USUAL, USUAL]), 2),
+    "twelve events": Edge(Kinds([0.5, 5.5], [0.9, 0.1], [USUAL, USUAL]), 12),
+    "support lost": Edge(Kinds([0.4, 1.6], [0.5, 0.5], [USUAL, USUAL]), 500, later=Kinds([0.2], [1], [USUAL])),
+}
+
+KERNELS: list[AnyAverage] = [Cumulative(), Window(tau=200), Decay(alpha=0.995), AdaptiveWindow(), AdaptiveDecay()]
+
+
+def averages_of(kind: str, heaviest: float) -> tuple[list[AnyAverage], dict[str, AnyInterval | str]]:
+    """The averages on which a kind of interval exists, and this interval on each; `heaviest`: the largest weight."""
+    averages = {
+        "normal": KERNELS,
+        "empirical_likelihood": KERNELS,
+        "confidence_sequence": [Cumulative(), Window(tau=100)],
+        "empirical_bernstein": KERNELS,
+        "drift_aware": [Mixture()],
+    }[kind]
+    method = EmpiricalBernstein(max_weight=heaviest) if kind == "empirical_bernstein" else kind
+    return list(averages), {average.label: method for average in averages}
+
+
+def missed(edge: Edge, kind: str, seeds: Iterable[int]) -> Mapping[Column, list[float]]:
+    """For each column and each log of all candidates, the share of intervals that miss the truth.
+
+    A withheld interval misses nothing.
+    """
+    averages, intervals = averages_of(kind, max(edge.kinds.weights))
+    shares = defaultdict[Column, list[float]](list)
+    for seed in seeds:
+        evaluator = Evaluator(CANDIDATES, ESTIMATORS, averages, intervals=intervals, drift=None)
+        evaluator.update(edge.batch(np.random.default_rng([seed, edge.events])))
+        misses = defaultdict[Column, list[bool]](list)
+        for each in evaluator.report().estimates:
+            if each.policy in CANDIDATES:
+                ends = {"value": (each.lower, each.upper), "lift": (each.lift_lower, each.lift_upper)}
+                for quantity, truth in edge.truths.items():
+                    misses[each.estimator, each.average, quantity].append(misses_truth(ends[quantity], truth))
+        for column, found in misses.items():
+            shares[column].append(float(np.mean(found)))
+    return shares
+
+
+def misses_truth(ends: tuple[float | None, float | None], truth: float) -> bool:
+    """Whether an interval that is not withheld does not hold the truth."""
+    lower, upper = ends
+    return lower is not None and upper is not None and not lower - ROUNDING <= truth <= upper + ROUNDING
