@@ -13,7 +13,7 @@ CORRECTING = {"control_variate", "stratified_ips"}
 SIMILAR_WEIGHTS = {"no reward yet", "one reward", "candidate is production", "two events", "twelve events"}
 """Edges at which `normal` holds, or is withheld; elsewhere a few large weights carry the value."""
 CASES = [
-    *((edge, kind) for edge in EDGES for kind in ("empirical_likelihood", "confidence_sequence")),
+    *((edge, kind) for edge in EDGES for kind in ("empirical_likelihood", "confidence_sequence", "drift_aware")),
     *((edge, "empirical_bernstein") for edge in EDGES if edge != "support lost"),
     *((edge, "normal") for edge in EDGES if edge in SIMILAR_WEIGHTS),
 ]

@@ -259,9 +259,13 @@ class DecayBank:
 
     @cached_property
     def sampling_variance(self) -> Array:
-        """The pseudo-events of the start count as events."""
-        start = (self.kernel * self.pseudo_events).sum(axis=-1) ** 2 / PSEUDO_EVENTS
-        return np.asarray(self.noise * (self.squares + start))
+        """That of the events alone, and the square of the distance by which the pseudo-events move the estimate.
+
+        The start-up value comes from the same events: it makes the estimate steady, and no more certain.
+        """
+        alone = ratio(self.share, self.sums["weight"])
+        moved = self.value - (alone * self.sums["total"]).sum(axis=-1)
+        return np.asarray(self.noise * self._squares_of(alone) + moved**2)
 
     @cached_property
     def memory_spread(self) -> Array:

@@ -92,15 +92,16 @@ class EmpiricalBernstein(IntervalMethod):
 class DriftAware(IntervalMethod):
     """`(2.4 z / 1.96) sqrt(se^2 + spread^2 + drift^2)`: covers the value now while values drift. For `mixture`.
 
-    `se`: sampling error of the mixed kernel, in which the pseudo-events of the start count as events; with the design
-    effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value has moved
-    since the mean age of the averaged events. Its speed is the slope by which short and long memories differ, or the
-    usual slope over the last 100,000 events and all candidates, if that is larger. The noise of the slope is subtracted
-    only as far as the stream has had these 100,000 events: until the drift is known, the interval is wider.
-    The factor 2.4 was found by simulation. Coverage is an average over time: right after a jump no interval from past
-    events covers. Withheld while no event has an action that the policy takes, when the initial value is all there is,
-    and before the first reward, when no variance is known. A ratio whose terms never varied, ten of them not 0, is that
-    ratio.
+    `se`: sampling error of the events, and the distance by which the pseudo-events of the start move the estimate; with
+    the design effect. `spread`: the disagreement among the decays of the mixture. `drift`: the distance that the value
+    has moved since the mean age of the averaged events. Its speed is the slope by which short and long memories differ,
+    or the usual slope over the last 100,000 events and all candidates, if that is larger. The noise of the slope is
+    subtracted only as far as the stream has had these 100,000 events: until the drift is known, the interval is wider.
+    The factor 2.4 was found by simulation. If the mean weight is below 1 by more than three of its standard errors, the
+    interval is wider by the rest of the difference times the range of the rewards: heavy events have not occurred yet,
+    or the log lacks support. Coverage is an average over time: right after a jump no interval from past events covers.
+    Withheld while no event has an action that the policy takes, when the initial value is all there is, and before the
+    first reward, when no variance is known. A ratio whose terms never varied, ten of them not 0, is that ratio.
     """
 
     description: ClassVar[str] = (
@@ -123,5 +124,13 @@ class DriftAware(IntervalMethod):
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
         width = 2.4 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
+        width = width + missing_weight(reading) * np.where(terms.controlled, terms.high_slope - terms.low_slope, 0.0)
         width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
         return np.where((reading.moments[MomentRow.IMPORTANCE] > 0) & reading.rewarded, width, np.nan)
+
+
+def missing_weight(reading: Reading) -> Array:
+    """The part of the expected weight of 1 that the mean weight lacks beyond three of its standard errors."""
+    weight, square = reading.moments[MomentRow.IMPORTANCE], reading.moments[MomentRow.IMPORTANCE_SQUARE]
+    error = np.sqrt(np.maximum(square - weight**2, 0.0) / reading.moments.count)
+    return np.asarray(np.maximum(1.0 - weight - 3.0 * error, 0.0))

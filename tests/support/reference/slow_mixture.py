@@ -178,17 +178,14 @@ class SlowMixture:
         value = (share * estimates).sum()
         event_ages = np.arange(done * self.block)[::-1]
         block_ages = self._ages(done).repeat(self.block)
-        kernel = sum(
-            om * np.exp(-block_ages / horizon) / total
-            for om, horizon, total in zip(share, HORIZONS, totals, strict=True)
-        )
-        q = part.q[: done * self.block]
-        pseudo = np.nan_to_num(part.prior[done - 1] * 0 + 1) * np.exp(-done * self.block / HORIZONS)
-        start = 500 * (share * pseudo / totals).sum() ** 2
+        q, faded = part.q[: done * self.block], [np.exp(-block_ages / horizon) for horizon in HORIZONS]
+        kernel = sum(om * fading / total for om, fading, total in zip(share, faded, totals, strict=True))
+        alone = sum(om * fading / (fading * q).sum() for om, fading in zip(share, faded, strict=True))
+        of_events = (alone * q * np.nan_to_num(means[:done]).repeat(self.block)).sum()
         block_mean_age = event_ages.reshape(done, -1).mean(axis=1).repeat(self.block)
         return (
             value,
-            self._noise(part, done) * ((kernel**2 * q**2).sum() + start),
+            self._noise(part, done) * (alone**2 * q**2).sum() + (value - of_events) ** 2,
             (share * (estimates - value) ** 2).sum(),
             (kernel * q * block_mean_age).sum(),
             (share * np.minimum(HORIZONS, done * self.block)).sum(),
