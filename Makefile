@@ -54,6 +54,7 @@ bench: export PYTHONPATH = tests/benchmarks
 bench: .venv-test/ready  ## throughput and memory, measured on this machine
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py
 	$(WHEEL_PYTHON) tests/benchmarks/throughput.py --memory
+	$(WHEEL_PYTHON) tests/benchmarks/from_kafka.py
 	$(WHEEL_PYTHON) tests/benchmarks/features.py
 	$(WHEEL_PYTHON) tests/benchmarks/family.py
 	$(WHEEL_PYTHON) tests/benchmarks/intervals.py

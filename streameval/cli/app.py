@@ -30,6 +30,7 @@ app = typer.Typer(
 )
 
 
+KafkaClient = Literal["kafka-python", "confluent"]
 EventsFormat = Literal["json", "dsjson", "parquet", "csv"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["auto", "console", "json"]
@@ -308,6 +309,7 @@ def produce(
         str, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas.")
     ] = "localhost:9092",
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions if the topic is created.")] = 1,
+    client: Annotated[KafkaClient, typer.Option(help="The client library, as in source.client.")] = "kafka-python",
 ) -> None:
     """Send a file of events to a Kafka topic.
 
@@ -319,7 +321,7 @@ def produce(
     from streameval.ingest.kafka.settings import KafkaConnection
 
     _quieten()
-    connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers})
+    connection = KafkaConnection.model_validate({"bootstrap_servers": bootstrap_servers, "client": client})
     with progress_of_bytes() as advance:
         lines = (line for batch in read_lines([file], advance=advance) for line in batch if line)
         sent = send(lines, topic, connection, partitions=partitions)

@@ -25,6 +25,7 @@ REPEATING = {
     "kafka_connected": PERIOD,
     "kafka_not_reached": PERIOD,
     "offsets_not_committed": PERIOD,
+    "polling_takes_most_time": 86400.0,
     "snapshot_failed": PERIOD,
     "snapshots_deleted": PERIOD,
 }

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -99,13 +100,19 @@ def test_labels_name_the_version_and_the_licence_of_the_package() -> None:
     assert labels[f"{prefix}licenses"] == PYPROJECT["project"]["license"]
 
 
-def test_the_locks_of_the_image_have_the_dependencies_without_extras_and_the_build_backend() -> None:
+def test_the_locks_of_the_image_have_the_dependencies_one_extra_and_the_build_backend() -> None:
     image, tools = pinned("image.lock"), pinned("build.lock")
-    wanted = [Requirement(line) for line in PYPROJECT["project"]["dependencies"]]
+    project = PYPROJECT["project"]
+    wanted = [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["confluent"]]
     assert {canonicalize_name(each.name) for each in wanted} <= set(image)
-    assert not {"matplotlib", "pyarrow", "confluent-kafka"} & set(image)
+    assert not {"matplotlib", "pyarrow"} & set(image)
     assert {canonicalize_name(Requirement(line).name) for line in PYPROJECT["build-system"]["requires"]} <= set(tools)
     assert not BUILD_TOOLS & set(image)
+
+
+@pytest.mark.parametrize("path", ["compose/streameval.yaml", "kubernetes/streameval.yaml"])
+def test_the_configurations_of_the_image_name_its_kafka_client(path: str) -> None:
+    assert yaml.safe_load((ROOT / "deploy" / path).read_text())["source"]["client"] == "confluent"
 
 
 def test_the_context_is_what_is_copied_and_no_more() -> None:

@@ -32,10 +32,11 @@ MOST_LINES = 60
 RECOVERY = 10.0
 
 
-@pytest.fixture
-def cluster() -> Iterator[FaultyCluster]:
+@pytest.fixture(params=["kafka-python", pytest.param("confluent", marks=pytest.mark.slow)])
+def cluster(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
     """With a topic of four partitions and 4000 messages in it."""
     with FaultyCluster({TOPIC: 4}) as cluster:
+        cluster.client = request.param
         produce(numbers(MESSAGES), TOPIC, cluster.connection)
         yield cluster
 
@@ -106,6 +107,8 @@ def test_a_broker_that_dies_leaves_its_partitions_to_the_others(cluster: FaultyC
 
 
 def test_a_partition_without_a_leader_waits_while_the_others_are_read(cluster: FaultyCluster) -> None:
+    if cluster.client == "confluent":
+        pytest.skip("the mock cluster crashes when librdkafka fetches from a partition without a leader")
     with gently(cluster) as reader:
         reader.poll_until(lambda: reader.status.reached)
         cluster.lead(TOPIC, 0, NOBODY)

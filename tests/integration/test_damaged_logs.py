@@ -19,7 +19,7 @@ from support.integration.broker import RealBroker
 from support.integration.running import daemon, wait_for
 from support.messages import message
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
 
 def events(count: int, begin: int = 0) -> list[bytes]:
@@ -34,9 +34,14 @@ def topic(real_kafka: RealBroker) -> str:
 
 
 @pytest.fixture
-def config(real_kafka: RealBroker, topic: str, tmp_path: Path) -> Path:
+def config(real_kafka: RealBroker, client: str, topic: str, tmp_path: Path) -> Path:
     path = tmp_path / "streameval.yaml"
-    source = {"bootstrap_servers": real_kafka.bootstrap, "topic": topic, "order": "arrival"}
+    source = {
+        "bootstrap_servers": real_kafka.bootstrap,
+        "topic": topic,
+        "order": "arrival",
+        "client": client,
+    }
     path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "http": {"port": 0}}))
     return path
 

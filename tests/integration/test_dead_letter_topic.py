@@ -17,7 +17,7 @@ from streameval.service.dead_letters import open_dead_letters
 from support.factories import quickest, wait_until
 from support.integration.broker import Broker
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
 
 def rejected(count: int) -> tuple[list[Records], list[Rejected]]:

@@ -17,7 +17,7 @@ from support.integration.broker import Broker, MockBroker
 from support.integration.ci import skip_unless_ci
 from support.ports import free_port
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
 
 @pytest.fixture

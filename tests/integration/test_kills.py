@@ -30,6 +30,7 @@ from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, f
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
+both_clients = pytest.mark.parametrize("client", ["kafka-python", "confluent"])
 EVENTS = 1_000_000
 FEWER = 100_000
 PARTITIONS = 4
@@ -240,11 +241,13 @@ main()
 """
 
 
+@both_clients
 def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
-    shorter: Log, undisturbed: Any, tmp_path: Path
+    shorter: Log, undisturbed: Any, tmp_path: Path, client: str
 ) -> None:
-    runs = DaemonRuns(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500))
-    killed = DaemonRuns(tmp_path / "steps", shorter.config(order="event_time", max_poll_records=500), KILLED_AT)
+    config = shorter.config(order="event_time", max_poll_records=500, client=client)
+    runs = DaemonRuns(tmp_path / "steps", config)
+    killed = DaemonRuns(tmp_path / "steps", config, KILLED_AT)
     for step in STEPS:
         killed.start(step)
         assert killed.process is not None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, MessageSizeTooLargeError
 from pydantic import SecretStr
 
 from streameval.ingest.background import ConnectionGroup
@@ -30,7 +31,7 @@ OPTIONS = {
 }
 """The settings that only have another name in the library."""
 UNKNOWN_EPOCH = -1
-REQUEST_TIMEOUT = 5.0
+REQUEST_TIMEOUT, SLICE = 5.0, 0.05
 CHECK_INTERVAL = 1.0
 """Seconds after which the id of the topic is requested again before messages are returned: the library reads on in a
 topic that was created again, without an error, if that has grown beyond the position."""
@@ -214,6 +215,74 @@ class ConfluentClient:
 
     def _key(self, partition: int, offset: int = OFFSET_INVALID, epoch: int = UNKNOWN_EPOCH) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset, leader_epoch=epoch)
+
+
+class ConfluentProducer:
+    """As much of `kafka.KafkaProducer` as the writers of `producer.py` use, on librdkafka."""
+
+    def __init__(self, connection: KafkaConnection, delivery_timeout: float, block_timeout: float) -> None:
+        options = {"linger.ms": 20, "enable.idempotence": True, "message.timeout.ms": milliseconds(delivery_timeout)}
+        self._producer = Producer(connection_options(connection) | options | {"error_cb": self._note})
+        self._block_timeout, self._trouble = block_timeout, "no answer in time"
+
+    def partitions_for(self, topic: str) -> Collection[int]:
+        try:
+            return frozenset(self._producer.list_topics(topic, self._block_timeout).topics[topic].partitions)
+        except KafkaException as error:
+            raise KafkaConnectionError(self._trouble) from error
+
+    def send(self, topic: str, value: bytes, **options: Any) -> Delivery:
+        delivery, deadline = Delivery(), time.monotonic() + self._block_timeout
+        while True:
+            try:
+                self._producer.produce(topic, value, on_delivery=delivery.answer, **options)
+                self._producer.poll(0)
+                return delivery
+            except BufferError:
+                self._producer.poll(SLICE)
+                if time.monotonic() > deadline:
+                    raise KafkaTimeoutError(self._trouble) from None
+            except KafkaException as error:
+                delivery.answer(error.args[0], None)
+                return delivery
+
+    def flush(self, timeout: float) -> None:
+        if self._producer.flush(timeout):
+            raise KafkaTimeoutError(self._trouble)
+
+    def force_close(self) -> None:
+        """Give up what is still under way."""
+        self._producer.purge()
+        self._producer.flush(0)
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble = error.str()
+
+
+class Delivery:
+    """The answer to a message."""
+
+    exception: Exception | None = None
+    _answered = False
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[Exception], object]] = []
+
+    def answer(self, error: KafkaError | None, message: Message) -> None:
+        self._answered = True
+        if error is not None:
+            too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+            self.exception = (MessageSizeTooLargeError if too_large else KafkaConnectionError)(error.str())
+            for callback in self._callbacks:
+                callback(self.exception)
+
+    def add_errback(self, callback: Callable[[Exception], object]) -> None:
+        self._callbacks.append(callback)
+        if self.exception is not None:
+            callback(self.exception)
+
+    def succeeded(self) -> bool:
+        return self._answered and self.exception is None
 
 
 @contextmanager

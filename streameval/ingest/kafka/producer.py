@@ -77,6 +77,10 @@ def create_topic(
 
 
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
+    if connection.client == "confluent":
+        from streameval.ingest.kafka.confluent import ConfluentProducer  # an extra
+
+        return ConfluentProducer(connection, delivery_timeout, block_timeout)
     request_timeout = min(connection.request_timeout, delivery_timeout / 2)
     options |= connection_options(connection) | {
         "linger_ms": 20,
@@ -90,9 +94,14 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
 
 def _close(producer: Any) -> None:
     """Give up what is still under way; the library would wait for it."""
-    producer._sender.force_close()
-    with suppress(KafkaError):
-        producer.close(timeout=CONNECT_TIMEOUT)
+    _give_up(producer)
+    if isinstance(producer, KafkaProducer):
+        with suppress(KafkaError):
+            producer.close(timeout=CONNECT_TIMEOUT)
+
+
+def _give_up(producer: Any) -> None:
+    (producer._sender if isinstance(producer, KafkaProducer) else producer).force_close()
 
 
 @contextmanager
@@ -148,7 +157,7 @@ class MessageSender:
         producer = self._producer
         if producer is not None:
             with INSIDE:  # its thread closes its network; two that close one get in each other's way
-                producer._sender.force_close()
+                _give_up(producer)
 
     def close(self) -> None:
         """Leave the cluster; messages under way are given up."""

@@ -46,6 +46,7 @@ Version = Annotated[
 """A pydantic type: `2.3` or `[2, 3]`."""
 
 
+CONFLUENT = "pip install 'streameval[confluent]'"
 CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
 """The values that librdkafka accepts, in seconds, bytes and messages."""
 
@@ -98,7 +99,7 @@ class KafkaConnection(StrictModel):
     @model_validator(mode="after")
     def _client_is_usable(self) -> KafkaConnection:
         if self.client == "confluent" and find_spec("confluent_kafka") is None:
-            raise ValueError("client confluent needs another library: pip install 'streameval[confluent]'")
+            raise ValueError(f"client confluent needs another library: {CONFLUENT}")
         for name, (least, most) in CONFLUENT_LIMITS.items():
             if self.client == "confluent" and not least <= getattr(self, name, least) <= most:
                 raise ValueError(f"client confluent needs a {name} from {least} to {most}")

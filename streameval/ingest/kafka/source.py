@@ -27,7 +27,7 @@ from streameval.ingest.base import (
 )
 from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError, connect
 from streameval.ingest.kafka.producer import GroupWriter
-from streameval.ingest.kafka.settings import Beginning, KafkaSettings
+from streameval.ingest.kafka.settings import CONFLUENT, Beginning, KafkaSettings
 
 CONNECT_TIMEOUT = 10.0
 COMMIT_TIMEOUT = 2.0
@@ -41,6 +41,7 @@ BUSY = 0.1
 """Share of the caller's time between two polls that counts towards the stall timeout. A partition waits while messages
 fetched from others are processed, which may take long when events come faster than that; a new client would forget
 these messages and fetch the same ones first."""
+ADVISED_EVERY = 60.0  # seconds over which the processor time of polling is measured
 SLICE = 0.05
 """Seconds to wait for one source while the others are not polled."""
 
@@ -49,6 +50,29 @@ log = structlog.get_logger(__name__)
 
 class TopicReplacedError(ClientError):
     """The topic was deleted and created again: the positions are those of a log that no longer exists."""
+
+
+class PollingTime:
+    """While entered, processor time of this thread counts as that of polling."""
+
+    def __init__(self, clock: Callable[[], float], processor: Callable[[], float]) -> None:
+        self._clock, self._processor = clock, processor
+        self._begin, self._worked, self._polled = clock(), processor(), 0.0
+
+    def __enter__(self) -> None:
+        self._polled -= self._processor()
+
+    def __exit__(self, *_: object) -> None:
+        self._polled += self._processor()
+
+    def takes_most(self) -> bool:
+        """Whether the thread was busy for most of the last minute, and polled for most of that; asked once a minute."""
+        seconds = self._clock() - self._begin
+        if seconds < ADVISED_EVERY:
+            return False
+        worked, polled = self._processor() - self._worked, self._polled
+        self._begin, self._worked, self._polled = self._clock(), self._processor(), 0.0
+        return worked > seconds / 2 and polled > worked / 2
 
 
 @dataclass
@@ -85,7 +109,8 @@ class KafkaSource:
     everything that may fail comes before positions advance. Partitions that are added later are read from their first
     message: `start` applies to the first start only, and a later one must not skip messages silently.
 
-    `clock` counts seconds, `connect` makes the client, `chance` in [0, 1) spreads the reconnects of many daemons.
+    `clock` counts seconds, `processor` those of the processor in this thread, `connect` makes the client, `chance` in
+    [0, 1) spreads the reconnects of many daemons.
     """
 
     def __init__(
@@ -94,10 +119,12 @@ class KafkaSource:
         offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
         connect: Callable[[KafkaSettings, float, ConnectionGroup], Client] = connect,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
+        self._polling = PollingTime(clock, processor)
         known = offsets or Offsets({})
         now = clock()
         self._partitions = {
@@ -135,11 +162,15 @@ class KafkaSource:
         """
         try:
             client = self._client or self._open(timeout)
-            return self._read(client, timeout) if client else []
+            with self._polling:
+                return self._read(client, timeout) if client else []
         except TopicReplacedError:
             self._restart_from_earliest()
         except ClientError as error:
             self._drop_client(error)
+        finally:
+            if self._settings.client != "confluent" and self._polling.takes_most():
+                log.info("polling_takes_most_time", hint=f"source.client: confluent polls faster ({CONFLUENT})")
         return []
 
     def status(self) -> SourceStatus:

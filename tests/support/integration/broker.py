@@ -245,11 +245,6 @@ class MockBroker(StoppableBroker):
     """The mock cluster, for machines without Java."""
 
     kind = "mock cluster"
-    client = "kafka-python"
-
-    @property
-    def connection(self) -> KafkaConnection:
-        return super().connection.model_copy(update={"client": self.client})
 
 
 class ExternalBroker:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streameval.ingest.kafka.mock_broker import INT, POINTER, TEXT, EmbeddedBroker
+from streameval.ingest.kafka.settings import KafkaConnection
 
 BROKERS, NOBODY = 3, -1
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 1, 2, 3, 8, 10
@@ -43,7 +44,13 @@ FAULTS: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 class StoppableBroker(EmbeddedBroker):
-    """An embedded broker that tests may stop and start."""
+    """An embedded broker that tests may stop and start; `client` is the library of connections to it."""
+
+    client = "kafka-python"
+
+    @property
+    def connection(self) -> KafkaConnection:
+        return super().connection.model_copy(update={"client": self.client})
 
     def __init__(self, partitions: Mapping[str, int] | None = None, *, brokers: int = 1) -> None:
         super().__init__(partitions, brokers=brokers)

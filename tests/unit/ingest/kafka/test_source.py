@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.ingest.background import RetryError
@@ -689,3 +691,42 @@ def test_without_its_library_the_client_confluent_is_refused_with_what_to_instal
     with pytest.raises(ValidationError, match=r"pip install 'streameval\[confluent\]'"):
         KafkaSettings.model_validate({"topic": TOPIC, "client": "confluent"})
     KafkaSettings(topic=TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("polled", "worked", "client", "advised"),
+    [
+        (0.5, 0.3, "kafka-python", 1),
+        (0.3, 0.5, "kafka-python", 0),
+        (0.2, 0.1, "kafka-python", 0),
+        (0.5, 0.3, "confluent", 0),
+    ],
+)
+def test_the_other_client_is_recommended_where_a_busy_loop_polls_most_of_its_time(
+    cluster: FakeCluster, polled: float, worked: float, client: str, advised: int
+) -> None:
+    """Seconds of the processor for each second of the clock, in polls and between them."""
+    processor = 0.0
+
+    def connect(*arguments: Any) -> Any:
+        made = cluster.connect(*arguments)
+        poll = made.poll
+
+        def polling(timeout: float) -> list[Records]:
+            nonlocal processor
+            processor += polled
+            records: list[Records] = poll(timeout)
+            return records
+
+        made.poll = polling
+        return made
+
+    now = 0.0
+    settings = KafkaSettings.model_validate({"topic": TOPIC, "client": client})
+    source = KafkaSource(settings, clock=lambda: now, processor=lambda: processor, connect=connect)
+    wait_until(lambda: bool(source.poll(0.1)))
+    with capture_logs() as logs:
+        for _ in range(119):
+            now, processor = now + 1.0, processor + worked
+            source.poll(0.0)
+    assert [entry["event"] for entry in logs].count("polling_takes_most_time") == advised
