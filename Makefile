@@ -81,6 +81,7 @@ dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 
 figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
 	for study in nonstationary coverage promotion; do .venv/bin/python examples/$$study/study.py table || exit 1; done
+	for study in slates estimators; do .venv/bin/python examples/$$study/summary.py || exit 1; done
 
 manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from deploy/prometheus/rules
 	.venv/bin/python deploy/kubernetes/prometheusrule.py

@@ -1,0 +1,60 @@
+"""The table and the figures of README.md, from results.json: `python summary.py`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+COLUMNS = {
+    "IPS": "IPS",
+    "DM": "DM",
+    "PI": "`pseudo_inverse`",
+    "wPI": "`weighted_pseudo_inverse`",
+    "on-policy": "on-policy",
+}
+LARGE = ("10 of 100, uniform", "10 of 100, peaked")
+
+
+def fill_in(document: str, results: Mapping[str, Any]) -> str:
+    """Replace the table after a line `<!-- table: errors -->`, and figures, each before `<!-- =name -->`."""
+    head = f"| at {results['sizes'][-1]:,} slates | {' | '.join(COLUMNS.values())} |\n|{'---|' * (len(COLUMNS) + 1)}\n"
+    body = "".join(
+        f"| {panel} | {' | '.join(short(errors[name][-1], 4 if name == 'on-policy' else 3) for name in COLUMNS)} |\n"
+        for panel, errors in results["errors"].items()
+    )
+    table = r"(<!-- table: errors -->\n)(?:\|[^\n]*\n)*"
+    document = re.sub(table, lambda found: f"{found[1]}{head}{body}", document)
+    known = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+
+
+def figures(results: Mapping[str, Any]) -> dict[str, str]:
+    """The figures of the text by name; those of the pages with 10 of 100 documents are the worst of both logs."""
+    errors = [results["errors"][panel] for panel in LARGE]
+    ratio = max(each["wPI"][-1] / each["IPS"][-1] for each in errors)
+    data = max((each["on-policy"][-1] / min(each["PI"][-1], each["wPI"][-1])) ** 2 for each in errors)
+    worst = [
+        size
+        for place, size in enumerate(results["sizes"])
+        if all(each["wPI"][place] == max(line[place] for line in each.values()) for each in errors)
+    ]
+    return {
+        "weighted_over_ips": short(ratio, 2),
+        "weighted_worst": f"{max(worst):,}",
+        "data_on_policy": short(100 * data, 2),
+        "bias_large": f"{100 * results['bias']['10 of 100']:.0f}",
+        "bias_small": f"{100 * results['bias']['5 of 10']:.1f}",
+    }
+
+
+def short(number: float, decimals: int) -> str:
+    return f"{number:.{decimals}f}".removeprefix("0")
+
+
+if __name__ == "__main__":
+    readme = HERE / "README.md"
+    readme.write_text(fill_in(readme.read_text(), json.loads((HERE / "results.json").read_text())))
