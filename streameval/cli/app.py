@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.process import responsive, set_up_process
+from streameval.cli.process import make_responsive, set_up_process
 from streameval.cli.terminal import Verbs, console, progress_of_bytes, run_app, say
 from streameval.errors import InputError
 
@@ -119,7 +119,8 @@ def run(
         begin = None if backfill is None else source.backfill_start(backfill)
         daemon = daemon_of(config, settings, begin, reset=reset, reset_policies=reset_policy)
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
-        with on_hangup(daemon.reload), server, responsive():
+        with on_hangup(daemon.reload), server:
+            make_responsive()
             if early.is_set():
                 daemon.reload()
             daemon.run()
@@ -140,8 +141,8 @@ def demo(
     """
     from streameval.cli.demo import run_demo
 
-    with responsive():
-        run_demo(events=events, port=port, seed=seed, rate=rate)
+    make_responsive()
+    run_demo(events=events, port=port, seed=seed, rate=rate)
 
 
 @app.command()
