@@ -28,6 +28,8 @@ CONFIDENCE = 0.95
 REWARD = 0.1
 """Probability of a reward for every action."""
 AT_ONCE = 5_000
+LONG, FEW, WAVE = 1_000_000, 20, 25_000
+"""Events and candidates of a long stream; the period of rewards that are `waving`, between 0 and twice their mean."""
 PROOF = "proof alone"
 
 
@@ -66,6 +68,32 @@ class Outcome(msgspec.Struct, frozen=True):
     events: int
     ever: dict[str, int]
     family: dict[str, int]
+
+
+class LongOutcome(msgspec.Struct, frozen=True):
+    """Number of candidates of one long stream that were ever promotable by `paired`; `rewards`: still or waving."""
+
+    weights: str
+    rewards: str
+    seed: int
+    candidates: int
+    events: int
+    ever: int
+
+
+def follow_long(kind: str, rewards: str, seed: int) -> LongOutcome:
+    """Run one long stream with the rule `paired` at its default settings."""
+    names = [f"candidate {place}" for place in range(1, FEW + 1)]
+    evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion="paired", drift=None)
+    waving = rewards == "waving"
+    for first in range(0, LONG, AT_ONCE):
+        random = np.random.default_rng([20_261_122, seed, list(KINDS).index(kind), int(waving), first])
+        phase = 2 * np.pi * (first + np.arange(AT_ONCE)) / WAVE
+        reward = (random.random(AT_ONCE) < REWARD * (1 + waving * np.sin(phase))).astype(float)
+        weight = KINDS[kind].draw(random, AT_ONCE, FEW)
+        evaluator.update(_batch(reward, weight, KINDS[kind].propensity, names))
+    ever = sum(decision.times > 0 for decision in evaluator.report().promotion)
+    return LongOutcome(kind, rewards, seed, FEW, LONG, ever)
 
 
 def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVENTS) -> Outcome:

@@ -28,7 +28,7 @@ NAMES: Mapping[str, str] = {
     "moved_lately": "its distance from its own mean over the last 30,000 events, `moved^2`, averaged likewise",
     "drift": "common drift of all lifts, `drift^2`",
     "drift_lately": "… its mean over the last 30,000 events",
-    "paired": "the combination in `paired`, `se^2 + (2 spread)^2 + (moved / 3)^2`",
+    "paired": "the combination in `paired` for one candidate, `se^2 + (2 spread)^2 + (moved / 3)^2`",
     "drift_aware": "the combination in `drift_aware`, `se^2 + spread^2 + drift^2`",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-from aa_streams import KINDS, Outcome, follow
+from aa_streams import KINDS, LongOutcome, Outcome, follow, follow_long
 from errors import FIRST_SEED, Told, told
 from experiment import RULES, watch
 from scoring import Run, Score, score
@@ -46,7 +47,8 @@ def missing_runs(
     store: Store[Score], world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int
 ) -> list[tuple[str, Run]]:
     """Runs that are not stored yet, setting by setting; a run is stored as a whole or not at all."""
-    done = {(each.world, each.setting, each.seed, each.events) for each in store.read() if each.rule == RULES[-1]}
+    rules = Counter((each.world, each.setting, each.seed, each.events) for each in store.read())
+    done = {run for run, count in rules.items() if count == len(RULES)}
     runs = [Run(scene(world).name, setting, seed, events) for setting in settings for seed in seeds]
     return [(world, run) for run in runs if (run.world, run.setting, run.seed, run.events) not in done]
 
@@ -72,6 +74,18 @@ def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
     """Run one A/A stream with all its candidates."""
     kind, seed, events = job
     return [follow(kind, seed, events=events)]
+
+
+def missing_long(store: Store[LongOutcome], streams: int) -> list[tuple[str, str, int]]:
+    """Long A/A streams that are not stored yet."""
+    done = {(each.weights, each.rewards, each.seed) for each in store.read()}
+    jobs = [(kind, rewards, seed) for seed in range(streams) for kind in KINDS for rewards in ("still", "waving")]
+    return [job for job in jobs if job not in done]
+
+
+def perform_long(job: tuple[str, str, int]) -> list[LongOutcome]:
+    """Run one long A/A stream."""
+    return [follow_long(*job)]
 
 
 def missing_errors(

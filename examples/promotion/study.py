@@ -3,6 +3,7 @@
 python study.py run lastfm.npz      20 seeds x 3 settings, resumable
 python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
 python study.py same                10,000 candidates with the same value as production
+python study.py long                20 long streams of 20 such candidates for each kind of weights and rewards
 python study.py table               results/*.jsonl -> the tables of README.md
 python study.py figures lastfm.npz  the figures
 """
@@ -23,11 +24,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from runs import (
     Store,
     missing_errors,
+    missing_long,
     missing_runs,
     missing_streams,
     perform,
     perform_all,
     perform_errors,
+    perform_long,
     perform_stream,
 )
 from scoring import Score
@@ -103,6 +106,19 @@ def same(
 
 
 @app.command()
+def long(
+    streams: Annotated[int, typer.Option(min=1, help="of each kind of weights and rewards")] = len(SEEDS),
+    processes: Processes = CORES,
+    results: Results = RESULTS,
+) -> None:
+    """Run and store the missing long A/A streams."""
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results / "long.jsonl", aa_streams.LongOutcome)
+    jobs = missing_long(store, streams)
+    _with_progress(len(jobs), lambda done: perform_all(perform_long, jobs, store, processes, done))
+
+
+@app.command()
 def table(
     world: Annotated[str, typer.Option(help="whose results, by the name of its file")] = "lastfm",
     results: Results = RESULTS,
@@ -112,7 +128,8 @@ def table(
     scores = Store(results / f"{world}.jsonl", Score).read()
     outcomes = Store(results / "same.jsonl", aa_streams.Outcome).read()
     told = Store(results / "errors.jsonl", Told).read()
-    readme.write_text(fill_in(readme.read_text(), scores, outcomes, told))
+    streams = Store(results / "long.jsonl", aa_streams.LongOutcome).read()
+    readme.write_text(fill_in(readme.read_text(), scores, outcomes, told, streams))
 
 
 @app.command()

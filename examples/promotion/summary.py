@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from aa_streams import CONFIDENCE, PROOF, Outcome
+from aa_streams import CONFIDENCE, PROOF, LongOutcome, Outcome
 from errors import NAMES, Told
 from experiment import RULES
 from scipy.stats import binom, chi2
@@ -17,7 +17,7 @@ from worlds import SETTINGS
 
 from streameval.ope.intervals.sequences import error_shares
 
-CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4), "abrupt": (2, 3, 4), "stationary": ()}
+CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4, 5), "abrupt": (1, 2, 3, 4), "stationary": ()}
 """Seeds inspected while the bound of `paired` was chosen; further ones, from 100 on, are in no table."""
 CANDIDATE_EVENTS = 10_000_000
 SURE = 0.999
@@ -119,7 +119,7 @@ class SameRow(NamedTuple):
 
 
 PROMISES: Collection[str] = ("anytime", "sea", PROOF)
-"""`paired` is calibrated, and `bsea` has no error probability at all."""
+"""`bsea` has no error probability at all."""
 
 
 def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
@@ -127,7 +127,7 @@ def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
     rows = []
     for weights in dict.fromkeys(each.weights for each in outcomes):
         some = [each for each in outcomes if each.weights == weights]
-        for rule in (*RULES, PROOF):
+        for rule in (*RULES[1:], PROOF):
             promised = 1 - CONFIDENCE if rule in PROMISES else None
             rows.append(_same_row(rule, some, [each.ever[rule] for each in some], promised))
         shares = error_shares(1 - CONFIDENCE, range(1, some[0].candidates + 1))
@@ -142,7 +142,13 @@ def _same_row(rule: str, some: Sequence[Outcome], ever: Sequence[int], promised:
     return SameRow(some[0].weights, rule, candidates, some[0].events, sum(ever), promised, bound)
 
 
-def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome], told: Sequence[Told] = ()) -> str:
+def fill_in(
+    document: str,
+    scores: Sequence[Score],
+    outcomes: Sequence[Outcome],
+    told: Sequence[Told] = (),
+    long: Sequence[LongOutcome] = (),
+) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {
         "all": _rules(rows_of(scores)),
@@ -151,22 +157,19 @@ def fill_in(document: str, scores: Sequence[Score], outcomes: Sequence[Outcome],
         "targets": _targets(rows_of(scores), rows_of(scores, fresh=True)),
         "same": _same(same_rows(outcomes)),
         "errors": _errors(told),
+        "long": _long(long),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(rows_of(scores), same_rows(outcomes))
+    known = figures(rows_of(scores))
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
 
 
-def figures(rows: Sequence[Row], same: Sequence[SameRow]) -> dict[str, str]:
+def figures(rows: Sequence[Row]) -> dict[str, str]:
     """The figures of the text by name, in percent."""
     published = [row for row in rows if row.rule in ("sea", "bsea") and row.setting != "stationary"]
     wrong = [100 * row.worse / row.promotable for row in published if row.promotable] or [math.nan]
-    known = {"wrong_low": f"{min(wrong):.0f}", "wrong_high": f"{max(wrong):.0f}"}
-    mild = [row for row in same if (row.weights, row.rule) == ("mild", "paired")]
-    share = [100 * row.ever / row.candidates for row in mild] or [math.nan]
-    events = [f"{row.events:,}" for row in mild] or [NONE]
-    return known | {"same": f"{share[0]:.1f}", "same_events": events[0]}
+    return {"wrong_low": f"{min(wrong):.0f}", "wrong_high": f"{max(wrong):.0f}"}
 
 
 def _rules(rows: Iterable[Row]) -> str:
@@ -286,6 +289,18 @@ def _same(rows: Iterable[SameRow]) -> str:
         ]
         for row in rows
     ]
+    return _table(head, body)
+
+
+def _long(long: Sequence[LongOutcome]) -> str:
+    """Streams of a million events in which `paired` ever called a candidate promotable."""
+    head = ["weights", "rewards", "streams", "candidates", "streams with a promotable candidate", "such candidates"]
+    body = []
+    for weights, rewards in dict.fromkeys((each.weights, each.rewards) for each in long):
+        some = [each for each in long if (each.weights, each.rewards) == (weights, rewards)]
+        ever = [each.ever for each in some]
+        numbers = (len(some), sum(each.candidates for each in some), np.count_nonzero(ever), sum(ever))
+        body.append([weights, rewards, *(f"{number:,}" for number in numbers)])
     return _table(head, body)
 
 

@@ -20,7 +20,7 @@ from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "promotion"
 MODULES = ("aa_streams", "errors", "experiment", "figures", "runs", "scoring", "study", "summary", "worlds")
-TABLES = ("all", "fresh", "delays", "targets", "same", "errors")
+TABLES = ("all", "fresh", "delays", "targets", "same", "errors", "long")
 
 
 @pytest.fixture
@@ -136,7 +136,11 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
     assert all(each.seed >= 100 for each in told)
     document = readme.read_text()
     assert all(f"<!-- table: {name} -->\n|" in document for name in TABLES)
-    assert summary.fill_in(document, scores, outcomes, told) == document
+    long = runs.Store(EXAMPLE / "results" / "long.jsonl", runs.LongOutcome).read()
+    assert summary.fill_in(document, scores, outcomes, told, long) == document
+    for kinds in {(each.weights, each.rewards) for each in long}:
+        ever = [each.ever for each in long if (each.weights, each.rewards) == kinds]
+        assert sum(map(bool, ever)) <= len(ever) / 20
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ HORIZON = 30_000.0
 """Horizon in events of the averages of `spread` and `moved`, which are noisy at any single moment."""
 SPREAD, MOVED = 2.0, 1.0 / 3.0
 """The factors with which `spread` and `moved` enter the error."""
+TOGETHER = 0.6
+"""The share of the squared movement of the mean lift that enters the squared error, with many candidates."""
 RECENT = 10_000.0
 """Horizon in events of the number of events that a lift could use."""
 ENOUGH, TOO_FEW = 0.9, 0.5
@@ -43,7 +45,7 @@ def start(candidates: int) -> State:
     `recent`: the decayed number of events that both policies have. Candidates are axis 0.
     """
     last = np.column_stack([np.full((candidates, 3), np.nan), np.zeros(candidates)])
-    return {"sums": np.zeros((candidates, 7)), "last": last, "recent": np.zeros(candidates)}
+    return {"sums": np.zeros((candidates, 11)), "last": last, "recent": np.zeros(candidates)}
 
 
 def follow(path: Lift, state: State, block: int) -> tuple[Array, Array, State]:
@@ -93,16 +95,28 @@ def _changes(recent: Array, most: Array, fit: Index, now: Index) -> Mask:
 def known(path: Lift, before: Array, block: int) -> tuple[Lift, Array]:
     """The lift that rules read after each of these blocks, and the sums after them.
 
-    `drift_square = (2 spread)^2 + (moved / 3)^2`. `spread^2` is the mean of the last 30,000 events, and so is
-    `moved^2`, the squared distance of the lift from its own mean of the last 30,000 events: a lift that moves much is
-    less certain.
+    `drift_square = (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`. `spread^2` is the mean of the last 30,000
+    events, and so is `moved^2`, the squared distance of the lift from its own mean of the last 30,000 events: a lift
+    that moves much is less certain. `together^2` is the same of the mean lift of all K candidates: where the value of
+    production drifts, the estimates of all candidates may follow late.
     """
     events = running_sum(before[:, 0], path.events)
     spread2, of_spread = recent_mean(path.drift_square, before[:, 1:3], block)
-    mean, of_value = recent_mean(path.value, before[:, 3:5], block)
-    moved2, of_moved = recent_mean((path.value - mean) ** 2, before[:, 5:7], block)
-    after = np.concatenate([events[-1][:, None], of_spread, of_value, of_moved], axis=1)
-    return Lift(path.value, path.sampling_variance, SPREAD**2 * spread2 + MOVED**2 * moved2, events), after
+    moved2, of_value = _moved(path.value, before[:, 3:7], block)
+    known = ~np.isnan(path.value)
+    mean = ratio(np.where(known, path.value, 0.0).sum(axis=1), known.sum(axis=1))
+    together2, of_mean = _moved(np.repeat(mean[:, None], path.value.shape[1], axis=1), before[:, 7:], block)
+    after = np.concatenate([events[-1][:, None], of_spread, of_value, of_mean], axis=1)
+    share = TOGETHER * (1.0 - 1.0 / np.maximum(known.sum(axis=1, keepdims=True), 1))
+    drift_square = SPREAD**2 * spread2 + MOVED**2 * moved2 + share * together2
+    return Lift(path.value, path.sampling_variance, drift_square, events), after
+
+
+def _moved(values: Array, before: Array, block: int) -> tuple[Array, Array]:
+    """The mean squared distance of values from their own mean, both over the last 30,000 events; and the sums after."""
+    mean, of_values = recent_mean(values, before[:, :2], block)
+    moved, of_moved = recent_mean((values - mean) ** 2, before[:, 2:], block)
+    return moved, np.concatenate([of_values, of_moved], axis=1)
 
 
 def recent_mean(values: Array, before: Array, block: int) -> tuple[Array, Array]:

@@ -66,19 +66,31 @@ def test_a_better_candidate_is_found_and_dropped_when_it_has_become_worse() -> N
 
 
 def test_rules_agree_with_the_lift_of_the_report() -> None:
-    evaluator, batch = evaluated(log(0)), log(3_000)
-    lifts, spreads = np.zeros((2, 30))
+    evaluator, batch, names = evaluated(log(0)), log(3_000), list(TARGETS)
+    lifts, spreads = np.zeros((2, 30, 3))
     for place in range(30):
         evaluator.update(batch[100 * place :][:100])
         report = evaluator.report()
-        shown, decision = report.get("second", "stratified_ips", "mixture"), decisions(report)["second", "paired"]
-        lifts[place], spreads[place] = shown.lift, shown.details["lift_spread"]
-    assert decision.lift == pytest.approx(shown.lift, rel=1e-9)
-    sampling = shown.details["lift_se"] * np.sqrt(max(1.0, shown.details["lift_design_effect"] or 1.0))
+        shown = [report.get(name, "stratified_ips", "mixture") for name in names]
+        lifts[place], spreads[place] = np.transpose([(each.lift, each.details["lift_spread"]) for each in shown])
+    sampling = [each.details["lift_se"] ** 2 * max(1.0, each.details["lift_design_effect"] or 1.0) for each in shown]
     weights = np.exp(np.arange(30) / 300)  # a horizon of 30,000 events
-    means = np.cumsum(weights * lifts) / np.cumsum(weights)
-    moving = np.average(4 * spreads**2 + (lifts - means) ** 2 / 9, weights=weights)
-    assert decision.lower == pytest.approx(shown.lift - 2.05 * np.sqrt(sampling**2 + moving), rel=1e-3)
+
+    def moved(path: np.ndarray) -> float:
+        means = np.cumsum(weights * path) / np.cumsum(weights)
+        return float(np.average((path - means) ** 2, weights=weights))
+
+    together = 0.6 * 2 / 3 * moved(lifts.mean(axis=1))
+    errors = [
+        each + np.average(4 * spread**2, weights=weights) + moved(path) / 9 + together
+        for each, spread, path in zip(sampling, spreads.T, lifts.T, strict=True)
+    ]
+    decision, last = decisions(report)["second", "paired"], lifts[-1]
+    squares = [lift**2 / error if error else 0.0 for lift, error in zip(last, errors, strict=True)]
+    passed = (1.85 / 1.96 * 1.959964) ** 2
+    needed = (last[0] - decision.lower) ** 2 / errors[0]
+    assert decision.lift == pytest.approx(last[0], rel=1e-9)
+    assert (1 - 4 / (1 + needed + sum(squares[1:]))) * needed == pytest.approx(passed, rel=2e-3)
 
 
 def transitions(report: Report) -> list[tuple[Any, ...]]:
