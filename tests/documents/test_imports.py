@@ -21,6 +21,7 @@ INSIDE = {
     "tests/deploy/test_compose.py": "streameval.service.http",
     "tests/deploy/test_systemd.py": "streameval.service.http",
     "tests/faults": "streameval.ingest.kafka",
+    "tests/faults/defects.py": "streameval",
     "tests/integration/test_damaged_logs.py": "streameval.ingest.kafka",
     "tests/integration/test_kafka_producer.py": "streameval.ingest.kafka",
     "tests/integration/test_kafka_source.py": "streameval.ingest.kafka",
