@@ -19,6 +19,8 @@ import pytest
 
 from streameval.cli import check, replay
 from streameval.events import json_schema
+from streameval.ingest.kafka.mock_broker import EmbeddedBroker
+from streameval.ingest.kafka.producer import produce
 from support.asking import asking, report_of
 from support.commands import Outcome, Run, command
 from support.ports import free_port
@@ -221,6 +223,20 @@ def test_check_tries_a_file(run: Run, files: Path) -> None:
     outcome = run("check", "c.yaml")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.endswith("of the first 3 events 3 can be used\n")
+
+
+@pytest.mark.parametrize(("many", "client"), [(3, "kafka-python"), (4, "kafka-python"), (3, "confluent")])
+def test_check_recommends_the_other_client_for_a_topic_of_many_events(
+    run: Run, files: Path, monkeypatch: pytest.MonkeyPatch, many: int, client: str
+) -> None:
+    monkeypatch.setattr(check, "MANY", many)
+    with EmbeddedBroker({"clicks": 1}) as broker:
+        produce([EVENT.encode()] * 3, "clicks", broker.connection)
+        source = {"bootstrap_servers": broker.bootstrap, "api_version": "2.3", "topic": "clicks", "client": client}
+        (files / "c.yaml").write_text(CONFIG + f"source: {json.dumps(source)}\n")
+        outcome = run("check", "c.yaml")
+    assert outcome.code == 0
+    assert ("source.client: confluent" in outcome.err) == (many == 3 and client == "kafka-python")
 
 
 def test_check_reports_that_no_event_can_be_used(run: Run, files: Path) -> None:

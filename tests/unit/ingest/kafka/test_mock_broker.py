@@ -19,10 +19,11 @@ from support.integration.faulty_cluster import StoppableBroker
 VALUES = [b"%d" % number for number in range(600)]
 
 
-@pytest.fixture
-def broker() -> Iterator[StoppableBroker]:
+@pytest.fixture(params=["kafka-python", "confluent"])
+def broker(request: pytest.FixtureRequest) -> Iterator[StoppableBroker]:
     """With a topic of three partitions."""
     with StoppableBroker({"clicks": 3}) as broker:
+        broker.client = request.param
         yield broker
 
 
