@@ -22,6 +22,8 @@ MOST_ACTIONS = 100_000
 """Actions beyond this number share the mean of all, so that names that never return cannot fill the memory."""
 LARGEST_FEATURE = 1e30
 """Beyond this a sum of squares may leave the floating-point range: the action counts as one without features."""
+NUMBERS_AT_ONCE = 1 << 22
+"""Numbers in the matrices of the blocks that are learned together: beyond it, with many features, fewer blocks are."""
 ROUNDING = 1e-12
 """Added to the diagonal of a matrix of correlations: more than rounding, too little to matter."""
 
@@ -135,9 +137,14 @@ class Ridge(RewardModel):
         learned[events] = design[place[rows]]
         by_block = learned.reshape(log.blocks, -1, width + 1)
         weighted = (learned * log.weight[:, None]).reshape(by_block.shape)
-        squares = np.matmul(weighted.swapaxes(1, 2), by_block)
-        products = np.einsum("bnd,bn->bd", weighted, reward.reshape(log.blocks, -1))
-        coefficients, state = self._follow(state, squares, products, log.block)
+        rewards, at_once = reward.reshape(log.blocks, -1), max(1, NUMBERS_AT_ONCE // (width + 1) ** 2)
+        coefficients: list[Array] = []
+        for first in range(0, log.blocks, at_once):
+            some = slice(first, first + at_once)
+            squares = np.matmul(weighted[some].swapaxes(1, 2), by_block[some])
+            products = np.einsum("bnd,bn->bd", weighted[some], rewards[some])
+            solved, state = self._follow(state, squares, products, log.block)
+            coefficients += list(solved)
         for part, solution in zip(log.rows, coefficients, strict=True):
             rows = np.arange(part.start, part.stop)[known[part]]
             prediction[rows] = np.clip(design[place[rows]] @ solution, *log.reward_range)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from streameval.events import EventBatch
 from streameval.ope.averages import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
 from streameval.ope.reward_models import Ridge
+from streameval.ope.reward_models.base import LoggedActions
 from support.strategies import examples
 
 Array = NDArray[np.float64]
@@ -252,6 +254,25 @@ def test_an_event_with_another_number_of_features_changes_no_prediction_of_other
             evaluator.report()
         found.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
     assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+def test_many_features_take_the_memory_of_few_blocks() -> None:
+    blocks, width, random = 30, 512, np.random.default_rng(9)
+    batch = EventBatch.from_arrays(
+        reward=random.integers(0, 2, 2 * blocks),
+        action=np.zeros(2 * blocks, dtype=int),
+        propensities=np.ones((2 * blocks, 1)),
+        features=random.normal(size=(2 * blocks, 1, width)),
+    )
+    assert batch.action_sets is not None
+    log = LoggedActions(batch.action_sets, batch.reward, np.ones(2 * blocks), 2, (0.0, 1.0))
+    tracemalloc.start()
+    try:
+        Ridge().fold(Ridge().start(), log)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * blocks * width**2 * 8
 
 
 @pytest.mark.parametrize("wrong", [{"horizon": 10.0}, {"penalty": 0.0}, {"horizn": 1e4}])
