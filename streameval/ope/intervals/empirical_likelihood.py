@@ -37,6 +37,9 @@ from streameval.ope.intervals.base import IntervalMethod, is_degenerate
 FEWEST_EVENTS = 10
 """The least number of independent events: with fewer, chi-squared misses more often than it promises."""
 
+LARGEST_PRECISE = 1e5
+"""The largest finite weight of an extra event: the square of a larger one would hide variances in its rounding."""
+
 
 class Means(NamedTuple):
     """The effective number of some events, and the means of w, w^2, u, u w and u^2; one entry a column."""
@@ -70,6 +73,13 @@ class Extra(NamedTuple):
     low: Array
     high: Array
 
+    @property
+    def within_precision(self) -> Extra:
+        """The same with an infinite weight in place of one so large that the sums would lose all other events."""
+        lost = np.isfinite(self.weight) & (self.weight > LARGEST_PRECISE)
+        per_weight = np.where(lost, self.weight, 1.0)
+        return Extra(np.where(lost, np.inf, self.weight), self.low / per_weight, self.high / per_weight)
+
 
 def distance(means: Means, extra: Extra) -> Array:
     """The least divergence `N (1 - mean(w))^2 / v` at which the mean weight is 1 when there is one more event.
@@ -95,6 +105,7 @@ def reach(means: Means, extra: Extra, allowed: Array) -> tuple[Array, Array]:
 
     NaN where there is no such world, and of one event alone: it has no variance.
     """
+    extra = extra.within_precision
     with np.errstate(invalid="ignore"):  # without events
         left = (allowed - distance(means, extra)) / (means.events + 1)
     term = np.stack([extra.low, extra.high])
@@ -149,7 +160,8 @@ class EmpiricalLikelihood(IntervalMethod):
     value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do not rely on full support
     (`dr` and all that are biased by design) do not use the mean weight, and their heaviest weight is the largest seen,
     unless they have a cap. Valid at a single look. Where the mean weight is far from 1, the value of `ips` may be
-    unlikely: a Report extends the interval to the value.
+    unlikely: a Report extends the interval to the value. On a mixture it takes the initial value for evidence, and
+    misses far more often during the first thousand events: use `drift_aware` there.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
     as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:
