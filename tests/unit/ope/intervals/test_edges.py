@@ -144,3 +144,17 @@ def test_an_interval_includes_its_value_however_far_the_mean_weight_is_from_1(ki
         for value, lower, upper, least in ends:
             if value is not None and lower is not None and upper is not None and lower <= upper:
                 assert lower <= min(max(value, least), 1.0) <= upper
+
+
+@pytest.mark.parametrize("limit", [1e6, 1e9, HEAVIEST, 1e40])
+def test_a_limit_far_above_all_weights_is_as_good_as_none(limit: float) -> None:
+    stream = with_one_heavy_event(2.0)
+    limited, unlimited = (
+        evaluated(stream, estimators=ESTIMATORS, averages=[Cumulative()], intervals={"cumulative": interval}).report()
+        for interval in (EmpiricalLikelihood(max_weight=limit), EmpiricalLikelihood(max_weight=HEAVIEST**3))
+    )
+    for estimator in ("ips", "snips"):
+        found, expected = (report.get(CANDIDATE, estimator, "cumulative") for report in (limited, unlimited))
+        assert found.lower == pytest.approx(expected.lower, abs=1e-3)
+        assert found.upper == pytest.approx(expected.upper, abs=1e-3)
+        assert found.upper - found.lower < 0.2
