@@ -179,7 +179,7 @@ def kinds(world: World) -> Mapping[str, AnyInterval]:
     return {
         "normal": Normal(),
         "empirical_bernstein": EmpiricalBernstein(),
-        "empirical_likelihood": EmpiricalLikelihood(),
+        "empirical_likelihood": EmpiricalLikelihood(max_weight="none"),  # for the default, see `limits.py`
         LIMITED: EmpiricalLikelihood(max_weight=world.largest_weight),
     }
 

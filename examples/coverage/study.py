@@ -1,6 +1,7 @@
 """Miss rates of intervals, at a single look and at any look of a run: all kinds, on streams of many kinds.
 
 python study.py run        400 runs of 60 looks in each world, resumable
+python study.py limits     4,000 runs of each log that compares limits of the weights -> results/limits.csv
 python study.py effects    design effects of 20 runs of 50,000 events -> results/design_effects.csv
 python study.py table      results/*.jsonl -> results/coverage.csv, and from that the tables of README.md
 python study.py figures    the figures
@@ -15,10 +16,11 @@ import typer
 from effects import effects_of
 from effects import read as read_effects
 from effects import write as write_effects
+from limits import LOGS, rates, read_rates, write_rates
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import CHUNK, Store, perform_all
-from summary import fill_in, fill_in_effects, read, rows_of, write
+from summary import fill_in, fill_in_effects, fill_in_limits, read, rows_of, write
 from worlds import WORLDS
 
 from streameval.cli.terminal import run_app
@@ -65,6 +67,25 @@ def table(
         kept = {world: [row for row in before if row.world == world] for world in WORLDS}
         write([row for world in WORLDS for row in (rows_of(lines[world]) if lines[world] else kept[world])], path)
     readme.write_text(fill_in(readme.read_text(), read(path)))
+
+
+@app.command()
+def limits(
+    names: Annotated[list[str] | None, typer.Argument(help="names of logs; default all")] = None,
+    runs: Annotated[int, typer.Option(min=0, help="runs of each; 0 only fills in the table")] = 4_000,
+    results: Results = RESULTS,
+    readme: Annotated[Path, typer.Option(help="document whose table is filled in")] = HERE / "README.md",
+) -> None:
+    """Compare limits of the weights, and fill in their table."""
+    path = results / "limits.csv"
+    found = {row.log: [] for row in read_rates(path)} if path.exists() else {}
+    for row in read_rates(path) if path.exists() else []:
+        found[row.log].append(row)
+    with Progress(console=Console(stderr=True)) as progress:
+        for name in progress.track((names or list(LOGS)) if runs else []):
+            found[name] = list(rates(LOGS[name], runs))
+            write_rates([row for each in LOGS for row in found.get(each, [])], path)
+    readme.write_text(fill_in_limits(readme.read_text(), read_rates(path)))
 
 
 @app.command()

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from effects import SHOWN, Effect
 from intervals import OF_WINDOW, PARTS
+from limits import Rate, table_of_limits
 from runs import COLUMNS, Line
 from worlds import LOGGING, WORLDS, World
 
@@ -185,6 +186,11 @@ def _worst_of(
 def fill_in_effects(document: str, effects: Sequence[Effect]) -> str:
     """Replace the table of design effects."""
     return _replaced(document, {"effects": _effects(effects)})
+
+
+def fill_in_limits(document: str, rates: Sequence[Rate]) -> str:
+    """Replace the table of limits of the weights."""
+    return _replaced(document, {"limits": table_of_limits(rates)})
 
 
 def _replaced(document: str, tables: Mapping[str, str]) -> str:

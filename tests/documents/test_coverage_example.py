@@ -15,13 +15,25 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from streameval import Evaluator
+from streameval import IPS, Cumulative, EmpiricalLikelihood, Evaluator, EventBatch, Normal
 from streameval.ope.averages import Mixture
 from streameval.ope.intervals import ConfidenceSequence
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "coverage"
-MODULES = ("worlds", "effects", "readings", "adapting", "mixing", "intervals", "runs", "summary", "figures", "study")
+MODULES = (
+    "worlds",
+    "effects",
+    "readings",
+    "adapting",
+    "mixing",
+    "intervals",
+    "limits",
+    "runs",
+    "summary",
+    "figures",
+    "study",
+)
 EVENTS, LOOKS = 6_000, 60
 RUNS = 25
 
@@ -186,3 +198,62 @@ def test_the_claims_of_the_study_hold_in_the_stored_results(worlds: ModuleType) 
             assert row.ever <= 0.05, row
         if row.kind.startswith("empirical_likelihood") and summary.promised(row):
             assert row.miss <= 0.05 + 3 * row.miss_se, row
+
+
+@pytest.mark.parametrize("name", ["still, heavy, 0.3", "exploration falls from 0.2 to 0.02, 0.3"])
+def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleType, name: str) -> None:
+    """One run, whose counts are laid out as events: production is the policy deployed, or the logging policy."""
+    limits, events = import_module("limits"), 2_000
+    log = limits.LOGS[name]._replace(looks=(events,))
+    rows, batch = one_run(limits, log)
+    for production in ("logging", "deployed"):
+        averages = [Cumulative(name=kind) for kind in limits.KINDS]
+        right = EmpiricalLikelihood(max_weight=log.largest_weight)
+        kinds = [Normal(), EmpiricalLikelihood(max_weight="none"), EmpiricalLikelihood(), right]
+        bounds = dict(zip(limits.KINDS, kinds, strict=True))
+        settings = {"production": production, "intervals": bounds, "drift": None, "promotion": None, "block": events}
+        evaluator = Evaluator(["new"], [IPS()], averages, **settings)
+        evaluator.update(batch)
+        report = evaluator.report()
+        for kind in limits.KINDS[1:]:
+            found = report.get("new", "ips", kind)
+            assert found.upper - found.lower == pytest.approx(rows["value", kind], rel=1e-3)
+            if kind == "auto":
+                width = rows[f"lift over {production}", kind]
+                assert found.lift_upper - found.lift_lower == pytest.approx(width, rel=1e-3)
+
+
+def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float], EventBatch]:
+    """The widths on `cumulative` by quantity and kind of a single run, and its events."""
+    parts, laid_out = [], limits.Step.of
+
+    def noting(cells: Any, counted: Any, rewarded: Any) -> Any:
+        place = np.repeat(np.arange(counted.shape[1]), counted[0])
+        won = np.concatenate([np.arange(number) < wins for number, wins in zip(counted[0], rewarded[0], strict=True)])
+        policies = {"new": cells.candidate[place], "deployed": cells.deployed[place]}
+        parts.append(EventBatch.from_arrays(reward=won, propensity=cells.propensity[place], policies=policies))
+        return laid_out(cells, counted, rewarded)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits.Step, "of", noting)
+        found = list(limits.rates(log, 1))
+    widths = {(row.quantity, row.kind): row.width for row in found if row.average == "cumulative"}
+    return widths, EventBatch.concat(parts)
+
+
+def test_limits_of_the_weights_keep_the_promised_coverage_and_width(worlds: ModuleType) -> None:
+    limits, summary = import_module("limits"), import_module("summary")
+    rows, text = limits.read_rates(EXAMPLE / "results" / "limits.csv"), (EXAMPLE / "README.md").read_text()
+    assert limits.table_of_limits(rows) in text
+    assert summary.fill_in_limits(text, rows) == text
+    assert {row.log for row in rows} == set(limits.LOGS)
+    widths = {row[:5]: row.width for row in rows}
+    for row in rows:
+        assert row.runs >= 4_000
+        if row.kind != "auto":
+            continue
+        assert row.miss <= 0.055, row
+        right, none = (widths[row.log, row.quantity, row.average, kind, row.events] for kind in ("right", "none"))
+        if "actions, exploration" in row.log and row.quantity == "value" and row.average == "cumulative":
+            assert row.events < 2_000 or row.width <= 1.1 * right, row
+            assert row.events < 10_000 or not row.log.endswith("0.03") or row.width <= 0.5 * none, row

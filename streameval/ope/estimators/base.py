@@ -12,6 +12,7 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import Component, strict
 from streameval.ope.evidence.actions import NOTHING, Requirements
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.largest_weights import WeightLimits
 
 Range = tuple[float, float]
 """A lower and a higher number, such as the lowest and the highest reward."""
@@ -41,7 +42,8 @@ class TermRange(NamedTuple):
     A term lies between `low_offset + low_slope w` and `high_offset + high_slope w`. `heaviest`: the weight up to which
     that matters, may be infinite. `controlled`: whether the estimate relies on the mean weight being 1 in truth, so
     that an interval may use it. `width`: largest minus smallest possible term when no weight exceeds the given one; of
-    a ratio, of its linearised term. `ratio`: whether terms have a denominator.
+    a ratio, of its linearised term. `ratio`: whether terms have a denominator. `likely_weight`, `possible_weight`: the
+    `WeightLimits` of the log, infinite where it has none.
 
     The term `w r` of a reward between 0 and 1:
 
@@ -58,6 +60,8 @@ class TermRange(NamedTuple):
     controlled: Mask
     width: Array
     ratio: Mask
+    likely_weight: Array
+    possible_weight: Array
 
     @classmethod
     def between(
@@ -65,14 +69,25 @@ class TermRange(NamedTuple):
     ) -> TermRange:
         """The same lines for every column: their lower and higher offsets, and their lower and higher slopes."""
         lines = (np.full_like(heaviest, number) for number in (offsets[0], slopes[0], offsets[1], slopes[1]))
-        shape = heaviest.shape
-        return cls._make((*lines, heaviest, np.full(shape, controlled), width, np.zeros(shape, dtype=bool)))
+        shape, unlimited = heaviest.shape, np.full(heaviest.shape, np.inf)
+        masks = np.full(shape, controlled), np.zeros(shape, dtype=bool)
+        return cls._make((*lines, heaviest, masks[0], width, masks[1], unlimited, unlimited))
 
     @classmethod
-    def by_column(cls, estimators: Sequence[Estimator], reward_range: Range, max_weight: Array) -> TermRange:
-        """Those of all columns; `max_weight`: [policies, ...]. Estimators vary fastest."""
+    def by_column(
+        cls,
+        estimators: Sequence[Estimator],
+        reward_range: Range,
+        max_weight: Array,
+        limits: WeightLimits | None = None,
+    ) -> TermRange:
+        """Those of all columns; `max_weight`, `limits`: [policies, ...]. Estimators vary fastest."""
+        unlimited = np.full(max_weight.shape, np.inf)
+        known = WeightLimits(unlimited, unlimited) if limits is None else limits
         ranges = [
-            each.term_range(reward_range, max_weight)._replace(ratio=np.full(max_weight.shape, each.ratio))
+            each.term_range(reward_range, max_weight)._replace(
+                ratio=np.full(max_weight.shape, each.ratio), likely_weight=known.likely, possible_weight=known.possible
+            )
             for each in estimators
         ]
         return cls._make(

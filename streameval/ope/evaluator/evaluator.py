@@ -20,6 +20,7 @@ from streameval.ope.evaluator.drift_detection import DriftDetector, DriftWatch, 
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.plan import Candidates, MissingField, Plan
 from streameval.ope.evaluator.report_rows import report_rows
+from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence, start_recent
 from streameval.ope.evidence.slate_weights import start_ratios
@@ -142,6 +143,7 @@ class Evaluator:
             "recent": start_recent(policies),
             "slates": {"recent": start_recent(policies), "ratios": start_ratios(policies)},
             "units": start_signs(),
+            "weights": largest_weights.start(policies),
             "predictions": online.start(self.plan.reward_model),
         }
 
@@ -189,7 +191,7 @@ class Evaluator:
         if self._monitor is not None and part._monitor is not None:
             promotion = self._monitor.select_candidates(before["promotion"], [place - 1 for place in index[1:]])
             promotion = part._monitor.with_lifts(promotion, self._monitor.lifts)
-        by_policy = {name: before[name] for name in ("counts", "recent", "slates")}
+        by_policy = {name: before[name] for name in ("counts", "recent", "slates", "weights")}
         used = {
             "recent": any(grid.mixes_components for grid in part._grids),
             "slates": part._needs(Requirement.SLOTS),
@@ -310,6 +312,7 @@ class Evaluator:
             )
         if self._needs(Requirement.SLOTS):
             evidence, after["slates"] = evidence.with_slot_weights(events, self.policies, before["slates"])
+        after["weights"] = largest_weights.fold(before["weights"], evidence, events)
         return evidence, after
 
     def _needs(self, need: Requirement) -> bool:
@@ -338,7 +341,7 @@ class Evaluator:
         estimates: list[Estimate] = []
         predicts = False
         for grid, before in zip(self._grids, state["grids"], strict=True):
-            rows = list(report_rows(plan, grid, before, tail, counts, learned["slates"]["ratios"]))
+            rows = list(report_rows(plan, grid, before, tail, counts, learned))
             predicts |= bool(rows) and Requirement.PREDICTION in grid.needs
             estimates += rows
         decisions, checks, transitions = (

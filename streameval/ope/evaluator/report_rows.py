@@ -8,12 +8,14 @@ import numpy as np
 
 from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.ope.averages.base import Reading
-from streameval.ope.averages.moments import MomentRow
+from streameval.ope.averages.moments import MomentRow, Moments
 from streameval.ope.estimators import TermRange
 from streameval.ope.evaluator.grid import Grid
 from streameval.ope.evaluator.plan import Plan
+from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.largest_weights import WeightLimits
 from streameval.ope.evidence.slate_weights import mean_ratios
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
@@ -21,23 +23,28 @@ from streameval.ope.report import Estimate
 
 
 def report_rows(
-    plan: Plan, grid: Grid, state: State, tail: Evidence | None, counts: Mapping[str, Array], slot_ratios: Array
+    plan: Plan, grid: Grid, state: State, tail: Evidence | None, counts: Mapping[str, Array], learned: State
 ) -> Iterator[Estimate]:
     """The estimates of one grid, with their intervals; estimators vary fastest, averages slowest.
 
     `state`: of the grid. `tail`: the events of the unfinished block. `counts` [policies] by name: see
-    `evaluator.COUNTS`. `slot_ratios` [policies, slots, 2]: sums of the importance ratios in each slot of slates.
+    `evaluator.COUNTS`. `learned`: the parts of the evaluator's state that learn from the log.
     """
     shown, by_slot = grid.shown(state, tail), Requirement.SLOTS in grid.needs
     if not shown.any():
         return
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     largest = counts["largest_slate_weight" if by_slot else "largest_weight"]
+    slot_ratios = learned["slates"]["ratios"]
     pairs = [(place, estimator) for place in range(len(plan.policies)) for estimator in grid.estimators]
     for average, interval, reading, tracked in grid.read(state, tail, plan.errors):
         lift = reading.lift(len(grid.estimators))
-        numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest))
-        details = _known(_details(len(grid.estimators), reading, lift, tracked, supported))
+        limits = None
+        if interval.limited_by_log:
+            limits = largest_weights.limits(learned["weights"], plan.policies, average.effective_events, by_slot)
+        terms = _term_range(plan, grid, interval, largest, limits)
+        numbers = _known(_numbers(plan, grid, interval, reading, lift, tracked, largest, terms))
+        details = _known(_details(len(grid.estimators), interval, reading, lift, tracked, supported, terms))
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
         for column, (place, estimator) in enumerate(pairs):
             if not shown[place]:
@@ -55,6 +62,15 @@ def report_rows(
             )
 
 
+def _term_range(
+    plan: Plan, grid: Grid, interval: AnyInterval, largest_weight: Array, limits: WeightLimits | None
+) -> TermRange:
+    """The range of the terms of all columns, without a width where a policy was never logged."""
+    limit = interval.largest_weight(largest_weight)
+    terms = TermRange.by_column(grid.estimators, plan.reward_range, limit, limits)
+    return terms._replace(width=np.where(np.repeat(limit > 0, len(grid.estimators)), terms.width, np.nan))
+
+
 def _numbers(
     plan: Plan,
     grid: Grid,
@@ -63,16 +79,16 @@ def _numbers(
     lift: Reading,
     tracked: TrackedBounds | None,
     largest_weight: Array,
+    terms: TermRange,
 ) -> dict[str, Array]:
     """The numbers of all rows by field, [columns]; lifts are within plus and minus the width of the reward range."""
     moments, estimators, (low, high) = reading.moments, len(grid.estimators), plan.reward_range
-    limit = interval.largest_weight(largest_weight)
-    terms = TermRange.by_column(grid.estimators, plan.reward_range, limit)
-    known = np.repeat(limit > 0, estimators)  # not of a policy that was never logged
-    terms = terms._replace(width=np.where(known, terms.width, np.nan))
     scaled = ratio(terms.width, moments.mean_denominator)
     scaled = np.where(scaled < 0, np.nan, scaled)  # a mean weight below 0 limits no term
-    differences = terms.over_production(estimators, float(largest_weight[0]), scaled)
+    heaviest = np.full_like(scaled, largest_weight[0])
+    if interval.limited_by_log:
+        heaviest = np.fmax(heaviest, _lacking_weight(moments, terms))
+    differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
     bounds = interval.bounds(reading, terms, plan.confidence, own)
     lower, upper = _clipped(*_reaching(moments.value, *bounds), low, high)
@@ -91,9 +107,22 @@ def _numbers(
     }
 
 
+def _lacking_weight(moments: Moments, terms: TermRange) -> Array:
+    """The weight that would bring the mean weight up to 1, as far as it is likely: some event may yet have it."""
+    lacking = moments.count * np.maximum(1.0 - moments.importance_weight_mean, 0.0)
+    return np.minimum(terms.likely_weight, lacking)
+
+
 def _details(
-    estimators: int, reading: Reading, lift: Reading, tracked: TrackedBounds | None, supported: Mask
+    estimators: int,
+    interval: AnyInterval,
+    reading: Reading,
+    lift: Reading,
+    tracked: TrackedBounds | None,
+    supported: Mask,
+    terms: TermRange,
 ) -> dict[str, Array]:
+    heaviest = interval.heaviest(reading, terms)
     unsupported = np.where(np.repeat(supported, estimators), reading.moments.unsupported_probability, np.nan)
     return {
         **reading.details,
@@ -106,6 +135,7 @@ def _details(
         "lift_deviation": _after_production(estimators, np.sqrt(lift.spread.variance)),
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
+        **({} if heaviest is None else {"max_weight": np.where(reading.moments.count > 0, heaviest, np.nan)}),
     }
 
 

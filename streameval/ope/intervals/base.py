@@ -49,6 +49,11 @@ class IntervalMethod(Component):
     drift: Literal["export", "include"] = "export"
 
     @property
+    def limited_by_log(self) -> bool:
+        """Whether the limits of the weights in the log matter."""
+        return False
+
+    @property
     def covers(self) -> str:
         """The target of the interval of an unbiased estimator."""
         return "current" if self.drift == "include" else "average"
@@ -56,6 +61,10 @@ class IntervalMethod(Component):
     def details(self) -> Mapping[str, str]:
         """Details of the Report that belong to the interval."""
         return {}
+
+    def heaviest(self, reading: Reading, terms: TermRange) -> Array | None:
+        """The weight that no event is taken to exceed, [columns], infinite for no limit; None if it does not matter."""
+        return None
 
     def bounds(
         self, reading: Reading, terms: TermRange, confidence: float, tracked: Array | None = None

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from dataclasses import field
 from statistics import NormalDist
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import PositiveFloat
+from pydantic import BeforeValidator, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import ROUNDING, Array, Mask, beyond_rounding, ratio
@@ -39,6 +39,9 @@ FEWEST_EVENTS = 10
 
 LARGEST_PRECISE = 1e5
 """The largest finite weight of an extra event: the square of a larger one would hide variances in its rounding."""
+
+
+_null_is_none = BeforeValidator(lambda given: "none" if given is None else given)
 
 
 class Means(NamedTuple):
@@ -149,19 +152,46 @@ def _at_least_rounding(residual: Array, size: Array) -> Array:
     return np.maximum(residual, ROUNDING * size)
 
 
+def heaviest_likely(means: Means, limits: TermRange) -> Array:
+    """The heaviest weight of the extra event by the limits of the log.
+
+    The largest probability that the log shows of a policy is believed as far as the mean weight confirms it. With `z`
+    the number of standard errors by which that is below 1, at most 1: `likely_weight^(1 - z) possible_weight^z`.
+    """
+    missing = np.maximum(1.0 - means.weight, 0.0)
+    errors = ratio(missing * np.sqrt(means.events), np.sqrt(means.weight_variance))
+    z = np.where(missing > ROUNDING, np.fmin(np.nan_to_num(errors, nan=1.0), 1.0), 0.0)
+    return np.asarray(limits.likely_weight ** (1 - z) * limits.possible_weight**z)
+
+
+def extra_events(limits: TermRange, heaviest: Array) -> Extra:
+    """One more event of weight 0, 1, and the heaviest; the widest where the weight is no control variate."""
+    controlled = limits.controlled
+    weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
+    lowest, highest = limits.lowest(weight), limits.highest(weight)
+    return Extra(
+        np.where(controlled, weight, 1.0),
+        np.where(controlled, lowest, np.minimum(lowest[0], lowest[2])),
+        np.where(controlled, highest, np.maximum(highest[0], highest[2])),
+    )
+
+
 @dataclass(frozen=True, config=strict)
 class EmpiricalLikelihood(IntervalMethod):
     """All values that are likely enough, given that the mean importance weight is 1 in truth.
 
     A world is likely enough if its divergence exceeds that of the likeliest by at most the quantile of chi-squared. The
     extra event has the weight 0, 1, or the heaviest, which for `ips` and `snips` has no limit but `max_weight`. So
-    actions of the candidate that the log does not hold yet count as the lowest or the highest reward; a correct
-    `max_weight` (1 over the smallest propensity) makes the interval much narrower. The bounds lie unevenly around the
-    value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do not rely on full support
-    (`dr` and all that are biased by design) do not use the mean weight, and their heaviest weight is the largest seen,
-    unless they have a cap. Valid at a single look. Where the mean weight is far from 1, the value of `ips` may be
-    unlikely: a Report extends the interval to the value. On a mixture it takes the initial value for evidence, and
-    misses far more often during the first thousand events: use `drift_aware` there.
+    actions of the candidate that the log does not hold yet count as the lowest or the highest reward. The bounds lie
+    unevenly around the value; those of `snips` are those of `ips`, as both estimate the same. Estimators that do not
+    rely on full support (`dr` and all that are biased by design) do not use the mean weight, and their heaviest weight
+    is the largest seen, unless they have a cap. Valid at a single look. Where the mean weight is far from 1, the value
+    of `ips` may be unlikely: a Report extends the interval to the value. On a mixture it takes the initial value for
+    evidence, and misses far more often during the first thousand events: use `drift_aware` there.
+
+    `max_weight` is a number that no weight exceeds, `none`, or `auto`: the limit that the propensities of the log
+    allow, see `evidence.largest_weights` and `heaviest_likely`. Contexts whose small propensities no event shows are
+    beyond it. The detail `max_weight` of a Report is the limit in use.
 
     The number of events is `n_eff`, divided by the design effect where that exceeds 1: the extra event is then as large
     as a cluster. Withheld below ten such events. A ratio whose terms never varied, ten of them not 0, is that ratio:
@@ -174,19 +204,30 @@ class EmpiricalLikelihood(IntervalMethod):
     from the likeliest, the interval is narrower and holds for small samples too.
     """
 
-    max_weight: PositiveFloat | None = None
+    max_weight: Annotated[PositiveFloat | Literal["auto", "none"], _null_is_none] = "auto"
     description: ClassVar[str] = (
         "They hold even where a few large weights carry the value or have not occurred yet, and lie unevenly around it."
     )
     kind: Literal["empirical_likelihood"] = field(default="empirical_likelihood", kw_only=True, repr=False)
 
+    @property
+    def limited_by_log(self) -> bool:
+        return self.max_weight == "auto"
+
     def largest_weight(self, seen: Array) -> Array:
-        return seen if self.max_weight is None else np.fmax(seen, self.max_weight)
+        return seen if isinstance(self.max_weight, str) else np.fmax(seen, self.max_weight)
+
+    def heaviest(self, reading: Reading, terms: TermRange) -> Array:
+        if self.max_weight == "none":
+            return terms.heaviest
+        if self.max_weight == "auto":
+            limit = heaviest_likely(_means(reading, terms.controlled), terms)
+            return np.where(np.isinf(terms.heaviest), limit, terms.heaviest)
+        return np.minimum(terms.heaviest, np.fmax(reading.moments[MomentRow.LARGEST_IMPORTANCE], self.max_weight))
 
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
         means = _means(reading, terms.controlled)
-        largest = self.largest_weight(reading.moments[MomentRow.LARGEST_IMPORTANCE])
-        extra = _extra(terms, np.minimum(terms.heaviest, np.inf if self.max_weight is None else largest))
+        extra = extra_events(terms, self.heaviest(reading, terms))
         quantile = NormalDist().inv_cdf(0.5 + confidence / 2) ** 2
         enough = means.events >= FEWEST_EVENTS * (1 - 1e-9)
         known, value = is_degenerate(reading, terms.ratio), reading.moments.value
@@ -215,16 +256,4 @@ def _means(reading: Reading, controlled: Mask) -> Means:
         term,
         np.where(controlled, product, term),
         term_square,
-    )
-
-
-def _extra(limits: TermRange, heaviest: Array) -> Extra:
-    """One more event of weight 0, 1, and the heaviest; the widest where the weight is no control variate."""
-    controlled = limits.controlled
-    weight = np.stack([np.zeros_like(heaviest), np.ones_like(heaviest), heaviest])
-    lowest, highest = limits.lowest(weight), limits.highest(weight)
-    return Extra(
-        np.where(controlled, weight, 1.0),
-        np.where(controlled, lowest, np.minimum(lowest[0], lowest[2])),
-        np.where(controlled, highest, np.maximum(highest[0], highest[2])),
     )

@@ -6,7 +6,8 @@ import numpy as np
 
 from streameval.common.arrays import Array, State, decayed_path, per_block, ratio, running_max
 from streameval.ope.averages.variance import SIGNS
-from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
+from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.largest_weights import rarity
 
 MEMORY = 100_000.0
 """Horizon in events of the sums that the stakes are computed from."""
@@ -59,8 +60,7 @@ def fold(state: State, evidence: Evidence, sums: State, propensity: Array) -> tu
     fading = float(np.exp(-evidence.block / MEMORY))
     effects, units = design_effects(state["units"], surprise, evidence.signs, fading)
     square = np.einsum("bpn,bpn->bp", surprise, surprise)
-    rarity = np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT)  # 1 without a propensity
-    rarest = rarity.reshape(evidence.blocks, -1).max(axis=1)[:, None]
+    rarest = rarity(propensity).reshape(evidence.blocks, -1).max(axis=1)[:, None]
     paths = {
         "bets": decayed_path(state["bets"].T, np.stack([sums["weight"] - sums["q"], square], axis=1), fading),
         "largest": running_max(state["largest"], np.maximum(sums["importance_largest"], rarest)),

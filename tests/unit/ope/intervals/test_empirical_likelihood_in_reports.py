@@ -19,6 +19,7 @@ from support.reference import brute_force
 from support.streams import CANDIDATE, Stream, evaluated, from_weights
 
 BLOCK = 100
+UNLIMITED = EmpiricalLikelihood(max_weight="none")
 AVERAGES: list[tuple[AnyAverage, object]] = [
     (Cumulative(), brute_force.cumulative),
     (Window(tau=700, resolution=1), lambda n: brute_force.window(n, 700)),
@@ -30,7 +31,7 @@ def estimate(
     stream: Stream,
     estimator: AnyEstimator,
     average: AnyAverage,
-    bound: AnyInterval | str = "empirical_likelihood",
+    bound: AnyInterval | str = UNLIMITED,
     policy: str = CANDIDATE,
 ) -> Estimate:
     evaluator = evaluated(

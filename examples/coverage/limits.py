@@ -1,0 +1,370 @@
+"""`max_weight: auto` beside no limit and the right one, on logs whose propensities give the limit away, or hide it.
+
+Events of one kind (a context and an action) are counted instead of drawn one by one: the sums that an interval needs
+are those of a log of single events, for hundreds of runs at once. The steps are blocks of 100 events.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from worlds import DEPLOYED, DRAWS, LOGGING, PERIOD, SEED, SWING, WORLDS, Floats, World
+
+from streameval.ope.estimators import IPS, TermRange
+from streameval.ope.evidence.largest_weights import KEPT, NEARLY_SURE, Kind, WeightLimits, limits
+from streameval.ope.intervals.empirical_likelihood import Means, extra_events, heaviest_likely, likely, reach
+
+CANDIDATE = "new"
+STEP = 100
+WINDOW = 2_000
+LOOKS = (300, 500, 1_000, 2_000, 5_000, 10_000)
+AFTER = (*LOOKS[:-1], 5_500, 6_000, 7_000, LOOKS[-1])
+"""Looks after a change in the middle as well."""
+FEWEST_NONZERO = 10
+Z = NormalDist().inv_cdf(0.975)
+KINDS = ("normal", "none", "auto", "right")
+QUANTITIES = ("value", f"lift over {LOGGING}", f"lift over {DEPLOYED}")
+CONTEXTS, VARIED = 100, 10
+"""Contexts, and those of logs in which no two of them are alike."""
+
+
+class Cells(NamedTuple):
+    """The kinds of events, [cells]: how often each occurs, what each policy does, and the mean reward.
+
+    `share` and `propensity` may differ between runs, [runs, cells]. `whole`: the largest weight of the candidate in the
+    context, where full distributions are logged.
+    """
+
+    share: Floats
+    propensity: Floats
+    candidate: Floats
+    deployed: Floats
+    reward: Floats
+    whole: Floats | None = None
+
+    @classmethod
+    def of(cls, logging: Floats, candidate: Floats, deployed: Floats, reward: Floats, whole: bool = False) -> Cells:
+        """Those of equally likely contexts [contexts, actions], equal ones together."""
+        largest = np.repeat((candidate / logging).max(axis=1, keepdims=True), logging.shape[1], axis=1)
+        columns = np.stack([each.ravel() for each in (logging, candidate, deployed, reward, largest)])
+        distinct, place = np.unique(columns, axis=1, return_inverse=True)
+        share = np.bincount(place.ravel(), columns[0]) / len(logging)
+        return cls(share, *distinct[:4], distinct[4] if whole else None)
+
+    def values(self) -> tuple[Floats | float, ...]:
+        """The present values of the candidate, and of its lifts over both other policies."""
+        value, deployed = (
+            (self.share * policy / self.propensity * self.reward).sum(axis=-1)
+            for policy in (self.candidate, self.deployed)
+        )
+        return value, value - (self.share * self.reward).sum(axis=-1), value - deployed
+
+
+Phases = Generator[Cells, Floats, None]
+"""The kinds of events of each step, which receives how many of each were counted and rewarded, [2, runs, cells]."""
+
+
+class Log(NamedTuple):
+    """A kind of log. `largest_weight` of the candidate; `looks`: numbers of events at which intervals are read."""
+
+    title: str
+    phases: Callable[[int, np.random.Generator], Phases]
+    largest_weight: float
+    looks: Sequence[int] = LOOKS
+
+
+def _still(cells: Cells, runs: int, rng: np.random.Generator) -> Phases:
+    while True:
+        yield cells
+
+
+def _log(title: str, cells: Cells, looks: Sequence[int] = LOOKS) -> Log:
+    """A log whose policies and rewards do not change."""
+    return Log(title, partial(_still, cells), float((cells.candidate / cells.propensity).max()), looks)
+
+
+def greedy(best: Sequence[int], actions: int, exploration: float) -> Floats:
+    """The best action of each context, and the others evenly with this probability."""
+    return (1 - exploration) * np.eye(actions)[list(best)] + exploration / actions
+
+
+def rare_action(actions: int, exploration: float, rate: float) -> tuple[Floats, Floats, Floats, Floats]:
+    """A logging policy, a candidate that favours a rarely shown action, a deployed policy, and rewards."""
+    reward = np.full((CONTEXTS, actions), rate)
+    reward[:, 1] *= 1.4
+    third = [2 if context % 5 == 0 else 0 for context in range(CONTEXTS)]
+    favoured = (greedy([each] * CONTEXTS, actions, share) for each, share in ((0, exploration), (1, 0.1)))
+    return *favoured, greedy(third, actions, exploration), reward
+
+
+def evenly(actions: int, rate: float, rare: bool = False) -> Cells:
+    """The candidate takes all actions evenly; in every tenth context only one, which is worth three times as much."""
+    logging, _, deployed, reward = rare_action(actions, 0.2, rate)
+    candidate = np.full_like(logging, 1 / actions)
+    if rare:
+        candidate[::10] = np.eye(actions)[1]
+        reward[::10] = 3 * rate
+    return Cells.of(logging, candidate, deployed, reward)
+
+
+def log_uniform(rate: float) -> Cells:
+    """Propensities are log-uniform between 1e-4 and 1; rarely shown actions are worth three times as much."""
+    rng = np.random.default_rng(5)
+    logging = np.exp(rng.uniform(np.log(1e-4), 0, (VARIED, 10)))
+    logging[:, 0] = 1.0
+    logging /= logging.sum(axis=1, keepdims=True)
+    reward = rate * rng.uniform(0.3, 1.7, logging.shape) * np.where(logging < 0.01, 3, 1)
+    candidate = 0.5 * np.eye(10)[rng.integers(10, size=VARIED)] + 0.05
+    return Cells.of(logging, candidate, greedy([0] * VARIED, 10, 0.1), np.minimum(reward, 1.0))
+
+
+def rare_contexts(rate: float, whole: bool = False) -> Cells:
+    """In every twentieth context all actions but one have 1e-4, elsewhere .02, and are worth three times as much."""
+    logging, _, deployed, reward = rare_action(5, 0.1, rate)
+    logging[::20], reward[::20] = greedy([0], 5, 5e-4), 3 * rate
+    return Cells.of(logging, greedy([1] * CONTEXTS, 5, 0.0), deployed, reward, whole)
+
+
+def _falling(rate: float, runs: int, rng: np.random.Generator) -> Phases:
+    """Exploration falls from .2 to .02 after half of 10,000 events."""
+    for exploration, steps in ((0.2, 50), (0.02, 50)):
+        logging = greedy([0] * CONTEXTS, 10, exploration)
+        cells = Cells.of(logging, *rare_action(10, 0.2, rate)[1:])
+        for _ in range(steps):
+            yield cells
+
+
+def _sharpening(rate: float, runs: int, rng: np.random.Generator) -> Phases:
+    """A softmax of beliefs that grow more certain, with ever less exploration, down to .01."""
+    _, candidate, deployed, reward = (policy[:VARIED] for policy in rare_action(10, 0.2, rate))
+    rng = np.random.default_rng(7)
+    worth = rng.normal(size=candidate.shape)
+    for step in range(100):
+        belief = worth + rng.normal(size=worth.shape) / np.sqrt(1 + step / 5)
+        sharp = np.exp(min(step / 10, 6.0) * belief)
+        floor = max(0.01, 0.5 / np.sqrt(1 + step))
+        yield Cells.of((1 - floor) * sharp / sharp.sum(axis=1, keepdims=True) + floor / 10, candidate, deployed, reward)
+
+
+def _of_world(world: World, runs: int, rng: np.random.Generator) -> Phases:
+    """One of the other worlds of the study, without clusters."""
+    stage = world.stage
+    logging, candidate, deployed = (stage.policies[name] for name in (LOGGING, "one", DEPLOYED))
+    won, lost = np.ones((runs, logging.shape[1])), np.ones((runs, logging.shape[1]))
+    for step in range(LOOKS[-1] // STEP):
+        time = 2 * np.pi / PERIOD * (step + 0.5) * STEP
+        wave = 1 + SWING * np.sin(time + np.arange(logging.shape[1]) * np.pi / 4) * (world.shape == "drifting")
+        cells = Cells.of(logging, candidate, deployed, world.level * stage.effect * wave)
+        if world.shape != "learning":
+            yield cells
+            continue
+        best = rng.beta(won[:, None], lost[:, None], size=(runs, DRAWS, won.shape[1])).argmax(axis=2)
+        wins = (best[..., None] == np.arange(won.shape[1])).mean(axis=1)
+        shares = (1 - stage.floor) * wins + stage.floor / won.shape[1]
+        columns = (candidate[0], deployed[0], world.level * stage.effect[0])
+        counted, rewarded = yield Cells(shares, shares, *columns)
+        won, lost = won + rewarded, lost + counted - rewarded
+
+
+def _logs() -> Mapping[str, Log]:
+    """All logs by title."""
+    logs = []
+    for actions, exploration, rate, looks in (
+        (10, 0.2, 0.03, LOOKS),
+        (25, 0.2, 0.3, LOOKS),
+        (25, 0.2, 0.03, (*LOOKS, 50_000)),
+        (50, 0.1, 0.03, (*LOOKS, 50_000)),
+    ):
+        title = f"{actions} actions, exploration {exploration:g}, values near {rate:g}"
+        logs.append(_log(title, Cells.of(*rare_action(actions, exploration, rate)), looks))
+    for rate in (0.3, 0.03):
+        logs += [
+            _log(f"candidate takes 50 actions evenly, {rate:g}", evenly(50, rate)),
+            _log(f"the same, but one of them in every tenth context, {rate:g}", evenly(50, rate, rare=True)),
+            _log(f"propensities log-uniform to 1e-4, {rate:g}", log_uniform(rate)),
+            _log(f"rare contexts with propensities of 1e-4, {rate:g}", rare_contexts(rate)),
+            _log(f"the same, full distributions logged, {rate:g}", rare_contexts(rate, whole=True)),
+            Log(f"exploration falls from 0.2 to 0.02, {rate:g}", partial(_falling, rate), 0.91 / 0.002, AFTER),
+            Log(f"softmax that grows certain, {rate:g}", partial(_sharpening, rate), 0.91 / 0.001),
+        ]
+    for world in WORLDS.values():
+        if world.shape not in ("sessions", "crowd"):
+            logs.append(
+                Log(f"{world.shape}, {world.weights}, {world.level:g}", partial(_of_world, world), _right(world))
+            )
+    return {log.title: log for log in logs}
+
+
+def _right(world: World) -> float:
+    """The largest weight of the candidate in one of the other worlds."""
+    least = world.stage.policies[LOGGING] if world.shape != "learning" else np.array(world.stage.floor / 4)
+    return float((world.stage.policies["one"] / least).max())
+
+
+LOGS = _logs()
+
+
+class Step(NamedTuple):
+    """The evidence of some events: their number, sums [quantities, sums, runs], and values times events.
+
+    `deployed` [runs]: the sum of the weights of the policy deployed.
+    """
+
+    events: int
+    sums: Floats
+    values: Floats
+    deployed: Floats
+
+    @classmethod
+    def of(cls, cells: Cells, counted: Floats, rewarded: Floats) -> Step:
+        """The sums of 1, w, w^2, u, u w and u^2, and of rewards of the candidate."""
+        runs = len(counted)
+        weight = cells.candidate / cells.propensity
+        deployed = cells.deployed / cells.propensity
+        sums = []
+        for term in (weight, weight - 1.0, weight - deployed):
+            columns = (counted * weight, counted * weight**2, rewarded * term, rewarded * term * weight)
+            columns += (rewarded * term**2, rewarded * (weight > 0))
+            sums.append([np.broadcast_to(column, counted.shape).sum(axis=1) for column in columns])
+        values = np.stack([np.broadcast_to(value, runs) for value in cells.values()])
+        return cls(STEP, np.array(sums), values * STEP, (counted * deployed).sum(axis=1))
+
+    def __add__(self, other: Step) -> Step:  # type: ignore[override]
+        return Step(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> None:
+    """Keep the ten largest numbers of each kind, as the evaluator does; `kept` [runs, kinds, 10], in place."""
+    propensity, probability = (np.broadcast_to(each, counted.shape) for each in (cells.propensity, policy))
+    sure = (propensity > NEARLY_SURE) & (propensity < 1)
+    others = np.where(sure, (1 - probability) / np.where(sure, 1 - propensity, 1.0), 0.0)
+    numbers = {Kind.RARITY: 1 / propensity, Kind.PROBABILITY: probability, Kind.OTHERS: others}
+    if cells.whole is not None and policy is cells.candidate:
+        numbers = {Kind.WHOLE: np.broadcast_to(cells.whole, counted.shape)}
+    for kind, values in numbers.items():
+        there = np.where(counted > 0, values, 0.0)
+        new = np.flatnonzero(there.max(axis=1) > kept[:, kind, 0])
+        if len(new):
+            best = np.argsort(-there[new], axis=1)[:, :KEPT]
+            value, count = (np.take_along_axis(each[new], best, axis=1) for each in (there, counted))
+            repeated = [np.where(count >= place, value, 0.0) for place in range(1, KEPT + 1)]
+            kept[new, kind] = np.sort(np.concatenate([kept[new, kind], *repeated], axis=1), axis=1)[:, -KEPT:]
+
+
+class Rate(NamedTuple):
+    """A cell over all runs: the share of intervals that miss, and the mean width of those shown."""
+
+    log: str
+    quantity: str
+    average: str
+    kind: str
+    events: int
+    runs: int
+    miss: float
+    width: float
+
+
+def rates(log: Log, runs: int) -> Iterator[Rate]:
+    """The rates of a log over these runs."""
+    rng = np.random.default_rng([SEED, 1_000 + list(LOGS).index(log.title)])
+    phases = log.phases(runs, rng)
+    cells, steps, largest = next(phases), [], np.zeros((2 * runs, 1, len(Kind), KEPT))
+    total, seen = None, np.ones(runs)
+    for last in range(STEP, log.looks[-1] + 1, STEP):
+        share = np.broadcast_to(cells.share / cells.share.sum(axis=-1, keepdims=True), (runs, cells.share.shape[-1]))
+        counted = rng.multinomial(STEP, share)
+        rewarded = rng.binomial(counted, np.clip(cells.reward, 0, 1))
+        step = Step.of(cells, counted, rewarded)
+        add_largest(largest[:runs, 0], cells, cells.candidate, counted)
+        add_largest(largest[runs:, 0], cells, cells.deployed, counted)
+        seen = np.maximum(seen, np.where(counted > 0, cells.deployed / cells.propensity, 0.0).max(axis=1))
+        total, steps = step if total is None else total + step, [*steps[1 - WINDOW // STEP :], step]
+        if last in log.looks:
+            known = limits({"largest": largest}, [CANDIDATE] * 2 * runs)
+            recent = steps[0]
+            for each in steps[1:]:
+                recent = recent + each
+            for average, part in {"cumulative": total, "window": recent}.items():
+                yield from _rates(log, average, part, known, seen, last)
+        if last < log.looks[-1]:
+            cells = phases.send(np.stack([counted, rewarded]))
+
+
+def _rates(log: Log, average: str, part: Step, known: WeightLimits, seen: Floats, last: int) -> Iterator[Rate]:
+    for place, quantity in enumerate(QUANTITIES):
+        for kind in KINDS:
+            bounds = interval(kind, quantity, log, part, known, seen)
+            lower, upper = np.clip(bounds, -1.0 if place else 0.0, 1.0)
+            truth = part.values[place] / part.events
+            missed = (lower > truth + 1e-9) | (upper < truth - 1e-9)
+            shown = ~np.isnan(lower)
+            width = float((upper - lower)[shown].mean()) if shown.any() else np.nan
+            rate = float(f"{missed.sum() / max(1, shown.sum()):.4g}")
+            yield Rate(log.title, quantity, average, kind, last, len(lower), rate, float(f"{width:.4g}"))
+
+
+def write_rates(rows: Sequence[Rate], path: Path) -> None:
+    """Write the rates as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Rate._fields)
+        writer.writerows(rows)
+
+
+def read_rates(path: Path) -> list[Rate]:
+    """Read the rates that `write_rates` wrote."""
+    with path.open(newline="") as file:
+        _, *lines = csv.reader(file)
+    return [Rate(*line[:4], int(line[4]), int(line[5]), float(line[6]), float(line[7])) for line in lines]
+
+
+def table_of_limits(rows: Sequence[Rate]) -> str:
+    """Widths, and misses in percent, of the intervals of values at the last look, and the worst misses of `auto`."""
+    lines = [["log", "events", *KINDS, "`auto`, the worst of all looks"], ["---"] * (3 + len(KINDS))]
+    for title, log in LOGS.items():
+        own = [row for row in rows if row.log == title]
+        last = {
+            row.kind: f"{row.width:.3f} ({100 * row.miss:.1f})"
+            for row in own
+            if (row.quantity, row.average, row.events) == ("value", "cumulative", log.looks[-1])
+        }
+        worst = max((row for row in own if row.kind == "auto"), key=lambda row: row.miss)
+        place = f"{worst.quantity}, {worst.average}, {worst.events:,} events"
+        told = [last[kind] for kind in KINDS]
+        lines.append([title, f"{log.looks[-1]:,}", *told, f"{100 * worst.miss:.1f} ({place})"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def interval(
+    kind: str, quantity: str, log: Log, part: Step, known: WeightLimits, seen: Floats
+) -> tuple[Floats, Floats]:
+    """The bounds of one kind of interval, [runs] each; `seen` [runs]: the largest weight of the policy deployed."""
+    *columns, rewarded = part.sums[QUANTITIES.index(quantity)] / part.events
+    means = Means(np.full(len(rewarded), float(part.events)), *columns)
+    if kind == "normal":
+        width = Z * np.sqrt((means.term_square - means.term**2) / (part.events - 1))
+        width = np.where(rewarded * part.events >= FEWEST_NONZERO, width, np.nan)
+        return means.term - width, means.term + width
+    own, others = zip(*(limit.reshape(2, -1) for limit in known), strict=True)
+    both = WeightLimits(*(np.stack([other, each]) for other, each in zip(others, own, strict=True)))
+    terms = TermRange.by_column([IPS()], (0.0, 1.0), np.stack([seen, seen]), both)
+    if quantity != "value":
+        production = np.ones_like(seen)
+        if quantity == QUANTITIES[2]:
+            lacking = np.minimum(others[0], np.maximum(part.events - part.deployed, 0.0))
+            production = np.maximum(seen, lacking) if kind == "auto" else seen
+        terms = terms.over_production(1, production, terms.width)
+    terms = TermRange._make(column[-1] for column in terms)
+    heaviest = {
+        "none": np.full_like(seen, np.inf),
+        "auto": heaviest_likely(means, terms),
+        "right": np.full_like(seen, log.largest_weight),
+    }
+    extra = extra_events(terms, heaviest[kind])
+    return reach(means, extra, likely(means, extra, Z**2))

@@ -1,0 +1,164 @@
+"""The largest importance weight that a policy can have, as far as the logged propensities allow to know.
+
+An event limits the weights of a policy with the probability `pi` for its action, which was taken with propensity `p`:
+
+* with full distributions, to the largest `pi(a) / p(a)` of its actions;
+* otherwise to `1 / p`, or `P / p` with `P` the largest probability of the policy; and as the other actions
+  share `1 - p` and `1 - pi`, one of them has a weight of `(1 - pi) / (1 - p)` or more.
+
+Of each of these numbers the ten largest are kept. A floor of the propensities is soon seen by ten events, while the
+largest number of a heavy-tailed log exceeds the tenth by far. The limit is therefore the largest number times its ratio
+to the tenth: a smaller propensity counts at once, and more than it is until ten events confirm it.
+
+Numbers of the last 200,000 to 400,000 events are kept apart, for averages that forget older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from streameval.common.arrays import Array, State
+from streameval.events import EventBatch
+from streameval.events.slates import LISTED
+from streameval.ope.evidence.actions import Actions
+from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence
+from streameval.ope.policies.logged import LOGGING
+
+KEPT = 10
+SPAN = 200_000
+"""Events after which a generation ends. Averages that forget are limited by this generation and the one before."""
+NEARLY_SURE = 0.99
+"""The propensity above which other actions are too rare to be seen soon themselves."""
+FORGETTING = 40_000
+"""The effective number of events up to which an average has nearly no weight on events before these generations."""
+
+
+class Kind(IntEnum):
+    """The numbers of an event that limit weights."""
+
+    RARITY = 0  # 1 / p
+    PROBABILITY = 1  # pi
+    OTHERS = 2  # (1 - pi) / (1 - p)
+    WHOLE = 3  # the largest pi(a) / p(a)
+    SLOTS = 4  # of a slate by its slots, sum of 1 / p - slots + 1
+
+
+class WeightLimits(NamedTuple):
+    """The largest weights, [policies]: with the largest probability seen of the policy, and with a probability of 1."""
+
+    likely: Array
+    possible: Array
+
+
+def start(policies: int) -> State:
+    """The state before the first event.
+
+    `largest` [policies, 3, kinds, 10]: the largest numbers in ascending order, of all events, of the generation before,
+    and of this one.
+    """
+    return {"events": 0, "largest": np.zeros((policies, 3, len(Kind), KEPT))}
+
+
+def fold(state: State, evidence: Evidence, batch: EventBatch) -> State:
+    """The state after these events."""
+    events, largest, first = state["events"], state["largest"].copy(), 0
+    while first < len(batch):
+        if events and events % SPAN == 0:
+            largest[:, 1], largest[:, 2] = largest[:, 2], 0.0
+        part = slice(first, min(first + SPAN - events % SPAN, len(batch)))
+        for kind, numbers in _numbers(evidence, batch, part):
+            _add(largest[:, :, kind], numbers)
+        events, first = events + part.stop - first, part.stop
+    return {"events": events, "largest": largest}
+
+
+def rarity(propensity: Array) -> Array:
+    """`1 / p`; 1 without a propensity."""
+    return np.asarray(np.minimum(1.0 / np.where(propensity > 1e-300, propensity, 1.0), LARGEST_WEIGHT))
+
+
+def limits(
+    state: State, policies: Sequence[str], effective_events: float | None = None, by_slot: bool = False
+) -> WeightLimits:
+    """The limits for an average of this effective number of events, None where it is not fixed.
+
+    Where fewer than ten events have a number, the tenth counts as 1, or as a probability of 0. The limits of the
+    logging policy are 1. `by_slot`: of the weights of slates by their slots.
+
+    >>> log = EventBatch.from_arrays(reward=[0] * 20, propensity=[0.5, 0.1] * 10, policies={"new": [0.1, 0.9] * 10})
+    >>> state = fold(start(1), Evidence.from_batch(log, ["new"], 10), log)
+    >>> [float(limit[0].round(9)) for limit in limits(state, ["new"])]
+    [9.0, 10.0]
+    """
+    forgets = effective_events is not None and effective_events <= FORGETTING
+    kept = state["largest"][:, 1:] if forgets else state["largest"][:, :1]
+    numbers = np.sort(np.concatenate(np.moveaxis(kept, 1, 0), axis=-1), axis=-1)[..., -KEPT:]
+    tenth, largest = numbers[..., 0], numbers[..., -1]
+    with np.errstate(invalid="ignore"):  # listed slates: infinite over infinite
+        ratios = largest / np.maximum(tenth, np.where(np.arange(len(Kind)) == Kind.PROBABILITY, 1e-300, 1.0))
+    reached = np.where(np.isinf(largest), np.inf, largest * ratios)
+    beyond = np.maximum(reached[:, Kind.OTHERS], reached[:, Kind.WHOLE])
+    rarest, probability = reached[:, Kind.RARITY], np.minimum(reached[:, Kind.PROBABILITY], 1.0)
+    confirmed = np.where(probability > 0, rarest, 0.0) * probability
+    found = np.maximum(confirmed, beyond), np.maximum(rarest, beyond)
+    if by_slot:
+        found = (reached[:, Kind.SLOTS],) * 2
+    logged = np.array([policy == LOGGING for policy in policies])
+    return WeightLimits(*(np.where(logged, 1.0, np.maximum(limit, 1.0)) for limit in found))
+
+
+def _numbers(evidence: Evidence, batch: EventBatch, part: slice) -> Iterator[tuple[Kind, Array]]:
+    """Numbers of these events by kind, [policies or 1, events], 0 where an event has none."""
+    propensity, actions = batch.propensity[part], evidence.actions
+    if evidence.slates is not None:
+        yield Kind.SLOTS, _of_slots(batch)[None, part]
+    plain = np.ones((1, 1))
+    if actions is not None:
+        whole = (actions.targets_known & actions.logging_known[:, None]).T[:, part]
+        yield Kind.WHOLE, whole * _largest_of_actions(actions)[:, part]
+        if whole.all():
+            return
+        plain = np.where(whole, 0.0, 1.0)
+    probability = evidence.importance_weight.T[:, part] * propensity  # 0 where an event lacks the policy
+    yield Kind.RARITY, plain * rarity(propensity)[None]
+    yield Kind.PROBABILITY, probability if actions is None else probability * plain
+    sure = np.flatnonzero((propensity > NEARLY_SURE) & (propensity < 1))
+    if len(sure):
+        others = (1 - probability[:, sure]) / (1 - propensity[sure]) * (evidence.sample_weight.T[:, part][:, sure] > 0)
+        yield Kind.OTHERS, others if actions is None else others * plain[:, sure]
+
+
+def _largest_of_actions(actions: Actions) -> Array:
+    """The largest finite weight of the actions of each event, [policies, events]; 0 where it has no actions."""
+    weight = actions.importance_weight.T
+    if not np.isfinite(weight).all():
+        weight = np.where(np.isfinite(weight), weight, 0.0)
+    filled = np.flatnonzero(actions.sets.sizes)
+    largest = np.zeros((len(weight), len(actions.sets.sizes)))
+    if len(filled):
+        largest[:, filled] = np.maximum.reduceat(weight, actions.sets.offsets[filled], axis=1)
+    return largest
+
+
+def _of_slots(batch: EventBatch) -> Array:
+    """`sum of 1 / p - slots + 1` of slates, which no weight by slots exceeds; infinite where they are listed."""
+    slates, whole = batch.slates, rarity(batch.propensity)
+    if slates is None:
+        return whole
+    slots = slates.per_event(1.0 / slates.propensity[:, None])[:, 0] - slates.sizes + 1.0
+    return np.where(slates.sizes == 0, whole, np.where(slates.logging == LISTED, np.inf, slots))
+
+
+def _add(kept: Array, numbers: Array) -> None:
+    """Keep the largest of these numbers, [policies or 1, events], of all events and of this generation, in place."""
+    peak = numbers.max(axis=1, initial=0.0)
+    for generation in (0, 2):
+        new = np.flatnonzero(peak > kept[:, generation, 0])
+        if len(new):
+            added = numbers[new] if len(numbers) > 1 else np.repeat(numbers, len(new), axis=0)
+            every = np.concatenate([kept[new, generation], added], axis=1)
+            kept[new, generation] = np.sort(np.partition(every, -KEPT, axis=1)[:, -KEPT:], axis=1)

@@ -1,0 +1,80 @@
+"""Coverage of the default interval, whose largest weight comes from the log, where the log hides it at first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from streameval import IPS, Cumulative, Evaluator, EventBatch, Window
+
+Array = NDArray[np.float64]
+EVENTS, RUNS, LOOKS = 3_000, 150, (500, 1_500, 3_000)
+ACTIONS = 10
+
+
+def falling(context: Array, number: Array) -> Array:
+    """Exploration falls from .2 to .02 in mid-stream, [events, actions]."""
+    exploration = np.where(number < EVENTS // 2, 0.2, 0.02)[:, None]
+    return (1 - exploration) * np.eye(ACTIONS)[0] + exploration / ACTIONS
+
+
+def rare_contexts(context: Array, number: Array) -> Array:
+    """All actions but one have 1e-4 in every tenth context, elsewhere .02."""
+    rare = np.where(context < 0.1, 1e-4, 0.02)[:, None]
+    return (1 - rare * ACTIONS) * np.eye(ACTIONS)[0] + rare
+
+
+def log_uniform(context: Array, number: Array) -> Array:
+    """Propensities are log-uniform between 1e-4 and 1 before they are divided by their sum."""
+    powers = np.random.default_rng(1).uniform(-4, 0, (50, ACTIONS))
+    powers[:, 0] = 0
+    raw = 10 ** powers[(50 * context).astype(int)]
+    return np.asarray(raw / raw.sum(axis=1, keepdims=True))
+
+
+def even_but_in_few_contexts(context: Array) -> Array:
+    """The candidate takes all actions evenly, and one rarely shown action in every tenth context."""
+    return np.where(context[:, None] < 0.1, np.eye(ACTIONS)[1], 1 / ACTIONS)
+
+
+def favouring(context: Array) -> Array:
+    """The candidate favours a rarely shown action."""
+    return np.broadcast_to(0.9 * np.eye(ACTIONS)[1] + 0.1 / ACTIONS, (len(context), ACTIONS))
+
+
+def missed(
+    run: int, logging: Callable[[Array, Array], Array], candidate: Callable[[Array], Array]
+) -> list[tuple[bool, ...]]:
+    """Whether the intervals of the value on both averages miss, look by look; the value is .36."""
+    rng = np.random.default_rng([11, run])
+    context, number = rng.random(EVENTS), np.arange(EVENTS)
+    shares = logging(context, number)
+    action = (rng.random((EVENTS, 1)) > np.cumsum(shares, axis=1)[:, :-1]).sum(axis=1)
+    mean = np.where(context < 0.1, 0.9, 0.3)
+    batch = EventBatch.from_arrays(
+        reward=rng.random(EVENTS) < mean,
+        propensity=shares[number, action],
+        policies={"new": candidate(context)[number, action]},
+    )
+    evaluator = Evaluator(["new"], [IPS()], [Cumulative(), Window(tau=1_000)], drift=None, promotion=None)
+    found = []
+    for first, last in zip((0, *LOOKS), LOOKS, strict=False):
+        evaluator.update(batch[first:last])
+        report = evaluator.report()
+        rows = [report.get("new", "ips", average) for average in ("cumulative", "window")]
+        found.append(tuple(not (row.lower or 0.0) <= 0.36 <= (row.upper or 1.0) for row in rows))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("candidate", [favouring, even_but_in_few_contexts])
+@pytest.mark.parametrize("logging", [falling, rare_contexts, log_uniform])
+def test_the_default_interval_covers_where_small_propensities_show_late(
+    logging: Callable[[Array, Array], Array], candidate: Callable[[Array], Array]
+) -> None:
+    misses = np.sum([missed(run, logging, candidate) for run in range(RUNS)], axis=0)
+    assert misses.max() <= binom.ppf(0.999, RUNS, 0.05)
