@@ -113,7 +113,7 @@ def test_rates_are_of_all_runs_together_and_without_the_seeds_used_for_choosing(
 
     scores = [
         score(1, false=2, within=100, found=10, delays=(None, 90_000)),
-        score(5, false=0, within=300, found=240, delays=(10_000, 20_000)),
+        score(7, false=0, within=300, found=240, delays=(10_000, 20_000)),
         score(6, false=1, within=100, found=80, delays=(30_000,)),
     ]
     (row,) = summary.rows_of(scores)
