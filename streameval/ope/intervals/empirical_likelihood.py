@@ -148,8 +148,8 @@ def _heavy(means: Means, slope: Array) -> tuple[Array, Array]:
 
 
 def _at_least_rounding(residual: Array, size: Array) -> Array:
-    """A variance made of numbers of this size: after a very heavy event, rounding may hide as much."""
-    return np.maximum(residual, ROUNDING * size)
+    """A variance made of numbers of this size, 0 or more: after a very heavy event, rounding may hide as much."""
+    return np.maximum(residual, ROUNDING * np.maximum(size, 0.0))
 
 
 def heaviest_likely(means: Means, limits: TermRange) -> Array:
