@@ -71,7 +71,7 @@ def test_the_bytes_decode_to_the_columns_that_were_drawn(action_sets: bool) -> N
         assert sets is not None
         assert expected is not None
         assert np.array_equal(sets.index, expected.index)
-        assert np.array_equal(sets.features, expected.features)
+        assert np.array_equal(sets.features.values, expected.features.values)
         assert np.array_equal(sets.propensities, expected.propensities)
         assert np.array_equal(sets.probabilities, expected.probabilities)
 
