@@ -116,7 +116,7 @@ def check_batch(batch: EventBatch, messages: Sequence[bytes | None]) -> None:
     for sets in (batch.action_sets, batch.slates and batch.slates.actions):
         if sets is not None:
             cells += [sets.propensities, sets.probabilities]
-            assert sets.features is None or not np.isinf(sets.features).any()
+            assert sets.features is None or np.isfinite(sets.features.values).all()
     for values in cells:
         assert (np.isnan(values) | ((values >= 0) & (values <= 1 + NOISE))).all()
 
