@@ -13,7 +13,7 @@ from streameval import Evaluator
 from streameval.events import EventBatch
 from streameval.ope.averages import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS, AnyEstimator, ControlVariate, StratifiedIPS
-from streameval.ope.intervals import AnyInterval, EmpiricalBernstein
+from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, EmpiricalLikelihood
 
 Array = NDArray[np.float64]
 Column = tuple[str, str, str]
@@ -115,6 +115,8 @@ def missed(edge: Edge, kind: str, seeds: Iterable[int]) -> Mapping[Column, list[
     A withheld interval misses nothing.
     """
     averages, intervals = averages_of(kind, max(edge.kinds.weights))
+    if edge.later is not None and kind == "empirical_likelihood":  # no propensity shows the support that is lost
+        intervals = {average.label: EmpiricalLikelihood(max_weight="none") for average in averages}
     shares = defaultdict[Column, list[float]](list)
     for seed in seeds:
         evaluator = Evaluator(CANDIDATES, ESTIMATORS, averages, intervals=intervals, drift=None)

@@ -188,6 +188,7 @@ class EmpiricalLikelihood(IntervalMethod):
     is the largest seen, unless they have a cap. Valid at a single look. Where the mean weight is far from 1, the value
     of `ips` may be unlikely: a Report extends the interval to the value. On a mixture it takes the initial value for
     evidence, and misses far more often during the first thousand events: use `drift_aware` there.
+    Actions that lose their support in mid-stream show no propensity: `auto` may then miss, and `none` does not.
 
     `max_weight` is a number that no weight exceeds, `none`, or `auto`: the limit that the propensities of the log
     allow, see `evidence.largest_weights` and `heaviest_likely`. Contexts whose small propensities no event shows are
