@@ -26,7 +26,7 @@ class Stretch:
     """A range of blocks: the part of it that is added to a spread."""
 
     spread: Floats
-    clusters: dict[str, Floats]
+    compared: dict[str, Floats]
     size: int
 
     def __len__(self) -> int:
@@ -35,8 +35,8 @@ class Stretch:
     @classmethod
     def of(cls, blocks: Blocks, part: slice) -> Stretch:
         """A subset of these blocks."""
-        units = {name: rows[part] for name, rows in blocks.clusters.items()}
-        return cls(blocks.spread[part], units, blocks.size)
+        compared = {name: rows[part] for name, rows in blocks.compared.items()}
+        return cls(blocks.spread[part], compared, blocks.size)
 
 
 def on_adaptive(average: Adaptive, blocks: Blocks, every: int) -> tuple[Known, Kernel]:

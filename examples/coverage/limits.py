@@ -51,11 +51,12 @@ class Cells(NamedTuple):
     @classmethod
     def of(cls, logging: Floats, candidate: Floats, deployed: Floats, reward: Floats, whole: bool = False) -> Cells:
         """Those of equally likely contexts [contexts, actions], equal ones together."""
-        largest = np.repeat((candidate / logging).max(axis=1, keepdims=True), logging.shape[1], axis=1)
-        columns = np.stack([each.ravel() for each in (logging, candidate, deployed, reward, largest)])
+        heaviest = np.repeat((candidate / logging).max(axis=1, keepdims=True), logging.shape[1], axis=1)
+        columns = np.stack([each.ravel() for each in (logging, candidate, deployed, reward, heaviest)])
         distinct, place = np.unique(columns, axis=1, return_inverse=True)
         share = np.bincount(place.ravel(), columns[0]) / len(logging)
-        return cls(share, *distinct[:4], distinct[4] if whole else None)
+        propensity, candidate, deployed, reward, largest = distinct
+        return cls(share, propensity, candidate, deployed, reward, largest if whole else None)
 
     def values(self) -> tuple[Floats | float, ...]:
         """The present values of the candidate, and of its lifts over both other policies."""
@@ -99,8 +100,8 @@ def rare_action(actions: int, exploration: float, rate: float) -> tuple[Floats, 
     reward = np.full((CONTEXTS, actions), rate)
     reward[:, 1] *= 1.4
     third = [2 if context % 5 == 0 else 0 for context in range(CONTEXTS)]
-    favoured = (greedy([each] * CONTEXTS, actions, share) for each, share in ((0, exploration), (1, 0.1)))
-    return *favoured, greedy(third, actions, exploration), reward
+    logging, candidate = greedy([0] * CONTEXTS, actions, exploration), greedy([1] * CONTEXTS, actions, 0.1)
+    return logging, candidate, greedy(third, actions, exploration), reward
 
 
 def evenly(actions: int, rate: float, rare: bool = False) -> Cells:
@@ -229,14 +230,19 @@ class Step(NamedTuple):
         deployed = cells.deployed / cells.propensity
         sums = []
         for term in (weight, weight - 1.0, weight - deployed):
-            columns = (counted * weight, counted * weight**2, rewarded * term, rewarded * term * weight)
-            columns += (rewarded * term**2, rewarded * (weight > 0))
+            columns = [counted * weight, counted * weight**2, rewarded * term, rewarded * term * weight]
+            columns += [rewarded * term**2, rewarded * (weight > 0)]
             sums.append([np.broadcast_to(column, counted.shape).sum(axis=1) for column in columns])
         values = np.stack([np.broadcast_to(value, runs) for value in cells.values()])
         return cls(STEP, np.array(sums), values * STEP, (counted * deployed).sum(axis=1))
 
     def __add__(self, other: Step) -> Step:  # type: ignore[override]
-        return Step(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Step(
+            self.events + other.events,
+            self.sums + other.sums,
+            self.values + other.values,
+            self.deployed + other.deployed,
+        )
 
 
 def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> None:
@@ -274,12 +280,12 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
     """The rates of a log over these runs."""
     rng = np.random.default_rng([SEED, 1_000 + list(LOGS).index(log.title)])
     phases = log.phases(runs, rng)
-    cells, steps, largest = next(phases), [], np.zeros((2 * runs, 1, len(Kind), KEPT))
-    total, seen = None, np.ones(runs)
+    cells, largest, seen = next(phases), np.zeros((2 * runs, 1, len(Kind), KEPT)), np.ones(runs)
+    total, steps = None, list[Step]()
     for last in range(STEP, log.looks[-1] + 1, STEP):
         share = np.broadcast_to(cells.share / cells.share.sum(axis=-1, keepdims=True), (runs, cells.share.shape[-1]))
-        counted = rng.multinomial(STEP, share)
-        rewarded = rng.binomial(counted, np.clip(cells.reward, 0, 1))
+        drawn = rng.multinomial(STEP, share)
+        counted, rewarded = drawn.astype(float), rng.binomial(drawn, np.clip(cells.reward, 0, 1)).astype(float)
         step = Step.of(cells, counted, rewarded)
         add_largest(largest[:runs, 0], cells, cells.candidate, counted)
         add_largest(largest[runs:, 0], cells, cells.deployed, counted)
@@ -321,7 +327,10 @@ def read_rates(path: Path) -> list[Rate]:
     """Read the rates that `write_rates` wrote."""
     with path.open(newline="") as file:
         _, *lines = csv.reader(file)
-    return [Rate(*line[:4], int(line[4]), int(line[5]), float(line[6]), float(line[7])) for line in lines]
+    return [
+        Rate(log, quantity, average, kind, int(events), int(runs), float(miss), float(width))
+        for log, quantity, average, kind, events, runs, miss, width in lines
+    ]
 
 
 def table_of_limits(rows: Sequence[Rate]) -> str:

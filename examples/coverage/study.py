@@ -16,7 +16,7 @@ import typer
 from effects import effects_of
 from effects import read as read_effects
 from effects import write as write_effects
-from limits import LOGS, rates, read_rates, write_rates
+from limits import LOGS, Rate, rates, read_rates, write_rates
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import CHUNK, Store, perform_all
@@ -78,9 +78,9 @@ def limits(
 ) -> None:
     """Compare limits of the weights, and fill in their table."""
     path = results / "limits.csv"
-    found = {row.log: [] for row in read_rates(path)} if path.exists() else {}
+    found: dict[str, list[Rate]] = {}
     for row in read_rates(path) if path.exists() else []:
-        found[row.log].append(row)
+        found.setdefault(row.log, []).append(row)
     with Progress(console=Console(stderr=True)) as progress:
         for name in progress.track((names or list(LOGS)) if runs else []):
             found[name] = list(rates(LOGS[name], runs))

@@ -194,11 +194,11 @@ def fill_in_limits(document: str, rates: Sequence[Rate]) -> str:
 
 
 def _replaced(document: str, tables: Mapping[str, str]) -> str:
-    for name, table in tables.items():
-        document = re.sub(
-            rf"(<!-- table: {name} -->\n)(?:\|[^\n]*\n)*", lambda found, new=table: f"{found[1]}{new}\n", document
-        )
-    return document
+    def table(found: re.Match[str]) -> str:
+        name = found[2]
+        return f"{found[1]}{tables[name]}\n" if name in tables else found[0]
+
+    return re.sub(r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*", table, document)
 
 
 def promised(row: Row) -> bool:
