@@ -58,7 +58,7 @@ def _spreads(blocks: Blocks, horizon: Floats, every: int) -> dict[str, Floats]:
         part = slice(first, first + every)
         state = spreads.fold(state, Stretch.of(blocks, part), horizon[part])  # type: ignore[arg-type]
         found.append(state)
-    return {name: np.array([each[name] for each in found]) for name in state}
+    return {name: np.array([each[name] for each in found]) for name in spreads.FADING if name in state}
 
 
 def _on_window(average: AdaptiveWindow, blocks: Blocks, rate: DriftRate, every: int) -> tuple[Floats, Floats, Kernel]:

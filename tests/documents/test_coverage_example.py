@@ -228,8 +228,9 @@ def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float],
     parts, laid_out = [], limits.Step.of
 
     def noting(cells: Any, counted: Any, rewarded: Any) -> Any:
-        place = np.repeat(np.arange(counted.shape[1]), counted[0])
-        won = np.concatenate([np.arange(number) < wins for number, wins in zip(counted[0], rewarded[0], strict=True)])
+        numbers, wins = counted[0].astype(int), rewarded[0]
+        place = np.repeat(np.arange(len(numbers)), numbers)
+        won = np.concatenate([np.arange(number) < paid for number, paid in zip(numbers, wins, strict=True)])
         policies = {"new": cells.candidate[place], "deployed": cells.deployed[place]}
         parts.append(EventBatch.from_arrays(reward=won, propensity=cells.propensity[place], policies=policies))
         return laid_out(cells, counted, rewarded)

@@ -25,12 +25,10 @@ INSIDE = {
     "tests/integration/test_damaged_logs.py": "streameval.ingest.kafka",
     "tests/integration/test_kafka_producer.py": "streameval.ingest.kafka",
     "tests/integration/test_kafka_source.py": "streameval.ingest.kafka",
-    "tests/statistical/test_empirical_likelihood_coverage.py": "streameval.ope.intervals",
     "tests/statistical/test_sequence_coverage.py": "streameval.ope.intervals.sequences",
     "tests/support/fake_kafka.py": "streameval.ingest.kafka",
     "tests/support/integration/broker.py": "streameval.ingest.kafka",
     "tests/support/integration/faulty_cluster.py": "streameval.ingest.kafka",
-    "tests/support/likelihood_worlds.py": "streameval.ope.intervals",
     "tests/unit/ope/evaluator/test_mixed_streams.py": "streameval.service.status_page",
 }
 """Tests, fakes and worlds of one package that are not in `tests/unit/<package>`, with this package."""

@@ -173,7 +173,7 @@ def controlled_range(reward_range: Range, max_weight: Array) -> TermRange:
     """
     low, high = reward_range
     least, most = min(low, 0.0), max(high, 0.0)
-    return TermRange.between((least, most), (low - most, high - least), max_weight, 2 * max_weight * (high - low))
+    return TermRange.between((least, most), (low - most, high - least), max_weight, 2 * max_weight * (most - least))
 
 
 @dataclass(frozen=True, config=strict)
@@ -262,8 +262,9 @@ class StratifiedDR(Estimator):
         times reward range to either side."""
         low, high = reward_range
         slopes = (min(low, low - high), max(high, high - low))
-        width = (2 * max_weight + 1) * (high - low)
-        return TermRange.between((min(low, 0.0), max(high, 0.0)), slopes, max_weight, width, controlled=False)
+        least, most = min(low, 0.0), max(high, 0.0)
+        width = (2 * max_weight + 1) * (most - least)
+        return TermRange.between((least, most), slopes, max_weight, width, controlled=False)
 
 
 def _recent_means(evidence: Evidence, columns: list[Array], state: Array) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
@@ -205,6 +205,10 @@ def test_no_term_is_further_from_another_than_the_range_says(
     moved = replace(evidence, reward=evidence.reward * scale + shift)
     moved = moved.with_predictions(evidence.actions.prediction * scale + shift)
     found = terms(estimator, moved)
+    if estimator.ratio:  # the linearised term of `snips`
+        weight = moved.importance_weight[:, 0]
+        assume(weight.any())
+        found = found - weight * (found.sum() / weight.sum())
     widest = estimator.term_range((low, high), moved.importance_weight.max(axis=0))
     assert np.ptp(found) <= widest.width[0] * (1 + 1e-9) + 1e-9
 
