@@ -25,6 +25,7 @@ from streameval.ope.intervals import (
     EmpiricalBernstein,
     EmpiricalLikelihood,
     Normal,
+    extended_to,
 )
 from streameval.ope.intervals.sequences import TrackedBounds, error_shares
 
@@ -200,7 +201,8 @@ def _ends(
     differences = terms.over_production(len(estimators), seen[0], scaled)
     tracked = (None, None) if kept is None else (kept.value, kept.lift[:, len(estimators) :])
     value = bound.bounds(known.value, terms, CONFIDENCE, tracked[0])
-    return value, bound.bounds(known.lift, differences, CONFIDENCE, tracked[1])
+    lift = bound.bounds(known.lift, differences, CONFIDENCE, tracked[1])
+    return extended_to(known.value.moments.value, *value), extended_to(known.lift.moments.value, *lift)
 
 
 def _at(looks: slice, values: Floats) -> Floats:

@@ -17,7 +17,7 @@ from streameval.ope.evidence.actions import Requirement
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import WeightLimits
 from streameval.ope.evidence.slate_weights import mean_ratios
-from streameval.ope.intervals import AnyInterval
+from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.report import Estimate
 
@@ -91,9 +91,9 @@ def _numbers(
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
     bounds = interval.bounds(reading, terms, plan.confidence, own)
-    lower, upper = _clipped(*_reaching(moments.value, *bounds), low, high)
+    lower, upper = _clipped(*extended_to(moments.value, *bounds), low, high)
     bounds = interval.bounds(lift, differences, plan.confidence, paired)
-    lift_lower, lift_upper = _clipped(*_reaching(lift.moments.value, *bounds), low - high, high - low)
+    lift_lower, lift_upper = _clipped(*extended_to(lift.moments.value, *bounds), low - high, high - low)
     return {
         "value": moments.value,
         "lower": lower,
@@ -150,12 +150,6 @@ def _known(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
         name: [number if known else None for number, known in zip(column.tolist(), np.isfinite(column), strict=True)]
         for name, column in columns.items()
     }
-
-
-def _reaching(value: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """The interval extended to the value; unchanged where it is empty, or the value unknown."""
-    extended = (lower <= upper) & ~np.isnan(value)
-    return np.where(extended, np.minimum(lower, value), lower), np.where(extended, np.maximum(upper, value), upper)
 
 
 def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:

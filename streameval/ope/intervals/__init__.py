@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from streameval.ope.intervals import empirical_likelihood
-from streameval.ope.intervals.base import Interval, IntervalMethod
+from streameval.ope.intervals.base import Interval, IntervalMethod, extended_to
 from streameval.ope.intervals.centred import DriftAware, EmpiricalBernstein, Normal
 from streameval.ope.intervals.confidence_sequence import ConfidenceSequence
 from streameval.ope.intervals.empirical_likelihood import EmpiricalLikelihood
@@ -20,5 +20,5 @@ AnyInterval = Annotated[
 KINDS: Mapping[str, type[IntervalMethod]] = {each.kind: each for each in get_args(get_args(AnyInterval)[0])}
 """The classes of intervals by their kinds."""
 
-__all__ = ["KINDS", "AnyInterval", "Interval", "IntervalMethod", "empirical_likelihood"]
+__all__ = ["KINDS", "AnyInterval", "Interval", "IntervalMethod", "empirical_likelihood", "extended_to"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Normal"]

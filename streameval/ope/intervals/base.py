@@ -106,6 +106,12 @@ class IntervalMethod(Component):
         return seen
 
 
+def extended_to(value: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """The interval extended to the value; unchanged where it is empty, or the value unknown."""
+    extended = (lower <= upper) & ~np.isnan(value)
+    return np.where(extended, np.minimum(lower, value), lower), np.where(extended, np.maximum(upper, value), upper)
+
+
 def is_degenerate(reading: Reading, ratio: Mask) -> Mask:
     """Whether a column is a ratio whose terms have always been the same and not 0: then its interval is the value.
 
