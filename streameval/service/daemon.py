@@ -164,8 +164,11 @@ class Daemon:
                 self._backfills += [change.backfill] if change.backfill else []
 
     def _backfill(self, at_least: int) -> None:
-        """Let backfills read on; candidates that have caught up get the live events from the next ones on."""
-        for backfill in tuple(self._backfills):
+        """Let backfills read on; candidates that have caught up get the live events from the next ones on.
+
+        While messages are withheld, none reads on: these are before the positions of the source, and come live later.
+        """
+        for backfill in () if self._withheld else tuple(self._backfills):
             if backfill.slice(self._pipeline, self._source.status(), at_least):
                 self._backfills.remove(backfill)
                 self._unreported = True

@@ -203,6 +203,31 @@ def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
     assert [event for event in events if "backfill" in event] == ["backfill_done"]
 
 
+class OnePoll(ListSource):
+    """A partition that is read whole by one poll."""
+
+    def status(self) -> SourceStatus:
+        return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 30 * self.handed_out, 0),))
+
+
+def test_a_back_fill_waits_while_the_clock_is_behind_and_reads_no_withheld_message() -> None:
+    """They count when the clock is right, also for the candidate."""
+    now, added = [1.0], AddedCandidate()
+    live, again = (OnePoll([[records(*[b"1000000"] * 30)]], exhausted=False) for _ in range(2))
+    all_candidates = AllCandidates(added)
+    change = Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(again)))
+    pipeline = EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
+    daemon = Daemon(live, pipeline, all_candidates, clock=lambda: now[0], reload=lambda: change)
+    with capture_logs() as logs, running(daemon):
+        wait_until(lambda: "behind the events" in daemon.published.detail)
+        daemon.reload()
+        wait_until(lambda: bool(daemon.published.backfills) or bool(added.joined))
+        now[0] = 1_000_001.0
+        wait_until(lambda: any(entry["event"] == "backfill_done" for entry in logs))
+        wait_until(lambda: len(all_candidates.rewards) == 30)
+    assert len(added.rewards) == 30
+
+
 def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
     source, added = Log([5]), AddedCandidate()
     live = Log([9])
