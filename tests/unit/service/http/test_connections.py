@@ -192,7 +192,7 @@ def test_garbage_does_not_kill_the_server() -> None:
     bent = [bytes(chance.choice([byte, chance.randrange(256)]) for byte in REQUEST) for _ in range(60)]
     with served() as server:
         assert still_answers(server)
-        before = open_sockets()  # with those of the server's event loop
+        before = open_sockets()  # with those of the server's event loop, and perhaps that of the answer
         for request in [*GARBAGE, *noise, *bent]:
             with connected(server) as client:
                 with suppress(OSError):  # it may have been given up before we are done
@@ -200,18 +200,18 @@ def test_garbage_does_not_kill_the_server() -> None:
                     client.shutdown(socket.SHUT_WR)
                 assert ended(client), request
         assert still_answers(server)
-        wait_until(lambda: open_sockets() == before)
+        wait_until(lambda: open_sockets() <= before)
 
 
 def test_connections_that_are_torn_off_leave_nothing_behind() -> None:
     with served(candidates=25) as server:
         assert still_answers(server)
-        before = open_sockets()  # with those of the server's event loop
+        before = open_sockets()  # with those of the server's event loop, and perhaps that of the answer
         for cut in (0, 3, len(REQUEST)):
             for _ in range(20):
                 client = socket.create_connection(server.address)
                 client.sendall(REQUEST[:cut])
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no goodbye
                 client.close()
-        wait_until(lambda: open_sockets() == before)
+        wait_until(lambda: open_sockets() <= before)
         assert still_answers(server)
