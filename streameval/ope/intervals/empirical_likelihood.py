@@ -114,7 +114,7 @@ def reach(means: Means, extra: Extra, allowed: Array) -> tuple[Array, Array]:
     term = np.stack([extra.low, extra.high])
     limit, finite = _heavy(means, term), regression(means.and_one_more(extra.weight, term))
     centre, residual = (np.where(np.isinf(extra.weight), *each) for each in zip(limit, finite, strict=True))
-    radius = np.sqrt(np.maximum(residual, 0.0) * np.where(left >= 0, left, np.nan))  # rounding may leave less than 0
+    radius = np.sqrt(residual * np.where(left >= 0, left, np.nan))
     lowest = np.fmin.reduce(centre[0] - radius[0], axis=0, initial=np.inf)
     highest = np.fmax.reduce(centre[1] + radius[1], axis=0, initial=-np.inf)
     known = np.isfinite(lowest) & np.isfinite(highest) & (means.events > 1 + 1e-9)
