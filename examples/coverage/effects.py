@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -45,18 +43,3 @@ def _effects(name: str, run: int) -> list[float]:
     evaluator.update(draw(SHOWN[name], run, EVENTS).batch)
     report = evaluator.report()
     return [report.get(policy, "ips", "cumulative").details["design_effect"] for policy in (LOGGING, "one")]
-
-
-def write(effects: Iterable[Effect], path: Path) -> None:
-    """Write the design effects as CSV."""
-    with path.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([Effect._fields, *effects])
-
-
-def read(path: Path) -> list[Effect]:
-    """Read the file that `write` wrote."""
-    with path.open(newline="") as file:
-        return [
-            Effect(world, policy, int(events), int(runs), float(mean), float(deviation))
-            for world, policy, events, runs, mean, deviation in list(csv.reader(file))[1:]
-        ]

@@ -6,10 +6,8 @@ are those of a log of single events, for hundreds of runs at once. The steps are
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -315,24 +313,6 @@ def _rates(log: Log, average: str, part: Step, known: WeightLimits, seen: Floats
             yield Rate(log.title, quantity, average, kind, last, len(lower), rate, float(f"{width:.4g}"))
 
 
-def write_rates(rows: Sequence[Rate], path: Path) -> None:
-    """Write the rates as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Rate._fields)
-        writer.writerows(rows)
-
-
-def read_rates(path: Path) -> list[Rate]:
-    """Read the rates that `write_rates` wrote."""
-    with path.open(newline="") as file:
-        _, *lines = csv.reader(file)
-    return [
-        Rate(log, quantity, average, kind, int(events), int(runs), float(miss), float(width))
-        for log, quantity, average, kind, events, runs, miss, width in lines
-    ]
-
-
 def table_of_limits(rows: Sequence[Rate]) -> str:
     """Widths, and misses in percent, of the intervals of values at the last look, and the worst misses of `auto`."""
     lines = [["log", "events", *KINDS, "`auto`, the worst of all looks"], ["---"] * (3 + len(KINDS))]
@@ -345,8 +325,8 @@ def table_of_limits(rows: Sequence[Rate]) -> str:
         }
         worst = max((row for row in own if row.kind == "auto"), key=lambda row: row.miss)
         place = f"{worst.quantity}, {worst.average}, {worst.events:,} events"
-        told = [last[kind] for kind in KINDS]
-        lines.append([title, f"{log.looks[-1]:,}", *told, f"{100 * worst.miss:.1f} ({place})"])
+        widths = [last[kind] for kind in KINDS]
+        lines.append([title, f"{log.looks[-1]:,}", *widths, f"{100 * worst.miss:.1f} ({place})"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from effects import effects_of
-from effects import read as read_effects
-from effects import write as write_effects
-from limits import LOGS, Rate, rates, read_rates, write_rates
+from csv_rows import read_rows, write_rows
+from effects import Effect, effects_of
+from limits import LOGS, Rate, rates
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import CHUNK, Store, perform_all
-from summary import fill_in, fill_in_effects, fill_in_limits, read, rows_of, write
+from summary import Row, fill_in, fill_in_effects, fill_in_limits, rows_of
 from worlds import WORLDS
 
 from streameval.cli.terminal import run_app
@@ -63,10 +62,11 @@ def table(
     store, path = Store(results), results / "coverage.csv"
     lines = {world: store.read(world) for world in WORLDS}
     if any(lines.values()):
-        before = read(path) if path.exists() else []
+        before = read_rows(Row, path) if path.exists() else []
         kept = {world: [row for row in before if row.world == world] for world in WORLDS}
-        write([row for world in WORLDS for row in (rows_of(lines[world]) if lines[world] else kept[world])], path)
-    readme.write_text(fill_in(readme.read_text(), read(path)))
+        rows = [row for world in WORLDS for row in (rows_of(lines[world]) if lines[world] else kept[world])]
+        write_rows(Row, rows, path)
+    readme.write_text(fill_in(readme.read_text(), read_rows(Row, path)))
 
 
 @app.command()
@@ -79,13 +79,13 @@ def limits(
     """Compare limits of the weights, and fill in their table."""
     path = results / "limits.csv"
     found: dict[str, list[Rate]] = {}
-    for row in read_rates(path) if path.exists() else []:
+    for row in read_rows(Rate, path) if path.exists() else []:
         found.setdefault(row.log, []).append(row)
     with Progress(console=Console(stderr=True)) as progress:
         for name in progress.track((names or list(LOGS)) if runs else []):
             found[name] = list(rates(LOGS[name], runs))
-            write_rates([row for each in LOGS for row in found.get(each, [])], path)
-    readme.write_text(fill_in_limits(readme.read_text(), read_rates(path)))
+            write_rows(Rate, [row for each in LOGS for row in found.get(each, [])], path)
+    readme.write_text(fill_in_limits(readme.read_text(), read_rows(Rate, path)))
 
 
 @app.command()
@@ -97,8 +97,8 @@ def effects(
     """Measure design effects, and fill in their table."""
     path = results / "design_effects.csv"
     if runs:
-        write_effects(effects_of(runs), path)
-    readme.write_text(fill_in_effects(readme.read_text(), read_effects(path)))
+        write_rows(Effect, effects_of(runs), path)
+    readme.write_text(fill_in_effects(readme.read_text(), read_rows(Effect, path)))
 
 
 @app.command()
@@ -109,7 +109,7 @@ def figures(
     """Draw the figures: one from the rates, the other from some repeated runs."""
     from figures import misses, watched
 
-    misses(read(results / "coverage.csv"), results / "misses.png")
+    misses(read_rows(Row, results / "coverage.csv"), results / "misses.png")
     watched(runs, results / "watched.png")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,24 +85,8 @@ def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
             means["half_width"],
             errors["half_width"],
         )
-        told: list[Any] = [*found[0][0], runs, *(float(f"{number:.4g}") for number in numbers)]
-        yield Row(lines[0].world, *told)
-
-
-def write(rows: Iterable[Row], path: Path) -> None:
-    """Write the rows as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Row._fields)
-        writer.writerows(rows)
-
-
-def read(path: Path) -> list[Row]:
-    """Read the rows of a file that `write` wrote."""
-    with path.open(newline="") as file:
-        _, *lines = csv.reader(file)
-    told: list[list[Any]] = [[*line[:5], int(line[5]), *map(float, line[6:])] for line in lines]
-    return [Row(*each) for each in told]
+        cells: list[Any] = [*found[0][0], runs, *(float(f"{number:.4g}") for number in numbers)]
+        yield Row(lines[0].world, *cells)
 
 
 def fill_in(document: str, rows: Sequence[Row]) -> str:
@@ -215,7 +197,7 @@ def _worst(
 ) -> Callable[[Sequence[Row]], str]:
     """The worst number by world and kind over estimators, averages and quantities, with its standard error."""
 
-    def told(some: Sequence[Row]) -> str:
+    def worst_of(some: Sequence[Row]) -> str:
         if not some:
             return NONE
         worst = max(some, key=number)
@@ -226,7 +208,7 @@ def _worst(
         shown = [row for row in rows if row.average in averages and choose(row)]
         by = _grouped(shown, lambda row: (row.world, row.kind))
         body = [
-            [_said(world), str(by[name, kinds[0]][0].runs), *(told(by.get((name, kind), ())) for kind in kinds)]
+            [_said(world), str(by[name, kinds[0]][0].runs), *(worst_of(by.get((name, kind), ())) for kind in kinds)]
             for name, world in WORLDS.items()
             if (name, kinds[0]) in by
         ]
@@ -266,8 +248,8 @@ def _widths(rows: Sequence[Row]) -> str:
             if world.shape == "still" and (average, name, "normal") in by:
                 normal = by[average, name, "normal"]
                 ratios = [by.get((average, name, kind)) for kind in kinds]
-                told = [NONE if ratio is None else f"{ratio / normal:.2f}" for ratio in ratios]
-                body.append([average, _said(world), f"± {normal:.4f}", *told])
+                widths = [NONE if ratio is None else f"{ratio / normal:.2f}" for ratio in ratios]
+                body.append([average, _said(world), f"± {normal:.4f}", *widths])
     return _table(["average", "world", "normal", *kinds], body)
 
 

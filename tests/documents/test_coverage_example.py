@@ -23,6 +23,7 @@ from support.paths import ROOT
 EXAMPLE = ROOT / "examples" / "coverage"
 MODULES = (
     "worlds",
+    "csv_rows",
     "effects",
     "readings",
     "adapting",
@@ -164,7 +165,7 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(worlds: Module
     emptied = tmp_path / "README.md"
     emptied.write_text("\n".join(line for line in readme.splitlines() if not line.startswith("| ")) + "\n")
     study.table(results=tmp_path, readme=emptied)
-    rows = summary.read(tmp_path / "coverage.csv")
+    rows = import_module("csv_rows").read_rows(summary.Row, tmp_path / "coverage.csv")
     assert readme == summary.fill_in(readme, rows)
     for name, make in summary.TABLES.items():
         assert f"<!-- table: {name} -->\n{make(rows)}\n" in emptied.read_text()
@@ -172,7 +173,7 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(worlds: Module
 
 def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: ModuleType) -> None:
     effects, summary = import_module("effects"), import_module("summary")
-    stored = effects.read(EXAMPLE / "results" / "design_effects.csv")
+    stored = import_module("csv_rows").read_rows(effects.Effect, EXAMPLE / "results" / "design_effects.csv")
     readme = (EXAMPLE / "README.md").read_text()
     assert readme == summary.fill_in_effects(readme, stored)
     found = {each.world: each.mean for each in stored if each.policy == worlds.LOGGING}
@@ -186,7 +187,7 @@ def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: Mod
 
 def test_the_claims_of_the_study_hold_in_the_stored_results(worlds: ModuleType) -> None:
     summary = import_module("summary")
-    rows = summary.read(EXAMPLE / "results" / "coverage.csv")
+    rows = import_module("csv_rows").read_rows(summary.Row, EXAMPLE / "results" / "coverage.csv")
     assert {row.world for row in rows} == set(worlds.WORLDS)
     for row in rows:
         assert row.runs >= 400
@@ -244,7 +245,10 @@ def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float],
 
 def test_limits_of_the_weights_keep_the_promised_coverage_and_width(worlds: ModuleType) -> None:
     limits, summary = import_module("limits"), import_module("summary")
-    rows, text = limits.read_rates(EXAMPLE / "results" / "limits.csv"), (EXAMPLE / "README.md").read_text()
+    rows, text = (
+        import_module("csv_rows").read_rows(limits.Rate, EXAMPLE / "results" / "limits.csv"),
+        (EXAMPLE / "README.md").read_text(),
+    )
     assert limits.table_of_limits(rows) in text
     assert summary.fill_in_limits(text, rows) == text
     assert {row.log for row in rows} == set(limits.LOGS)
