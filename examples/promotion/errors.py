@@ -33,7 +33,7 @@ NAMES: Mapping[str, str] = {
 }
 
 
-class Told(msgspec.Struct, frozen=True):
+class ErrorScores(msgspec.Struct, frozen=True):
     """The correlation of each component with the squared error of the lifts in one run, by name.
 
     `size`: the root mean square of errors in units of the error that each of the two bounds assumes.
@@ -47,7 +47,7 @@ class Told(msgspec.Struct, frozen=True):
     size: dict[str, float]
 
 
-def told(world_name: str, setting: DriftKind, seed: int, events: int) -> Told:
+def error_scores(world_name: str, setting: DriftKind, seed: int, events: int) -> ErrorScores:
     """One run: the lifts of all candidates every 1,000 events, their components, and the true leads."""
     stage = scene(world_name)
     world = stage.make()
@@ -63,7 +63,7 @@ def told(world_name: str, setting: DriftKind, seed: int, events: int) -> Told:
             looks.append(_look(evaluator.report(), world.candidates))
     value, *parts = np.stack(looks, axis=1)
     lead = leads(world, drift, EVERY * np.arange(1, len(looks) + 1))
-    return Told(stage.name, setting, seed, events, *held_against(value - lead, parts_of(value, *parts)))
+    return ErrorScores(stage.name, setting, seed, events, *held_against(value - lead, parts_of(value, *parts)))
 
 
 def _look(report: Report, candidates: Sequence[str]) -> Floats:

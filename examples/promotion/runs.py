@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 from aa_streams import KINDS, LongOutcome, Outcome, follow, follow_long
-from errors import FIRST_SEED, Told, told
+from errors import FIRST_SEED, ErrorScores, error_scores
 from experiment import RULES, watch
 from scoring import Run, Score, score
 from worlds import scene
@@ -89,7 +89,7 @@ def perform_long(job: tuple[str, str, int]) -> list[LongOutcome]:
 
 
 def missing_errors(
-    store: Store[Told], world: str, settings: Iterable[DriftKind], seeds: int, events: int
+    store: Store[ErrorScores], world: str, settings: Iterable[DriftKind], seeds: int, events: int
 ) -> list[tuple[str, DriftKind, int, int]]:
     """Runs without stored errors, on separate seeds."""
     done = {(each.world, each.setting, each.seed, each.events) for each in store.read()}
@@ -97,9 +97,9 @@ def missing_errors(
     return [job for job in jobs if (scene(world).name, *job[1:]) not in done]
 
 
-def perform_errors(job: tuple[str, DriftKind, int, int]) -> list[Told]:
+def perform_errors(job: tuple[str, DriftKind, int, int]) -> list[ErrorScores]:
     """Measure the errors of one run."""
-    return [told(*job)]
+    return [error_scores(*job)]
 
 
 def perform_all(

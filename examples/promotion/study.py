@@ -17,7 +17,7 @@ from typing import Annotated
 
 import aa_streams
 import typer
-from errors import Told
+from errors import ErrorScores
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -86,7 +86,7 @@ def errors(
     """Measure and store the missing errors of lifts."""
     kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS[:2])
     results.mkdir(parents=True, exist_ok=True)
-    store = Store(results / "errors.jsonl", Told)
+    store = Store(results / "errors.jsonl", ErrorScores)
     jobs = missing_errors(store, world, kinds, seeds, events)
     _with_progress(len(jobs), lambda done: perform_all(perform_errors, jobs, store, processes, done))
 
@@ -127,9 +127,9 @@ def table(
     """Fill in the tables of the README from the stored results."""
     scores = Store(results / f"{world}.jsonl", Score).read()
     outcomes = Store(results / "same.jsonl", aa_streams.Outcome).read()
-    told = Store(results / "errors.jsonl", Told).read()
+    errors = Store(results / "errors.jsonl", ErrorScores).read()
     streams = Store(results / "long.jsonl", aa_streams.LongOutcome).read()
-    readme.write_text(fill_in(readme.read_text(), scores, outcomes, told, streams))
+    readme.write_text(fill_in(readme.read_text(), scores, outcomes, errors, streams))
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from aa_streams import CONFIDENCE, PROOF, LongOutcome, Outcome
-from errors import NAMES, Told
+from errors import NAMES, ErrorScores
 from experiment import RULES
 from scipy.stats import binom, chi2
 from scoring import EVERY, Score
@@ -146,7 +146,7 @@ def fill_in(
     document: str,
     scores: Sequence[Score],
     outcomes: Sequence[Outcome],
-    told: Sequence[Told] = (),
+    errors: Sequence[ErrorScores] = (),
     long: Sequence[LongOutcome] = (),
 ) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
@@ -156,7 +156,7 @@ def fill_in(
         "delays": _delays(rows_of(scores)),
         "targets": _targets(rows_of(scores), rows_of(scores, fresh=True)),
         "same": _same(same_rows(outcomes)),
-        "errors": _errors(told),
+        "errors": _errors(errors),
         "long": _long(long),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
@@ -304,10 +304,10 @@ def _long(long: Sequence[LongOutcome]) -> str:
     return _table(head, body)
 
 
-def _errors(told: Sequence[Told]) -> str:
+def _errors(errors: Sequence[ErrorScores]) -> str:
     """Means over runs; one column per world and setting."""
-    columns = sorted({(each.world, each.setting) for each in told}, key=lambda of: (of[0], SETTINGS.index(of[1])))
-    groups = [[each for each in told if (each.world, each.setting) == of] for of in columns]
+    columns = sorted({(each.world, each.setting) for each in errors}, key=lambda of: (of[0], SETTINGS.index(of[1])))
+    groups = [[each for each in errors if (each.world, each.setting) == of] for of in columns]
     body = [
         [said, *(f"{np.mean([each.correlation[name] for each in some]):.2f}" for some in groups)]
         for name, said in NAMES.items()

@@ -131,13 +131,13 @@ def test_the_tables_of_the_readme_are_those_of_the_stored_results(example: Modul
     scores = runs.Store(EXAMPLE / "results" / "lastfm.jsonl", example.Score).read()
     outcomes = runs.Store(EXAMPLE / "results" / "same.jsonl", runs.Outcome).read()
     assert len({(each.setting, each.seed, each.rule) for each in scores}) == len(scores)
-    told = runs.Store(EXAMPLE / "results" / "errors.jsonl", runs.Told).read()
+    errors = runs.Store(EXAMPLE / "results" / "errors.jsonl", runs.ErrorScores).read()
     assert sum(each.candidates for each in outcomes) == 10_000
-    assert all(each.seed >= 100 for each in told)
+    assert all(each.seed >= 100 for each in errors)
     document = readme.read_text()
     assert all(f"<!-- table: {name} -->\n|" in document for name in TABLES)
     long = runs.Store(EXAMPLE / "results" / "long.jsonl", runs.LongOutcome).read()
-    assert summary.fill_in(document, scores, outcomes, told, long) == document
+    assert summary.fill_in(document, scores, outcomes, errors, long) == document
     for kinds in {(each.weights, each.rewards) for each in long}:
         ever = [each.ever for each in long if (each.weights, each.rewards) == kinds]
         assert sum(map(bool, ever)) <= len(ever) / 20
@@ -161,8 +161,8 @@ def test_a_lift_that_has_moved_is_less_certain(example: ModuleType) -> None:
 @pytest.mark.slow
 def test_errors_are_looked_at_on_seeds_that_no_rule_is_judged_by(example: ModuleType, tmp_path: Path) -> None:
     runs = import_module("runs")
-    store = runs.Store(tmp_path / "errors.jsonl", runs.Told)
-    store.add([runs.Told("softmax", "smooth", 100, 200_000, {}, {})])
+    store = runs.Store(tmp_path / "errors.jsonl", runs.ErrorScores)
+    store.add([runs.ErrorScores("softmax", "smooth", 100, 200_000, {}, {})])
     assert runs.missing_errors(store, "softmax", ["smooth", "abrupt"], 2, 200_000) == [
         ("softmax", "smooth", 101, 200_000),
         ("softmax", "abrupt", 100, 200_000),

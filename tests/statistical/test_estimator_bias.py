@@ -77,5 +77,5 @@ def test_where_a_third_of_the_actions_is_supported_only_those_that_ask_the_model
     assert error["clipped_ips"] > 0.9 * unsupported * 0.4
     for label in ("switch", "cab", "dr", "cab_dr", "dm"):
         assert error[label] < error["ips"] / 3, label
-    told = report.get(CANDIDATE, "cab", "cumulative").details["unsupported_probability"]
-    assert told == pytest.approx(unsupported, abs=0.02)
+    share = report.get(CANDIDATE, "cab", "cumulative").details["unsupported_probability"]
+    assert share == pytest.approx(unsupported, abs=0.02)

@@ -191,7 +191,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("session", "named", "told"),
+    ("session", "named", "ending"),
     [
         (1, False, "; this assumes independent events (no `unit` is logged, so clusters cannot be checked)"),
         (1, True, ""),
@@ -199,7 +199,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     ],
     ids=["no units", "units of one event", "units of twenty events that are alike"],
 )
-def test_the_reason_of_a_proof_mentions_dependent_events(session: int, named: bool, told: str) -> None:
+def test_the_reason_of_a_proof_mentions_dependent_events(session: int, named: bool, ending: str) -> None:
     rng = np.random.default_rng(20)
     units = np.repeat(np.arange(8_000 // session), session)
     taste = rng.random(8_000 // session)[units]
@@ -218,6 +218,6 @@ def test_the_reason_of_a_proof_mentions_dependent_events(session: int, named: bo
     (decision,) = evaluator.report().promotion
     assert decision.promotable
     reason = decision.reason.rpartition(" since event ")[2].lstrip("0123456789,")
-    assert reason.endswith(told)
+    assert reason.endswith(ending)
     assert ("events are correlated" in reason) == (session > 1)
-    assert bool(reason) == bool(told)
+    assert bool(reason) == bool(ending)

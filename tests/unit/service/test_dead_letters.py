@@ -194,9 +194,9 @@ def test_a_problem_is_logged_once_and_its_repetitions_at_the_end(capsys: pytest.
         wait_until(lambda: box.failures < 10**6 - 4)
         assert letters.status().trouble == "no space left"
         letters.close()
-    told = capsys.readouterr().err
-    assert told.count("dead_letters_not_written") == 1
-    assert told.count("dead_letters_lost") == 1
+    logged = capsys.readouterr().err
+    assert logged.count("dead_letters_not_written") == 1
+    assert logged.count("dead_letters_lost") == 1
     assert box.closed
 
 
@@ -292,14 +292,14 @@ def test_a_file_that_cannot_be_made_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_headers_contain_reason_and_origin() -> None:
-    told = dict(dead_letter(7).headers)
-    assert told["streameval.reason"] == b"malformed"
-    assert told["streameval.offset"] == b"7"
+    headers = dict(dead_letter(7).headers)
+    assert headers["streameval.reason"] == b"malformed"
+    assert headers["streameval.offset"] == b"7"
     assert "streameval.timestamp" not in dict(DeadLetter("duplicate", "", "t", 0, 1, None, b"", 0).headers)
 
 
 @pytest.mark.parametrize(
-    ("source", "place", "told"),
+    ("source", "place", "problem"),
     [
         ({"kind": "file", "path": "log"}, "dead_letters.kind", "the source is not a topic"),
         ({"topic": "rejected"}, "dead_letters.topic", "a topic that is not read"),
@@ -307,11 +307,11 @@ def test_headers_contain_reason_and_origin() -> None:
     ],
 )
 def test_a_topic_for_dead_letters_must_be_one_that_is_not_read(
-    tmp_path: Path, source: dict[str, Any], place: str, told: str
+    tmp_path: Path, source: dict[str, Any], place: str, problem: str
 ) -> None:
     path = tmp_path / "streameval.yaml"
     letters = {"kind": "kafka", "topic": "rejected"}
     path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "dead_letters": letters}))
-    with pytest.raises(ConfigError, match=told) as raised:
+    with pytest.raises(ConfigError, match=problem) as raised:
         Config.load(path, {})
     assert place in raised.value.message
