@@ -137,21 +137,26 @@ class EventPipeline:
             return self._order.buffered()
         return BufferStatus(len(self._released)) if len(self._released) else None
 
+    def flush(self) -> EventBatch:
+        """All buffered events: nothing more will come."""
+        return self._checked(self._held.take() if self._order is None else self._order.flush())
+
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove these policies from buffered events: they have been retrained since."""
         self._held.drop_policies(policies)
 
-    def buffered_beyond(self, other: EventPipeline) -> EventBatch:
-        """The events buffered here and not in `other`, which has read the same messages; this buffer is then empty.
+    def hand_over(self, live: EventPipeline) -> tuple[EventBatch, EventBatch]:
+        """End a second reading of the messages that `live` has read; returns the events that count now, here and there.
 
-        Events that both buffer are replaced in `other` by those of this one: `other` may have decoded them before some
-        policies were added.
+        Each of these was buffered in one of the two only: the other has passed it on. Events that both buffer stay
+        in `live` as they were decoded here: `live` may have decoded them before some policies were added.
         """
-        if self._order is None:
-            return EventBatch.concat([])
-        events = self._order.held.take()
-        self._order.held.add(events.take(~other._held.update_from(events)))
-        return self._checked(self._order.flush())
+        ours = self._held.take()
+        in_both, theirs = live._held.update_from(ours)
+        self._held.add(ours.take(~in_both))
+        if live._order is not None:
+            theirs = live._order.joined(theirs)
+        return self.flush(), live._checked(theirs)
 
     def state(self) -> State:
         """All that is remembered and buffered, as a plain value."""

@@ -12,6 +12,7 @@ import structlog
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StreamevalError
+from streameval.events import EventBatch
 from streameval.ingest.base import BackfillReader, SourceStatus, TopicPartition
 from streameval.ingest.pipeline import Decoder, EventPipeline
 from streameval.ope.evaluator.cohorts import CohortEvaluator
@@ -102,8 +103,13 @@ class Backfill:
         self._pipeline: EventPipeline | None = None
         self._read = 0
 
-    def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
-        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended."""
+    def slice(
+        self, pipeline: EventPipeline, live: SourceStatus, at_least: int, count: Callable[[EventBatch], None]
+    ) -> bool:
+        """Read for `SLICE` seconds, and `at_least` so many events while there are some; True when it has ended.
+
+        At the live position, `count` gets the events that `pipeline` still buffers and the new candidates already have.
+        """
         policies = list(self._policies)
         if not self._evaluator.is_pending(self._late):
             log.info("backfill_given_up", policies=policies, reason="no longer configured")
@@ -111,7 +117,7 @@ class Backfill:
             return False
         else:
             try:
-                waiting = self._advance(pipeline, live, at_least)
+                waiting = self._advance(pipeline, live, at_least, count)
             except StreamevalError as error:
                 log.error("backfill_failed", policies=policies, error=error.message, hint=error.hint)
                 self._evaluator.activate(self._late, from_zero=True)
@@ -134,11 +140,10 @@ class Backfill:
         if self._reader is not None:
             self._reader.close()
 
-    def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> int | None:
-        """Read on, and return the number of events still to read; None at the live position.
-
-        There the candidates also get the events that are held back here and were not held back from the others.
-        """
+    def _advance(
+        self, pipeline: EventPipeline, live: SourceStatus, at_least: int, count: Callable[[EventBatch], None]
+    ) -> int | None:
+        """Read on, and return the number of events still to read; None at the live position."""
         positions = live.positions
         self._reader = self._reader or self._open(positions)
         pipeline.decide(live)  # both alike: the candidates get what is buffered there from either
@@ -154,7 +159,9 @@ class Backfill:
                 break
         if not self._reader.caught_up(positions):
             return self._reader.behind(positions)
-        self._late.update(self._pipeline.buffered_beyond(pipeline))
+        ours, theirs = self._pipeline.hand_over(pipeline)
+        self._late.update(ours)
+        count(theirs)
         return None
 
 

@@ -95,8 +95,8 @@ class HeldEvents:
                 self.add(replace(events, timestamp=np.where(events.timestamp > latest, now, events.timestamp)))
         return sum(int(np.count_nonzero(events.timestamp > latest)) for events in ahead)
 
-    def update_from(self, batch: EventBatch) -> Mask:
-        """Replace events by those of `batch` with the same origin; returns which rows of `batch` are here, too.
+    def update_from(self, batch: EventBatch) -> tuple[Mask, EventBatch]:
+        """Keep only the events that `batch` has, too, as they are there; returns which rows these are, and all others.
 
         `batch` may have columns of policies that were added after an event was decoded here.
         """
@@ -105,8 +105,7 @@ class HeldEvents:
         found = np.array([row_of.get(mark, -1) for mark in _marks(ours)], dtype=np.int64)
         self._keep([])
         self.add(batch.take(found[found >= 0]))
-        self.add(ours.take(found < 0))
-        return np.isin(np.arange(len(batch)), found)
+        return np.isin(np.arange(len(batch)), found), ours.take(found < 0)
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove the columns of these policies."""

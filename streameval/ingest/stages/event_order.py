@@ -128,14 +128,14 @@ class EventOrder:
         """
         complete_until = self._watermarks.at_end(ended)
         due = self._due()
-        last = self._joined(self.held.take(complete_until - self.patience))
+        last = self.joined(self.held.take(complete_until - self.patience))
         if not len(last):
             return due
         return EventBatch.concat([due, _rejecting(last, self._sweep(float(last.timestamp[-1])))])
 
     def flush(self) -> EventBatch:
         """All buffered events: nothing more will come."""
-        last = self._joined(self.held.take())
+        last = self.joined(self.held.take())
         return _rejecting(last, self._sweep(math.inf))
 
     def ahead(self) -> Collection[TopicPartition]:
@@ -178,7 +178,7 @@ class EventOrder:
 
     def _due(self, rejected: tuple[Rejected, ...] = ()) -> EventBatch:
         watermark = self.watermark
-        due = self._joined(self.held.take(watermark))
+        due = self.joined(self.held.take(watermark))
         is_overfull = self.nbytes > 2 * self._max_bytes
         if is_overfull or watermark > self._swept + self._window / SWEEPS:
             rejected += self._sweep(watermark)
@@ -192,15 +192,15 @@ class EventOrder:
         rejected: tuple[Rejected, ...] = ()
         if self.held.nbytes > self._max_bytes:
             middle = math.nextafter(self.held.time_of(len(self.held) // 2), math.inf)
-            released = self._joined(self.held.take(middle))
+            released = self.joined(self.held.take(middle))
             self.released_early += len(released)
             rejected = self._sweep(middle)
         if self._rewards is not None and self._rewards.nbytes > self._max_bytes:
             rejected += self._rewards.reject_older_half()
         return _rejecting(released, rejected)
 
-    def _joined(self, events: EventBatch) -> EventBatch:
-        """The events, which are released now, with their rewards."""
+    def joined(self, events: EventBatch) -> EventBatch:
+        """These events, which leave the buffer now, with the rewards that have come for them."""
         if self._rewards is None or not len(events):
             return events
         assert events.origin is not None, "events must be decoded with their origin"

@@ -39,8 +39,9 @@ def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_
         passed.append(live.take(lots, STATUS))
     again = EventPipeline(both, source)
     history = again.take(messages(), STATUS)
-    rest = again.buffered_beyond(live)
-    waited = live.buffered_beyond(EventPipeline(early))
+    rest, early = again.hand_over(live)
+    assert not len(early)
+    waited = live.flush()
     assert 0 < len(waited) < EVENTS
     assert len(history) + len(rest) + len(waited) == EVENTS
     assert sum(map(len, passed)) + len(waited) == EVENTS
@@ -60,8 +61,8 @@ def test_events_of_a_topic_that_was_created_again_do_not_replace_those_buffered_
     live.take([Records(TOPIC, 0, range(4), old)], STATUS)
     late = live.fresh()
     late.take([Records(TOPIC, 0, range(4), new)], STATUS)
-    assert late.buffered_beyond(live).reward.tolist() == [4.0, 5.0, 6.0, 7.0]
-    assert live.buffered_beyond(EventPipeline(JsonDecoder([]))).reward.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert [part.reward.tolist() for part in late.hand_over(live)] == [[4.0, 5.0, 6.0, 7.0], [0.0, 1.0, 2.0, 3.0]]
+    assert not len(live.flush())
 
 
 def test_a_pipeline_is_ordered_as_the_first_known_partitions_demand_before_it_has_messages_as_well() -> None:

@@ -324,18 +324,21 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
     assert [evaluator.policies for evaluator in late] == [("logging", "b")] * backfills
 
 
-def test_a_later_reader_gets_the_events_that_the_other_no_longer_buffers() -> None:
+@pytest.mark.parametrize("ahead", ["live", "late"])
+def test_two_readers_have_the_same_events_however_much_longer_one_buffers_them(ahead: str) -> None:
     settings = config(order="event_time")
     live = start_fresh(settings).pipeline
     late = live.fresh()
+    readers = {"live": live, "late": late}
     log, chance = spread(), np.random.default_rng(6)
     polls = [log.read(chance) for _ in range(6)]
-    out = [live.take(polled, log.status()) for polled in polls]
-    out.append(live.take([], log.status(ended=True)))
-    behind = [late.take(polled, log.status()) for polled in polls]
-    behind.append(late.buffered_beyond(live))
-    given, again = EventBatch.concat(out), EventBatch.concat(behind)
-    assert sorted(given.timestamp.tolist()) == sorted(again.timestamp.tolist())
+    passed = {name: [reader.take(polled, log.status()) for polled in polls] for name, reader in readers.items()}
+    passed[ahead].append(readers[ahead].take([], log.status(ended=True)))
+    counted = dict(zip(("late", "live"), late.hand_over(live), strict=True))
+    times = {name: sorted(EventBatch.concat([*passed[name], counted[name]]).timestamp.tolist()) for name in passed}
+    assert times["live"] == times["late"]
+    assert len(counted["late" if ahead == "live" else "live"]) > 0
+    assert not len(live.flush())
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
